@@ -1,0 +1,60 @@
+"""Unique Celery tasks: a lock per task and arguments, on Redis or Valkey.
+
+The names below are resolved on first use, so that importing this package, or
+``celery_redislock.locks`` from it, imports neither Celery nor redis.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redislock.conflict import Conflict
+    from celery_redislock.exceptions import (
+        DuplicateTask,
+        LockBusy,
+        LockKeyError,
+        LockLost,
+        LockOptionError,
+        LockUnavailable,
+        RedisLockError,
+    )
+    from celery_redislock.signals import lock_acquired, lock_conflict, lock_lost, lock_released
+    from celery_redislock.task import SingletonTask
+
+__all__ = [
+    "Conflict",
+    "DuplicateTask",
+    "LockBusy",
+    "LockKeyError",
+    "LockLost",
+    "LockOptionError",
+    "LockUnavailable",
+    "RedisLockError",
+    "SingletonTask",
+    "lock_acquired",
+    "lock_conflict",
+    "lock_lost",
+    "lock_released",
+]
+
+_HOMES = {
+    "Conflict": "conflict",
+    "SingletonTask": "task",
+    "lock_acquired": "signals",
+    "lock_conflict": "signals",
+    "lock_lost": "signals",
+    "lock_released": "signals",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+    value = globals()[name] = getattr(home, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

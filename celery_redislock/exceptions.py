@@ -1,0 +1,160 @@
+"""The errors of this package.
+
+::
+
+    RedisLockError
+    ├── DuplicateTask      a publish or a run was refused because another task holds its key
+    ├── LockBusy           a lock without Celery could not be acquired in time
+    ├── LockLost           the lease is gone while its holder still runs
+    ├── LockUnavailable    the lock server did not answer in time, or refused
+    ├── LockOptionError    an option or setting is unknown, contradictory or out of range
+    └── LockKeyError       no key can be computed from these arguments, or its Redis type is wrong
+
+Every error keeps its facts as attributes and as ``args``, and builds its text
+from them; so each survives pickling and Celery's result backends, which
+rebuild an exception as ``type(*args)`` (celery 5.7.0, ``backends/base.py``,
+``exception_to_python``).
+"""
+
+from collections.abc import Sequence
+
+__all__ = [
+    "DuplicateTask",
+    "LockBusy",
+    "LockKeyError",
+    "LockLost",
+    "LockOptionError",
+    "LockUnavailable",
+    "RedisLockError",
+]
+
+
+class RedisLockError(Exception):
+    """The root of all errors of this package."""
+
+
+class DuplicateTask(RedisLockError):  # noqa: N818  the name says what it is, as KeyboardInterrupt does
+    """A publish or a run was refused: another task holds its key.
+
+    Attributes:
+        key: the lock's name.
+        task_id: the holder's task id. Advisory: it held the key when the
+            server answered and may be gone by now.
+        expires_in: seconds until the hold ends unless it is renewed.
+    """
+
+    def __init__(self, key: str, task_id: str, expires_in: float) -> None:
+        super().__init__(key, task_id, expires_in)
+        self.key = key
+        self.task_id = task_id
+        self.expires_in = expires_in
+
+    def __str__(self) -> str:
+        return (
+            f"duplicate of task {self.task_id}, which holds {self.key!r} "
+            f"(for another {self.expires_in:.1f} s unless renewed)"
+        )
+
+
+class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprint
+    """A lock could not be acquired in time: somebody else holds it.
+
+    Attributes:
+        key: the lock's name.
+        holder: the owner that held it when the server last answered. Advisory.
+        expires_in: seconds until that hold ends unless it is renewed.
+    """
+
+    def __init__(self, key: str, holder: str, expires_in: float) -> None:
+        super().__init__(key, holder, expires_in)
+        self.key = key
+        self.holder = holder
+        self.expires_in = expires_in
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key!r} is held by {self.holder} (for another {self.expires_in:.1f} s unless renewed); "
+            "wait longer with a larger timeout, or look at the holder"
+        )
+
+
+class LockLost(RedisLockError):  # noqa: N818  public name fixed by the blueprint
+    """The lease is gone while its holder still runs: somebody else may hold the key.
+
+    Attributes:
+        key: the lock's name.
+        reason: how it was noticed: the server's answer, or that none came in time.
+        fence: the lost lease's fencing token, ``None`` where there is none.
+    """
+
+    def __init__(self, key: str, reason: str, fence: int | None = None) -> None:
+        super().__init__(key, reason, fence)
+        self.key = key
+        self.reason = reason
+        self.fence = fence
+
+    def __str__(self) -> str:
+        return (
+            f"the lease on {self.key!r} was lost: {self.reason}; another holder may be at work, "
+            "so write nothing more that is not guarded by the fence"
+        )
+
+
+class LockUnavailable(RedisLockError):  # noqa: N818  public name fixed by the blueprint
+    """The lock server did not answer in time, or refused the command.
+
+    Whether the command took effect is unknown; it is resolved by token: a hold
+    that was taken is given back as soon as the server can be reached, or
+    expires with its TTL.
+
+    Attributes:
+        server: where the lock server is, passwords masked.
+        operation: what was asked of it (``acquire``, ``release``, …).
+        reason: the underlying error's words.
+    """
+
+    def __init__(self, server: str, operation: str, reason: str) -> None:
+        super().__init__(server, operation, reason)
+        self.server = server
+        self.operation = operation
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"the lock server {self.server} could not {self.operation}: {self.reason}; check that it runs and "
+            "accepts writes, or choose what happens without it with on_lock_error (redislock_on_lock_error)"
+        )
+
+
+class LockOptionError(RedisLockError, ValueError):
+    """Options or settings that cannot be honoured; all problems at once.
+
+    Attributes:
+        where: what the options belong to (a task's name, a setting, a call).
+        problems: one sentence per problem, each with the value and a remedy.
+    """
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        super().__init__(where, list(problems))
+        self.where = where
+        self.problems = list(problems)
+
+    def __str__(self) -> str:
+        return f"{self.where}: " + "; ".join(self.problems)
+
+
+class LockKeyError(RedisLockError, ValueError):
+    """No key can be computed, or the key on the server is not a lock.
+
+    Attributes:
+        where: the task's or the lock's name.
+        problem: what is wrong, with which value, and what to do.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
