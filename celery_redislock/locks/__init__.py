@@ -1,0 +1,123 @@
+"""Locks on Redis or Valkey, without Celery.
+
+The lease theory, written down once
+===================================
+
+**Who decides.** The server alone. A lock is a key with a time to live; who
+may hold it is decided by one atomic script per verb, and expiry by the
+server's clock. No client's wall clock decides anything.
+
+**Terms.** Every hold has a fresh *token*, ``owner/nonce``, and every write
+compares it. An owner is not enough: the same task id can run twice at once
+(a broker redelivers), and a late release of the first run must not end the
+second one's lock. A token is never used for two terms, so an answer that got
+lost can be resolved by asking again with the same one: ``acquire`` says
+"yours" and starts the ttl anew, ``release`` says "missing", a renewal sets an
+absolute ttl. Nothing is added up, so nothing is added twice.
+
+**Trust.** A holder may act until its *trust deadline*: the moment just before
+the last answered request was sent, plus the ttl, less a margin (the larger of
+1 % of the ttl plus 2 ms, and that request's round trip). The server began to
+count later than that moment, so while the deadline has not passed it excludes
+everybody else. The deadline is measured with a clock that goes on through
+suspends where the system has one.
+
+**Renewal.** The watchdog renews every third of the ttl; all that is due goes
+in one call. An unanswered renewal is repeated until the deadline.
+
+**Loss.** A lease is lost when the server says so (missing, or another token)
+or when its deadline passed and the server could not be asked. It is not lost
+merely because a thread came late: that thread asks first. What is lost stays
+lost; its token is renewed no more. Loss is announced once, to ``on_lost``,
+and seen by ``check()``.
+
+**What a lease cannot do.** A holder that is paused between ``check()`` and
+its write may write after another holder began. After a failover of the
+server, or a restart without its data, two holders can believe in their
+leases until their next renewal. The *fence* is the answer to both: a number
+that grows with each grant of a lock, to be stored with the data and compared
+there. It is the server's time in microseconds (it grows while that clock is
+not set back), or with ``strict_fence`` at least the last one plus one.
+
+**Failures.**
+
+=========================  ==================================================================
+what fails                 what follows
+=========================  ==================================================================
+request or reply lost      repeated once with the same token, on a new connection
+server away at acquire     ``LockUnavailable``; a hold it may have taken is given back later
+server away at renewal     repeated until the deadline, then lost
+server away at release     given back in the background as soon as it answers, or it expires
+holder killed              expires one ttl after its last renewal
+holder paused              expires; on waking the holder's next ``check()`` raises
+server loses its data      the next renewal finds the lease missing: lost
+=========================  ==================================================================
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redislock.locks.lease import Lease
+    from celery_redislock.locks.lock import Lock
+    from celery_redislock.locks.memory import MemoryStore
+    from celery_redislock.locks.redisstore import RedisStore
+    from celery_redislock.locks.store import Hold, LockStore
+    from celery_redislock.locks.watchdog import Watchdog
+
+__all__ = ["Hold", "Lease", "Lock", "LockStore", "MemoryStore", "RedisStore", "Watchdog", "connect"]
+
+_HOMES = {
+    "Hold": "store",
+    "Lease": "lease",
+    "Lock": "lock",
+    "LockStore": "store",
+    "MemoryStore": "memory",
+    "RedisStore": "redisstore",
+    "Watchdog": "watchdog",
+}
+
+
+def connect(
+    url: str,
+    *,
+    prefix: str = "redislock",
+    socket_timeout: float = 1.0,
+    strict_fence: bool = False,
+    min_replicas: int = 0,
+) -> "RedisStore":
+    """Return a store for the server at ``url``; opens no connection before the first verb.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them;
+            ``valkey://`` and ``valkeys://`` are taken for the first two.
+        prefix: put in front of every key.
+        socket_timeout: seconds; every verb is bounded by twice this.
+        strict_fence: see :class:`RedisStore`.
+        min_replicas: see :class:`RedisStore`.
+
+    Raises:
+        LockOptionError: the URL cannot be read.
+    """
+    from celery_redislock.locks.connection import Connections, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
+
+    return RedisStore(
+        Connections(pool_of(url), socket_timeout=socket_timeout),
+        prefix=prefix,
+        strict_fence=strict_fence,
+        min_replicas=min_replicas,
+        socket_timeout=socket_timeout,
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

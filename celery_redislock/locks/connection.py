@@ -1,0 +1,130 @@
+"""Held connections to one lock server.
+
+redis-py's ``execute_command`` path (pool, retries, metrics) is about half of
+the client's CPU in a lock's life, and its ten default retries (redis 8.1.0,
+``client.py``) turn a lost reply to ``SET NX`` into a wait for one's own
+orphan. So this module keeps bare ``Connection`` objects, without retries of
+their own, and leaves repeating to the store, which does it under one deadline
+and with the same token.
+"""
+
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from celery_redislock.exceptions import LockOptionError
+
+__all__ = ["Connections", "mask_password", "pool_of"]
+
+
+def pool_of(url: str) -> "redis.ConnectionPool":
+    """Return a redis-py pool that knows how to reach ``url``; connects to nothing yet.
+
+    Raises:
+        LockOptionError: the URL cannot be read; its password is masked in the text.
+    """
+    plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
+    try:
+        return redis.ConnectionPool.from_url(plain)
+    except (ValueError, redis.RedisError):
+        # Their texts quote parts of the URL, and a badly quoted password is such a part.
+        problem = (
+            f"{mask_password(url)!r} is not a URL of a Redis or Valkey server; "
+            "use redis://host:port/db, rediss://… or unix:///path?db=0"
+        )
+        raise LockOptionError("lock server", [problem]) from None
+
+
+def mask_password(url: str) -> str:
+    """Return the URL with its password, wherever it stands, replaced by ``***``."""
+    # Greedy, up to the last "@": a password may hold an unquoted "/" or "@", and too much masked is harmless.
+    masked = re.sub(r"(://[^:@/?#]*:).*@", r"\1***@", url)
+    return re.sub(r"([?&](?:password|passwd|sentinel_password)=)[^&]*", r"\1***", masked)
+
+
+class Connections:
+    """The connections of one process to one server, kept open and lent out one at a time.
+
+    As many are opened as threads (or greenlets) talk at once; the last one
+    returned is the next one lent. Thread-safe. After a fork the child starts
+    with none: it never speaks on, nor shuts down, its parent's sockets (a
+    dropped ``Connection`` of another pid only closes its descriptor, redis
+    5.2.1 to 8.1.0, ``connection.py``, ``disconnect``).
+    """
+
+    def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
+        """Take over how to connect from a redis-py pool.
+
+        Args:
+            pool: knows address, credentials, TLS, Sentinel; it is kept alive because a
+                Sentinel connection asks it for the primary.
+            socket_timeout: seconds any one send, reply or connect may take.
+        """
+        self._pool = pool
+        self._kwargs = {
+            **pool.connection_kwargs,
+            "socket_timeout": socket_timeout,
+            "socket_connect_timeout": socket_timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "decode_responses": False,
+            "health_check_interval": 0,
+        }
+        self._make: Callable[..., Any] = pool.connection_class
+        self._socket_timeout = socket_timeout
+        self._idle: deque[Any] = deque()
+        self._pid = os.getpid()
+
+    @property
+    def server(self) -> str:
+        """Where the server is, without credentials."""
+        kwargs = self._kwargs
+        if "path" in kwargs:
+            return f"unix://{kwargs['path']}?db={kwargs.get('db') or 0}"
+        service = getattr(self._pool, "service_name", None)
+        if service is not None:
+            return f"sentinel service {service!r}, db {kwargs.get('db') or 0}"
+        return f"redis://{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{kwargs.get('db') or 0}"
+
+    def take(self) -> Any:
+        """Lend an idle connection, or a new one that connects at its first command."""
+        if self._pid != os.getpid():
+            self._idle = deque()
+            self._pid = os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._make(**self._kwargs)
+
+    def take_new(self, *, within: float) -> Any:
+        """Lend a fresh connection and drop the idle ones: what broke one has mostly broken all.
+
+        Args:
+            within: seconds left for connecting and for each answer, at most ``socket_timeout``.
+        """
+        self.drop_idle()
+        timeout = min(within, self._socket_timeout)
+        return self._make(**{**self._kwargs, "socket_timeout": timeout, "socket_connect_timeout": timeout})
+
+    def give_back(self, connection: Any) -> None:
+        """Return a connection on which every reply was read."""
+        if connection.socket_timeout == self._socket_timeout:
+            self._idle.append(connection)
+        else:
+            connection.disconnect()
+
+    def drop_idle(self) -> None:
+        """Close the connections nobody is using."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return
+            connection.disconnect()

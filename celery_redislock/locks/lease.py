@@ -1,0 +1,141 @@
+"""One term of holding a lock, as its holder sees it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from celery_redislock.exceptions import LockLost, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.store import Grant, Renewal, Term
+
+__all__ = ["Lease", "Renewer"]
+
+
+class Renewer(Protocol):
+    """The part of a store a lease needs to ask about itself."""
+
+    def renew(self, terms: Sequence[Term]) -> Renewal:
+        """See :meth:`celery_redislock.locks.store.LockStore.renew`."""
+
+
+class Lease:
+    """One term of holding a lock: what was granted, until when it can be trusted, whether it was lost.
+
+    The deadline is counted from just before the last *answered* request was
+    sent, less a margin; the server's own countdown started later, so while
+    the deadline has not passed the server still excludes everybody else.
+    Passing it does not lose the lease: a late thread first asks the server,
+    and only its answer, or none, decides (see the package docstring).
+
+    Thread-safe: the holder's thread reads, the watchdog's thread renews.
+    """
+
+    def __init__(
+        self,
+        renewer: Renewer,
+        term: Term,
+        grant: Grant,
+        *,
+        on_lost: Callable[["Lease"], None] | None = None,
+        clock: Clock = boottime,
+    ) -> None:
+        """Record a grant.
+
+        Args:
+            renewer: the store that granted it.
+            term: name, token and ttl it was granted for.
+            grant: the store's answer.
+            on_lost: called once, in the thread that learnt of the loss, normally the watchdog's.
+            clock: the one the grant's times were taken from.
+        """
+        self.term = term
+        self.fence: int | None = grant.fence
+        self.lost_because: str | None = None
+        self._renewer = renewer
+        self._on_lost = on_lost
+        self._clock = clock
+        self._ended = False
+        self._lock = threading.Lock()
+        self._deadline = 0.0
+        self.confirm(grant.sent_at, grant.answered_at)
+
+    @property
+    def key(self) -> str:
+        """The lock's name."""
+        return self.term.name
+
+    @property
+    def token(self) -> str:
+        """This term's token, ``owner/nonce``."""
+        return self.term.token
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds this lease can be trusted without another renewal; 0 when it ended or was lost."""
+        if not self.held:
+            return 0.0
+        return max(0.0, self._deadline - self._clock())
+
+    @property
+    def held(self) -> bool:
+        """Neither given back nor known to be lost."""
+        return not self._ended and self.lost_because is None
+
+    @property
+    def lost(self) -> bool:
+        """The lease was found gone while its holder still ran."""
+        return self.lost_because is not None
+
+    @property
+    def deadline(self) -> float:
+        """The clock's reading up to which the lease can be trusted."""
+        return self._deadline
+
+    def check(self) -> None:
+        """Raise :class:`~celery_redislock.exceptions.LockLost` if the lease is gone.
+
+        Free of cost while the lease can be trusted. After its deadline (this
+        process was paused, or renewals failed) it asks the server once, which
+        takes a bounded time; an unreachable server then counts as a loss.
+        Call it before a side effect another holder must not see twice.
+        """
+        if self.held and self._clock() >= self._deadline:
+            self._ask()
+        if self.lost_because is not None:
+            raise LockLost(self.key, self.lost_because, self.fence)
+
+    def confirm(self, sent_at: float, answered_at: float) -> None:
+        """Count the term anew: the server granted or renewed it in answer to a request sent then."""
+        margin = max(0.01 * self.term.ttl + 0.002, answered_at - sent_at)
+        self._deadline = sent_at + self.term.ttl - margin
+
+    def end(self) -> None:
+        """Stop trusting and stop announcing: the holder is giving the lease back."""
+        with self._lock:
+            self._ended = True
+
+    def lose(self, reason: str) -> None:
+        """Declare the lease lost; announces it once, never after :meth:`end`."""
+        with self._lock:
+            if self._ended or self.lost_because is not None:
+                return
+            self.lost_because = reason
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    def learn(self, renewed: bool | None, sent_at: float, answered_at: float) -> None:
+        """Take in the server's answer to a renewal."""
+        if renewed:
+            self.confirm(sent_at, answered_at)
+        elif renewed is None:
+            self.lose("it had expired, or was taken away, when it should have been renewed")
+        else:
+            self.lose("another token holds the lock")
+
+    def _ask(self) -> None:
+        try:
+            answer = self._renewer.renew([self.term])
+        except LockUnavailable as error:
+            self.lose(f"it could not be confirmed by its deadline ({error.reason})")
+        else:
+            self.learn(answer.renewed[0], answer.sent_at, answer.answered_at)

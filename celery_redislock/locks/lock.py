@@ -1,0 +1,252 @@
+"""An exclusive lock for anybody: one owner's hold on one name, without Celery."""
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from celery_redislock.exceptions import LockBusy, LockLost, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import Grant, Hold, LockStore, Recorded, Refusal, Term, new_token
+from celery_redislock.locks.watchdog import watchdog_of
+
+__all__ = ["Lock"]
+
+#: Seconds between attempts to acquire: the first wait, and the longest.
+FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
+
+_ESCAPED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "\0": "%00"})
+
+
+class Lock:
+    """Exclusive access to one name, for as long as its holder lives and renews it.
+
+    ::
+
+        store = connect("redis://localhost:6379/0")
+        with Lock(store, "nightly-import") as lock:
+            lock.check()                       # raises LockLost
+            write(..., fence=lock.fence)
+
+    One object may be shared by threads: each thread holds for itself, and the
+    thread that holds may acquire again (it releases as often). A waiting
+    acquire asks again after short, random pauses; who comes first is not
+    promised.
+    """
+
+    def __init__(
+        self,
+        store: LockStore,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = 10.0,
+        owner: str | None = None,
+        auto_renew: bool = True,
+        on_lost: Callable[["Lock"], None] | None = None,
+        clock: Clock = boottime,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Name a lock; nothing is sent yet.
+
+        Args:
+            store: where it is kept, from :func:`celery_redislock.locks.connect`.
+            name: of the resource. Locks of the same name and prefix exclude each other.
+            ttl: seconds the hold outlives its holder's last renewal.
+            timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
+            owner: who holds, shown to those who are refused; host, process and thread by default.
+            auto_renew: renew in the background every third of ``ttl``. Without it the hold ends
+                after ``ttl`` unless :meth:`renew` is called.
+            on_lost: called once with this lock, in the watchdog's thread, when the hold is found gone.
+            clock: injected by tests.
+            sleep: injected by tests.
+        """
+        self.name = name
+        self._store = store
+        self._escaped = name.translate(_ESCAPED)
+        self._ttl = ttl
+        self._timeout = timeout
+        self._owner = owner
+        self._auto_renew = auto_renew
+        self._on_lost = on_lost
+        self._clock = clock
+        self._sleep = sleep
+        self._mine = threading.local()
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        """Take the lock, waiting for it if need be; at once if this thread holds it already.
+
+        Args:
+            timeout: seconds to wait at most, plus one bounded request; ``None`` without limit,
+                ``0`` one attempt.
+
+        Returns:
+            Whether this thread holds the lock now.
+
+        Raises:
+            LockUnavailable: the server cannot be reached. Should the request have taken the lock
+                all the same, it is given back in the background.
+            LockKeyError: the key on the server is not a lock.
+        """
+        return self._wait_for(timeout) is None
+
+    def release(self) -> bool:
+        """Give the lock back; atomic, and only if this very hold still has it.
+
+        Returns:
+            Whether it was still ours. ``False``: it had been lost, and nothing was touched.
+
+        Raises:
+            RuntimeError: this thread does not hold the lock.
+            LockUnavailable: the server cannot be reached; it is given back in the background.
+        """
+        lease = self._lease()
+        self._mine.depth -= 1
+        if self._mine.depth:
+            return lease.held
+        del self._mine.lease
+        watchdog = watchdog_of(self._store)
+        watchdog.forget(lease)
+        lease.end()
+        try:
+            return self._store.release(self._escaped, lease.token).released
+        except LockUnavailable:
+            self._release_later(lease.token)
+            raise
+
+    def renew(self, ttl: float | None = None) -> bool:
+        """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.
+
+        Args:
+            ttl: another time to live from now on, seconds.
+
+        Returns:
+            Whether the lock was still ours.
+
+        Raises:
+            RuntimeError: this thread does not hold the lock.
+            LockUnavailable: the server cannot be reached.
+        """
+        lease = self._lease()
+        if ttl is not None:
+            lease.term = Term(lease.key, lease.token, ttl)
+        answer = self._store.renew([lease.term])
+        lease.learn(answer.renewed[0], answer.sent_at, answer.answered_at)
+        return lease.held
+
+    def check(self) -> None:
+        """Raise if the lock was lost; free of cost while it can be trusted (see :meth:`Lease.check`).
+
+        Raises:
+            RuntimeError: this thread does not hold the lock.
+            LockLost: it is gone; another holder may be at work.
+        """
+        self._lease().check()
+
+    def holder(self) -> Hold | None:
+        """Return who holds the lock now, ``None`` if nobody does; one request."""
+        return self._store.inspect(self._escaped)
+
+    @property
+    def fence(self) -> int | None:
+        """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
+        lease: Lease | None = getattr(self._mine, "lease", None)
+        return lease.fence if lease is not None else None
+
+    @property
+    def held(self) -> bool:
+        """Whether this thread holds the lock and has not learnt that it is lost."""
+        lease: Lease | None = getattr(self._mine, "lease", None)
+        return lease is not None and lease.held
+
+    def __enter__(self) -> "Lock":
+        refused = self._wait_for(self._timeout)
+        if refused is not None:
+            raise LockBusy(self.name, refused.owner, refused.expires_in)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._lease()
+        released = self.release()
+        if not released and error is None:
+            # The body believes it was alone all the time; it was not.
+            raise LockLost(
+                self.name, lease.lost_because or "it was gone when it should be released", lease.fence
+            )
+
+    def _wait_for(self, timeout: float | None) -> Hold | None:
+        """Acquire within the timeout: ``None`` when held, else who holds."""
+        if self.held:
+            self._mine.depth += 1
+            return None
+        give_up = None if timeout is None else self._clock() + timeout
+        pause = FIRST_WAIT
+        while True:
+            refused = self._attempt()
+            if refused is None:
+                return None
+            left = None if give_up is None else give_up - self._clock()
+            if left is not None and left <= 0:
+                return refused
+            # Random, so that waiters do not march in step; never past the holder's own end.
+            wait = min(random.uniform(0.5, 1.0) * pause, max(refused.expires_in, FIRST_WAIT))  # noqa: S311
+            self._sleep(wait if left is None else min(wait, left))
+            pause = min(pause * 2, LONGEST_WAIT)
+
+    def _attempt(self) -> Hold | None:
+        owner = self._owner or _default_owner()
+        term = Term(self._escaped, new_token(owner), self._ttl)
+        about: dict[str, Any] = {
+            "id": owner,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": time.time(),
+            "state": "running",
+        }
+        try:
+            answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
+        except LockUnavailable:
+            self._release_later(term.token)
+            raise
+        match answer:
+            case Refusal(hold):
+                return hold
+            case Grant():
+                self._hold(Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock))
+                return None
+            case Recorded():  # pragma: no cover  no message was named, so no done mark can answer
+                message = "a done mark answered an acquire that named no message"
+                raise AssertionError(message)
+
+    def _hold(self, lease: Lease) -> None:
+        self._mine.lease = lease
+        self._mine.depth = 1
+        if self._auto_renew:
+            watchdog_of(self._store).watch(lease)
+
+    def _lease(self) -> Lease:
+        lease: Lease | None = getattr(self._mine, "lease", None)
+        if lease is None:
+            message = f"this thread does not hold the lock {self.name!r}; acquire it first"
+            raise RuntimeError(message)
+        return lease
+
+    def _release_later(self, token: str) -> None:
+        watchdog_of(self._store).release_later(
+            lambda: self._store.release(self._escaped, token), within=self._ttl, what=repr(self.name)
+        )
+
+    def _announce_loss(self, _lease: Lease) -> None:
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+
+def _default_owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"

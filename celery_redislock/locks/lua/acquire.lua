@@ -1,0 +1,64 @@
+-- Take the exclusive hold on one lock, keep it, or take it over from a named token. Atomic.
+--
+-- KEYS  1  lock     string `token NUL json`, what this script grants
+--       2  window   string `token NUL json`: the last acceptance, while lock_period runs
+--       3  fence    the strict fence's last number
+--       4  done     done mark of the message this hold is for
+--       5  index    sorted set name -> expiry (ms, server clock); absent where it would live in another slot
+-- ARGV  1  token    of the hold asked for
+--       2  ttl      ms
+--       3  about    json describing the holder
+--       4  from     token this hold may be taken over from; '' for none
+--       5  name     of the lock, the index member
+--       6  period   ms until another one may be accepted; 0 for no window
+--       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
+-- RETURNS {1, fence}            granted, the lock was free
+--         {2, fence}            granted, taken over from `from` or already ours (a repeated request)
+--         {0, value, pttl, 0}   refused by the holder
+--         {0, value, pttl, 1}   refused by the window
+--         {3}                   refused: this message's outcome is recorded
+local lock, window, fence_key, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, ttl, about, from, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local period, strict = tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local function belongs(value, to)
+  return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
+end
+
+local value = redis.call('GET', lock)
+local kept = value and (belongs(value, token) or belongs(value, from))
+if value and not kept then
+  return {0, value, redis.call('PTTL', lock), 0}
+end
+if not kept then
+  if redis.call('EXISTS', done) == 1 then
+    return {3}
+  end
+  if period > 0 then
+    local accepted = redis.call('GET', window)
+    if accepted and not belongs(accepted, token) and not belongs(accepted, from) then
+      return {0, accepted, redis.call('PTTL', window), 1}
+    end
+    if not accepted then
+      redis.call('SET', window, token .. '\0' .. about, 'PX', period)
+    end
+  end
+end
+redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
+
+local time = redis.call('TIME')
+local fence = tonumber(time[1]) * 1000000 + tonumber(time[2])
+if strict > 0 then
+  local last = tonumber(redis.call('GET', fence_key) or '0')
+  fence = math.max(fence, last + 1)
+  redis.call('SET', fence_key, string.format('%.0f', fence), 'PX', strict)
+end
+if index then
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
+  redis.call('ZADD', index, now + ttl, name)
+  if redis.call('PTTL', index) < ttl then
+    redis.call('PEXPIRE', index, ttl)
+  end
+end
+return {kept and 2 or 1, fence}

@@ -1,0 +1,38 @@
+-- Give one hold back, if it is ours. Atomic; repeating it is harmless.
+--
+-- KEYS  1  lock     string `token NUL json`
+--       2  window   string `token NUL json`
+--       3  done     done mark to leave behind
+--       4  index    sorted set of names; absent where it would live in another slot
+-- ARGV  1  token    of the hold given back
+--       2  name     of the lock, the index member
+--       3  undo     '1': what was accepted never ran, so its window is given back as well
+--       4  mark     ms the done mark lives; 0 leaves none
+-- RETURNS {1}              released
+--         {0}              missing: expired, or released before
+--         {-1, value}      held by another token, untouched
+local lock, window, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, name, undo, mark = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local prefix = token .. '\0'
+
+if mark > 0 then
+  redis.call('SET', done, token, 'PX', mark)
+end
+if undo == '1' then
+  local accepted = redis.call('GET', window)
+  if accepted and string.sub(accepted, 1, #prefix) == prefix then
+    redis.call('DEL', window)
+  end
+end
+local value = redis.call('GET', lock)
+if not value then
+  return {0}
+end
+if string.sub(value, 1, #prefix) ~= prefix then
+  return {-1, value}
+end
+redis.call('DEL', lock)
+if index then
+  redis.call('ZREM', index, name)
+end
+return {1}

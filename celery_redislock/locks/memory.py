@@ -1,0 +1,152 @@
+"""The lock store in this process's memory: for tests, one process only."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.store import (
+    DoneMark,
+    Grant,
+    Hold,
+    LockStore,
+    Recorded,
+    Refusal,
+    Release,
+    Renewal,
+    Term,
+)
+
+__all__ = ["MemoryStore"]
+
+_Entry = tuple[bytes, float]
+
+
+class MemoryStore(LockStore):
+    """Keeps locks in a dictionary; the same verbs, answers and expiry as a server. Thread-safe.
+
+    It excludes only within this process: a fork, or another process, has its
+    own. ``clock`` is the server's clock and this process's at once.
+    """
+
+    def __init__(self, *, clock: Clock = boottime, wall: Callable[[], float] = time.time) -> None:
+        """Start empty.
+
+        Args:
+            clock: what holds expire by.
+            wall: what fences are drawn from, seconds since the epoch.
+        """
+        self._clock = clock
+        self._wall = wall
+        self._lock = threading.RLock()
+        self._locks: dict[str, _Entry] = {}
+        self._windows: dict[str, _Entry] = {}
+        self._done: dict[tuple[str, str], _Entry] = {}
+        self._fence = 0
+
+    @property
+    def server(self) -> str:
+        return "memory"
+
+    def acquire(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        *,
+        about: Mapping[str, Any],
+        instead_of: str | None = None,
+        period: float | None = None,
+        message: str | None = None,
+    ) -> Grant | Refusal | Recorded:
+        with self._lock:
+            now = self._clock()
+            held = self._live(self._locks, name)
+            kept = held is not None and _belongs(held[0], token, instead_of)
+            if held is not None and not kept:
+                return Refusal(self._hold(name, held, is_window=False))
+            value = f"{token}\0{json.dumps(about)}".encode()
+            if not kept:
+                if self._live(self._done, (name, message or "")) is not None:
+                    return Recorded()
+                accepted = self._live(self._windows, name) if period else None
+                if accepted is not None and not _belongs(accepted[0], token, instead_of):
+                    return Refusal(self._hold(name, accepted, is_window=True))
+                if period and accepted is None:
+                    self._windows[name] = (value, now + period)
+            self._locks[name] = (value, now + ttl)
+            self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
+            return Grant(self._fence, kept, now, self._clock())
+
+    def renew(self, terms: Sequence[Term]) -> Renewal:
+        with self._lock:
+            now = self._clock()
+            renewed: list[bool | None] = []
+            for term in terms:
+                held = self._live(self._locks, term.name)
+                owned = held is not None and _belongs(held[0], term.token)
+                if held is not None and owned:
+                    self._locks[term.name] = (held[0], now + term.ttl)
+                renewed.append(None if held is None else owned)
+            return Renewal(renewed, now, self._clock())
+
+    def release(self, name: str, token: str, *, undo: bool = False, done: DoneMark | None = None) -> Release:
+        with self._lock:
+            if done is not None:
+                self.mark_done(name, done)
+            accepted = self._live(self._windows, name) if undo else None
+            if accepted is not None and _belongs(accepted[0], token):
+                del self._windows[name]
+            held = self._live(self._locks, name)
+            if held is None:
+                return Release(released=False)
+            if not _belongs(held[0], token):
+                return Release(released=False, held_by=self._hold(name, held, is_window=False))
+            del self._locks[name]
+            return Release(released=True)
+
+    def inspect(self, name: str) -> Hold | None:
+        with self._lock:
+            held = self._live(self._locks, name)
+            if held is not None:
+                return self._hold(name, held, is_window=False)
+            accepted = self._live(self._windows, name)
+            return None if accepted is None else self._hold(name, accepted, is_window=True)
+
+    def force_release(self, name: str, *, expected: str | None = None) -> Release:
+        with self._lock:
+            seen = self.inspect(name)
+            if seen is None or (expected is not None and seen.token != expected):
+                return Release(released=False, held_by=seen)
+            self._locks.pop(name, None)
+            self._windows.pop(name, None)
+            return Release(released=True, held_by=seen)
+
+    def mark_done(self, name: str, done: DoneMark) -> None:
+        with self._lock:
+            self._done[name, done.message] = (b"", self._clock() + done.ttl)
+
+    def names(self, *, limit: int = 1000) -> list[str]:
+        with self._lock:
+            live = [(self._live(self._locks, name), name) for name in list(self._locks)]
+            return [name for entry, name in sorted(live, key=_expiry) if entry is not None][:limit]
+
+    def _live(self, entries: dict[Any, _Entry], key: Any) -> _Entry | None:
+        entry = entries.get(key)
+        if entry is not None and entry[1] <= self._clock():
+            del entries[key]
+            return None
+        return entry
+
+    def _hold(self, name: str, entry: _Entry, *, is_window: bool) -> Hold:
+        return Hold.parse(name, entry[0], entry[1] - self._clock(), is_window=is_window)
+
+
+def _belongs(value: bytes, *tokens: str | None) -> bool:
+    return any(token and value.startswith(f"{token}\0".encode()) for token in tokens)
+
+
+def _expiry(item: tuple[_Entry | None, str]) -> float:
+    return item[0][1] if item[0] is not None else 0.0

@@ -1,0 +1,304 @@
+"""The lock store on Redis or Valkey, single server or Sentinel.
+
+Keys (``N`` is the lock's name; its braces make one hash tag, so that all keys
+of a lock live in one slot of a Cluster; the prefix is ``redislock`` unless
+set otherwise, with Celery's ``global_keyprefix`` in front):
+
+=============================  ======  ==========================  =============================
+key                            type    value                       expiry; written by
+=============================  ======  ==========================  =============================
+``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew, release
+``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire, release (undo)
+``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
+``redislock:{N}:done:MSG``     string  token                       the mark's ttl; release, mark_done
+``redislock:index``            zset    name, score expiry in ms    longest hold; acquire, renew, release
+=============================  ======  ==========================  =============================
+
+``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
+any client's ``SET NX`` lock on the same key, which excludes ours and is
+excluded by it. No key is ever without a TTL.
+
+Scripts are sent by digest (EVALSHA) and in full (EVAL) when the server does
+not know them: two trips, and no third one can fail. They carry no ``#!lua``
+line, because such a script is refused under OOM even when it only releases.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import redis
+
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.store import (
+    DoneMark,
+    Grant,
+    Hold,
+    LockStore,
+    Recorded,
+    Refusal,
+    Release,
+    Renewal,
+    Term,
+)
+
+__all__ = ["SCRIPTS", "RedisStore"]
+
+#: The scripts this store ships with, one file each under ``lua/``.
+SCRIPTS = ("acquire", "force_release", "inspect", "names", "release", "renew")
+
+#: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
+STRICT_FENCE_TTL = 7 * 24 * 3600.0
+
+#: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
+RENEWALS_PER_CALL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    text: str
+    sha: str
+
+    @classmethod
+    def load(cls, name: str) -> "_Script":
+        text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+        # The server names scripts by SHA-1; nothing is trusted because of it.
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class RedisStore(LockStore):
+    """Keeps locks on one Redis or Valkey server (6.2 or later), or on a Sentinel service.
+
+    Every verb is one script, one round trip. A request whose reply is lost is
+    sent once more, on a new connection and with the same token, all within
+    two socket timeouts; then :class:`LockUnavailable` is raised.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        prefix: str = "redislock",
+        strict_fence: bool = False,
+        min_replicas: int = 0,
+        socket_timeout: float = 1.0,
+        clock: Clock = boottime,
+    ) -> None:
+        """Keep locks on the server these connections lead to.
+
+        Args:
+            connections: to one server.
+            prefix: put in front of every key.
+            strict_fence: draw fences from a counter on the server that also outlives a clock set
+                back, instead of the server's clock alone.
+            min_replicas: replicas that must confirm an acquire (``WAIT``); with fewer the hold is
+                given back and :class:`LockUnavailable` raised. It narrows the gap a failover
+                opens, it does not close it.
+            socket_timeout: seconds, half of the bound on every verb.
+            clock: of this process, running through suspends; injected by tests.
+        """
+        self._connections = connections
+        self._prefix = prefix
+        self._index = f"{prefix}:index"
+        self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else 0
+        self._min_replicas = min_replicas
+        self._socket_timeout = socket_timeout
+        self._clock = clock
+        self._scripts = {name: _Script.load(name) for name in SCRIPTS}
+
+    @property
+    def server(self) -> str:
+        return self._connections.server
+
+    def acquire(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        *,
+        about: Mapping[str, Any],
+        instead_of: str | None = None,
+        period: float | None = None,
+        message: str | None = None,
+    ) -> Grant | Refusal | Recorded:
+        base = self._base(name)
+        call = self._call(
+            "acquire",
+            [base + "lock", base + "window", base + "fence", f"{base}done:{message or ''}", self._index],
+            [
+                token,
+                _ms(ttl),
+                json.dumps(about, separators=(",", ":")),
+                instead_of or "",
+                name,
+                _ms(period) if period else 0,
+                self._strict_ms,
+            ],
+            name=name,
+            replicas=self._min_replicas,
+        )
+        status, *rest = call.reply
+        if status == 3:
+            return Recorded()
+        if status == 0:
+            value, pttl, is_window = rest
+            return Refusal(Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window)))
+        if call.replicas < self._min_replicas:
+            self.release(name, token, undo=True)
+            reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
+            raise LockUnavailable(self.server, "acquire", reason)
+        return Grant(rest[0], status == 2, call.sent_at, call.answered_at)
+
+    def renew(self, terms: Sequence[Term]) -> Renewal:
+        renewed: list[bool | None] = []
+        sent_at = answered_at = self._clock()
+        for start in range(0, len(terms), RENEWALS_PER_CALL):
+            batch = terms[start : start + RENEWALS_PER_CALL]
+            call = self._call(
+                "renew",
+                [*(self._base(term.name) + "lock" for term in batch), self._index],
+                [part for term in batch for part in (term.token, _ms(term.ttl), term.name)],
+                name=batch[0].name,
+            )
+            renewed += [None if answer == 0 else answer == 1 for answer in call.reply]
+            sent_at, answered_at = (call.sent_at if start == 0 else sent_at), call.answered_at
+        return Renewal(renewed, sent_at, answered_at)
+
+    def release(self, name: str, token: str, *, undo: bool = False, done: DoneMark | None = None) -> Release:
+        base = self._base(name)
+        mark = f"{base}done:{done.message if done else ''}"
+        call = self._call(
+            "release",
+            [base + "lock", base + "window", mark, self._index],
+            [token, name, "1" if undo else "0", _ms(done.ttl) if done else 0],
+            name=name,
+        )
+        if call.reply[0] == -1:
+            return Release(released=False, held_by=Hold.parse(name, call.reply[1], 0.0, is_window=False))
+        return Release(released=call.reply[0] == 1)
+
+    def inspect(self, name: str) -> Hold | None:
+        base = self._base(name)
+        reply = self._call("inspect", [base + "lock", base + "window"], [], name=name).reply
+        if not reply:
+            return None
+        value, pttl, is_window = reply
+        return Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
+
+    def force_release(self, name: str, *, expected: str | None = None) -> Release:
+        base = self._base(name)
+        keys = [base + "lock", base + "window", self._index]
+        reply = self._call("force_release", keys, [expected or "*", name], name=name).reply
+        if reply[0] == 0:
+            return Release(released=False)
+        return Release(released=reply[0] == 1, held_by=Hold.parse(name, reply[1], 0.0, is_window=False))
+
+    def mark_done(self, name: str, done: DoneMark) -> None:
+        # The release script under a token nobody holds writes the mark and touches nothing else.
+        self.release(name, f"{done.message}/done", done=done)
+
+    def names(self, *, limit: int = 1000) -> list[str]:
+        reply = self._call("names", [self._index], [limit], name=self._index).reply
+        return [name.decode("utf-8", "replace") for name in reply]
+
+    def close(self) -> None:
+        """Close the idle connections; the store stays usable."""
+        self._connections.drop_idle()
+
+    def _base(self, name: str) -> str:
+        return f"{self._prefix}:{{{name}}}:"
+
+    def _call(
+        self, operation: str, keys: Sequence[str], args: Sequence[object], *, name: str, replicas: int = 0
+    ) -> "_Call":
+        """Run one script, repeating it once where the answer got lost, within two socket timeouts."""
+        script = self._scripts[operation]
+        started = self._clock()
+        lost: Exception | None = None
+        while True:
+            left = 2 * self._socket_timeout - (self._clock() - started)
+            if lost is not None and left <= 0:
+                raise LockUnavailable(self.server, operation, str(lost)) from lost
+            connection = self._connections.take() if lost is None else self._connections.take_new(within=left)
+            sent_at = self._clock()
+            try:
+                reply, confirmed = _evaluate(connection, script, keys, args, replicas, self._socket_timeout)
+            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, OSError) as error:
+                connection.disconnect()
+                if lost is not None:
+                    raise LockUnavailable(self.server, operation, str(error)) from error
+                lost = error
+                continue
+            except redis.RedisError as error:
+                if replicas:
+                    # WAIT's answer is still on its way: the stream is out of step.
+                    connection.disconnect()
+                else:
+                    self._connections.give_back(connection)
+                raise self._refused(operation, name, error) from error
+            except BaseException:
+                # SystemExit from a signal in the middle of a reply: the stream is out of step.
+                connection.disconnect()
+                raise
+            self._connections.give_back(connection)
+            return _Call(reply, confirmed, sent_at, self._clock())
+
+    def _refused(self, operation: str, name: str, error: redis.RedisError) -> Exception:
+        if "WRONGTYPE" in str(error):
+            problem = (
+                f"a key of this lock under {self._prefix!r} on {self.server} is not a string, so it is not a "
+                "lock of this package; delete or rename it, or choose another lock_key or redislock_prefix"
+            )
+            return LockKeyError(name, problem)
+        return LockUnavailable(self.server, operation, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    reply: Any
+    replicas: int
+    sent_at: float
+    answered_at: float
+
+
+def _evaluate(
+    connection: Any,
+    script: _Script,
+    keys: Sequence[str],
+    args: Sequence[object],
+    replicas: int,
+    replica_timeout: float,
+) -> tuple[Any, int]:
+    commands = [("EVALSHA", script.sha, len(keys), *keys, *args)]
+    if replicas:
+        # Half the socket timeout, so that WAIT answers before the socket gives up.
+        commands.append(("WAIT", replicas, _ms(replica_timeout / 2)))
+    connection.send_packed_command(
+        connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands),
+        check_health=False,
+    )
+    try:
+        reply = connection.read_response()
+    except redis.exceptions.NoScriptError:
+        if replicas:
+            connection.read_response()
+        connection.send_packed_command(
+            connection.pack_commands([("EVAL", script.text, len(keys), *keys, *args), *commands[1:]]),
+            check_health=False,
+        )
+        reply = connection.read_response()
+    return reply, connection.read_response() if replicas else 0
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _seconds(pttl: int) -> float:
+    # -1: a foreign client's lock without a TTL; -2: gone between two commands of the same script cannot be.
+    return pttl / 1000 if pttl >= 0 else float("inf")
