@@ -124,8 +124,8 @@ class TestParent:
         os.killpg(parent.process.pid, signal.SIGINT)
 
         assert parent.hear() == {"interrupted": True}
+        assert not wait_until(lambda: not lives(facts["pid"]), 0.5)
         assert _pings(facts["socket"])
-        assert lives(facts["shim"])
         assert parent.process.stdin
         parent.process.stdin.close()
         assert parent.process.wait(10) == 0
