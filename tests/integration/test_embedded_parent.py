@@ -112,8 +112,8 @@ class TestParent:
         """Ctrl-C signals the foreground process group: a worker still needs its broker to shut down warm."""
         parent = program("""
             server = EmbeddedServer().start()
-            tell(**facts(server))
             try:
+                tell(**facts(server))
                 time.sleep(60)
             except KeyboardInterrupt:
                 tell(interrupted=True)
