@@ -1,0 +1,64 @@
+"""Lock names as they stand in Redis: readable, safe, unambiguous, bounded."""
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+
+__all__ = ["MAX_BYTES", "escape", "escaper", "shorten"]
+
+#: Longest lock name in bytes of UTF-8; what is longer ends in a digest.
+MAX_BYTES = 200
+
+# Braces would end the name's hash tag; white space, controls and lone surrogates break logs and redis-cli.
+_UNSAFE = "%{}\x00-\x20\x7f-\xa0\\s\ud800-\udfff"
+
+# Never part of an escaped text, where "%" is always followed by two hex digits.
+_CUT = "%~"
+
+
+def escape(text: str) -> str:
+    r"""Percent-escape what must not stand in a lock name; the rest stays readable.
+
+    Escaped are ``%``, braces, white space (Unicode's too), control characters
+    and lone surrogates, as their UTF-8 bytes. Two texts never share a result.
+
+    >>> escape("café {1}\n")
+    'café%20%7B1%7D%0A'
+    """
+    return _ALWAYS.escape(text)
+
+
+class escaper:  # noqa: N801  used as a verb's agent, like itertools' classes
+    """Escapes like :func:`escape`, and some more characters besides.
+
+    Args:
+        more: characters to escape too; no letters or digits, which escapes are made of.
+    """
+
+    __slots__ = ("_pattern",)
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        self._pattern = re.compile(f"[{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
+
+    def escape(self, text: str) -> str:
+        """Return *text* with the unsafe characters as ``%XX``."""
+        return self._pattern.sub(_percent, text)
+
+
+def shorten(name: str) -> str:
+    """Return *name*, or its readable beginning and a digest of all of it if it is over 200 bytes.
+
+    A shortened name differs from every name that was not shortened.
+    """
+    encoded = name.encode()
+    if len(encoded) <= MAX_BYTES:
+        return name
+    ending = f"{_CUT}{sha256(encoded).hexdigest()[:32]}"
+    return encoded[: MAX_BYTES - len(ending)].decode(errors="ignore") + ending
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
+
+_ALWAYS = escaper()

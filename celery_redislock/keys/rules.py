@@ -1,0 +1,202 @@
+"""``lock_key``: what it may be, and how each form names the lock.
+
+=====================  ==================================  ==========================
+lock_key               the lock is                         its name
+=====================  ==================================  ==========================
+``None``               per task and all arguments          ``<task>:v1:<32 hex>``
+``("account_id",)``    per task and these arguments        ``<task>:v1:<32 hex>``
+``"account:{id}"``     a resource, shared by all tasks     ``account:42``
+``"nightly"``          one fixed resource                  ``nightly``
+a callable             a resource (str) or per task        as above
+                       (tuple)
+=====================  ==================================  ==========================
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Protocol
+
+from celery_redislock.exceptions import LockKeyError, LockOptionError
+from celery_redislock.keys.digest import as_worker_sees, digest
+from celery_redislock.keys.naming import escape, shorten
+from celery_redislock.keys.template import Template, parse_template
+
+__all__ = ["VERSION", "KeyRule", "parse_key"]
+
+#: Stands in every name with a digest. Whatever changes a digest or a name changes this too.
+VERSION = "v1"
+
+
+class KeyRule(Protocol):
+    """Names the lock of one call."""
+
+    def name(self, arguments: Mapping[str, object], /) -> str:
+        """Return the lock's name: at most 200 bytes of UTF-8, no braces, white space or controls.
+
+        Pure and thread-safe; the same in publisher and worker.
+
+        Args:
+            arguments: as :meth:`Binder.bind` returns them, pydantic models dumped.
+
+        Raises:
+            LockKeyError: these arguments have no name.
+        """
+        ...
+
+
+def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | None) -> KeyRule:
+    """Make the rule that *lock_key* asks for. Called when a task is bound, and per call that brings a key.
+
+    Args:
+        lock_key: see the table above.
+        task_name: the task's full name.
+        parameters: :attr:`Binder.parameters`; ``None`` leaves names unchecked until they are used.
+
+    Raises:
+        LockOptionError: *lock_key* cannot be honoured; ``problems`` holds every
+            reason, so that a caller can report them with those of other options.
+    """
+    problems: list[str] = []
+    rule = _parse(lock_key, task_name, parameters, problems)
+    if problems or rule is None:
+        raise LockOptionError(task_name, problems)
+    return rule
+
+
+@dataclass(frozen=True, slots=True)
+class _PerTask:
+    task_name: str
+    names: tuple[str, ...] | None = None
+
+    def name(self, arguments: Mapping[str, object], /) -> str:
+        chosen = dict(arguments) if self.names is None else self._chosen(self.names, arguments)
+        return _per_task(self.task_name, chosen)
+
+    def _chosen(self, names: tuple[str, ...], arguments: Mapping[str, object]) -> dict[str, object]:
+        try:
+            return {name: arguments[name] for name in names}
+        except KeyError as error:
+            given = ", ".join(map(repr, arguments)) or "no arguments"
+            raise LockKeyError(
+                self.task_name, f"lock_key names {error}, which is not among {given}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    resource: str
+
+    def name(self, _arguments: Mapping[str, object], /) -> str:
+        return self.resource
+
+
+@dataclass(frozen=True, slots=True)
+class _Templated:
+    task_name: str
+    template: Template
+
+    def name(self, arguments: Mapping[str, object], /) -> str:
+        text = self.template.render(arguments, where=self.task_name)
+        if not text:
+            raise LockKeyError(self.task_name, "lock_key is empty for these arguments; name a resource")
+        return shorten(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    task_name: str
+    function: Callable[[Mapping[str, object]], object]
+
+    def name(self, arguments: Mapping[str, object], /) -> str:
+        seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})
+        try:
+            answer = self.function(seen)
+        except Exception as error:
+            problem = f"the lock_key callable raised {type(error).__name__}: {error}"
+            raise LockKeyError(self.task_name, problem) from error
+        if isinstance(answer, str) and answer.strip():
+            return shorten(escape(answer))
+        if isinstance(answer, tuple) and answer:
+            return _per_task(self.task_name, answer)
+        problem = (
+            f"the lock_key callable returned {answer!r}; "
+            "return a text that names a resource, or a tuple of the values that matter (neither empty)"
+        )
+        raise LockKeyError(self.task_name, problem)
+
+
+def _per_task(task_name: str, value: object) -> str:
+    return shorten(f"{escape(task_name)}:{VERSION}:{digest(value, where=task_name)}")
+
+
+def _parse(
+    lock_key: object, task_name: str, parameters: Sequence[str] | None, problems: list[str]
+) -> KeyRule | None:
+    if lock_key is None:
+        return _PerTask(task_name)
+    if isinstance(lock_key, str):
+        return _parse_text(lock_key, task_name, parameters, problems)
+    if isinstance(lock_key, tuple | list):
+        return _parse_names(lock_key, task_name, parameters, problems)
+    if callable(lock_key) and not isinstance(lock_key, type):
+        if not inspect.iscoroutinefunction(lock_key):
+            return _Computed(task_name, lock_key)
+        problems.append("lock_key is a coroutine function; it is called synchronously: use a plain one")
+        return None
+    problems.append(
+        f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple of "
+        "parameter names, a text such as 'account:{account_id}', or a callable. Several locks at once "
+        "(Resources) do not exist yet: meanwhile name the one resource that orders the work"
+    )
+    return None
+
+
+def _parse_names(
+    names: Sequence[object], task_name: str, parameters: Sequence[str] | None, problems: list[str]
+) -> KeyRule | None:
+    if not names:
+        problems.append(
+            f"lock_key {names!r} names no argument; for one lock whatever the arguments, "
+            f"use a text: lock_key={task_name!r}"
+        )
+    for name in names:
+        if not isinstance(name, str):
+            problems.append(f"lock_key {names!r}: {name!r} is no parameter's name")
+        else:
+            _check_parameter(name, parameters, problems)
+    return _PerTask(task_name, tuple(str(name) for name in names))
+
+
+def _parse_text(
+    text: str, task_name: str, parameters: Sequence[str] | None, problems: list[str]
+) -> KeyRule | None:
+    if not text.strip():
+        problems.append(f"lock_key {text!r} is empty; name a resource, or leave it out for all arguments")
+        return None
+    if "{" not in text and "}" not in text:
+        if text in (parameters or ()):
+            problems.append(
+                f"lock_key {text!r} is the name of a parameter, and as a text would be one lock for all its "
+                f"values; did you mean ({text!r},) or '{text}:{{{text}}}'?"
+            )
+        return _Fixed(shorten(escape(text)))
+    try:
+        template = parse_template(text)
+    except ValueError as error:
+        problems.append(f"lock_key {text!r}: {error}")
+        return None
+    for field in template.fields:
+        _check_parameter(field.parameter, parameters, problems)
+    return _Templated(task_name, template)
+
+
+def _check_parameter(name: str, parameters: Sequence[str] | None, problems: list[str]) -> None:
+    if parameters is None or name in parameters:
+        return
+    nearest = get_close_matches(name, parameters, n=1)
+    known = ", ".join(parameters) or "none"
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the task's parameters: {known}"
+    problems.append(f"lock_key names the parameter {name!r}, which the task does not have; {hint}")
