@@ -149,7 +149,7 @@ def _parse(
     problems.append(
         f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple of "
         "parameter names, a text such as 'account:{account_id}', or a callable. Several locks at once "
-        "(Resources) do not exist yet: meanwhile name the one resource that orders the work"
+        "(Resources) are not yet supported: meanwhile name the one resource that orders the work"
     )
     return None
 
