@@ -349,7 +349,7 @@ def test_a_strategy_that_is_none_is_refused(wrong):
     assert problems(read, {"on_conflict": wrong})[0].startswith("on_conflict is")
 
 
-@pytest.mark.parametrize("wrong", [threading.Lock(), True, 5, ["until_executed"], object()])
+@pytest.mark.parametrize("wrong", [threading.Lock(), True, 0, 5, ["until_executed"], object()])
 def test_a_lock_attribute_of_somebody_elses_is_told_to_be_renamed(wrong):
     found = problems(read, {"lock": wrong})[0]
 
