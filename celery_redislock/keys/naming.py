@@ -28,7 +28,7 @@ def escape(text: str) -> str:
     return _ALWAYS.escape(text)
 
 
-class escaper:  # noqa: N801  used as a verb's agent, like itertools' classes
+class escaper:  # noqa: N801  named as itertools names its classes
     """Escapes like :func:`escape`, and some more characters besides.
 
     Args:
