@@ -8,7 +8,7 @@ from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.store import Grant, Renewal, Term
 
-__all__ = ["Lease", "Renewer"]
+__all__ = ["InertLease", "Lease", "Renewer"]
 
 
 class Renewer(Protocol):
@@ -139,3 +139,17 @@ class Lease:
             self.lose(f"it could not be confirmed by its deadline ({error.reason})")
         else:
             self.learn(answer.renewed[0], answer.sent_at, answer.answered_at)
+
+
+class InertLease:
+    """Stands in where no lock is held, so that a body can use ``lease`` however it was called."""
+
+    key: str | None = None
+    token: str | None = None
+    fence: int | None = None
+    expires_in: float = 0.0
+    held: bool = False
+    lost: bool = False
+
+    def check(self) -> None:
+        """Pass: there is nothing to lose."""

@@ -25,6 +25,7 @@ line, because such a script is refused under OOM even when it only releases.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -205,6 +206,19 @@ class RedisStore(LockStore):
     def names(self, *, limit: int = 1000) -> list[str]:
         reply = self._call("names", [self._index], [limit], name=self._index).reply
         return [name.decode("utf-8", "replace") for name in reply]
+
+    def eviction_policy(self) -> str | None:
+        # INFO, not CONFIG GET: managed servers often refuse the latter.
+        connection = self._connections.take()
+        try:
+            connection.send_command("INFO", "memory")
+            text = connection.read_response()
+        except (redis.RedisError, OSError) as error:
+            connection.disconnect()
+            raise LockUnavailable(self.server, "tell its maxmemory-policy", str(error)) from error
+        self._connections.give_back(connection)
+        found = re.search(rb"maxmemory_policy:(\S+)", text)
+        return found[1].decode() if found else None
 
     def close(self) -> None:
         """Close the idle connections; the store stays usable."""

@@ -251,6 +251,10 @@ class LockStore(ABC):
     def names(self, *, limit: int = 1000) -> list[str]:
         """Return the names of the locks held now, soonest to expire first."""
 
+    def eviction_policy(self) -> str | None:
+        """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""
+        return None
+
     def transfer(
         self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any]
     ) -> Grant | Refusal | Recorded:
