@@ -1,0 +1,235 @@
+"""When to lock: claim at publish, start, finish. Knows no Celery.
+
+One message's life::
+
+    publish        claim     token m (the message's identity), ttl queue_ttl
+    run starts     start     claim m -> lease r (the run's token), ttl lock_ttl, renewed
+    run ends       finish    lease r -> free            normally
+                             lease r -> claim m2        it published itself again (retry, replace)
+                             lease r -> claim m         its message goes back to the queue
+
+Whatever the server cannot be told at the end is told later by the watchdog,
+or settled by expiry.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import (
+    DoneMark,
+    Grant,
+    LockStore,
+    Recorded,
+    Refusal,
+    Release,
+    Term,
+    new_token,
+)
+from celery_redislock.locks.watchdog import Watchdog, watchdog_of
+
+__all__ = ["QUEUED", "RUNNING", "Guard", "Started", "Work"]
+
+#: The states a holder writes about itself: its message is on its way, or its run is on.
+QUEUED, RUNNING = "queued", "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be locked, and what the holder tells those who are refused.
+
+    Attributes:
+        key: the lock's name.
+        task: the task's name.
+        task_id: the owner.
+        arguments: digest of the task and all its arguments: who has the same does the same work.
+    """
+
+    key: str
+    task: str
+    task_id: str
+    arguments: str
+
+    def about(self, state: str, *, message: str | None = None) -> dict[str, Any]:
+        """Describe the holder: no argument values, they may be private."""
+        about = {
+            "task": self.task,
+            "id": self.task_id,
+            "args": self.arguments,
+            "state": state,
+            "host": _hostname(),
+            "pid": os.getpid(),
+            "since": round(time.time(), 3),
+        }
+        if message is not None:
+            about["message"] = message
+        return about
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run holds its lock.
+
+    Attributes:
+        lease: renewed until :meth:`Guard.finish`.
+        from_claim: the message's own claim was still there; otherwise the lock had been free.
+    """
+
+    lease: Lease
+    from_claim: bool
+
+
+class Guard:
+    """Takes and gives back locks for messages and their runs.
+
+    One per process and store. Every method takes one round trip and is safe
+    to repeat; each raises ``LockUnavailable`` in bounded time unless it says
+    otherwise.
+    """
+
+    def __init__(self, store: LockStore) -> None:
+        """Guard with this store; sends nothing yet."""
+        self.store = store
+
+    @property
+    def watchdog(self) -> Watchdog:
+        """The one watchdog of this process and store."""
+        return watchdog_of(self.store)
+
+    def claim(
+        self, work: Work, token: str, *, ttl: float, period: float | None = None
+    ) -> Grant | Refusal | Recorded:
+        """Hold the key for a message about to be published.
+
+        Should the server not answer, a claim it may have taken all the same is
+        given back in the background.
+        """
+        try:
+            return self.store.acquire(
+                work.key, token, ttl, about=work.about(QUEUED, message=token), period=period
+            )
+        except LockUnavailable:
+            self.give_back_later(work.key, token, ttl=ttl, undo=True)
+            raise
+
+    def give_back(self, key: str, token: str, *, ttl: float, undo: bool = False) -> Release | None:
+        """Release a hold that is not watched; never raises.
+
+        Args:
+            key: the lock's name.
+            token: of the claim or the lease.
+            ttl: seconds after which it is gone anyway.
+            undo: nothing ran under it, so its window is given back too.
+
+        Returns:
+            ``None`` where the server could not be asked: it is asked again in the background.
+        """
+        try:
+            return self.store.release(key, token, undo=undo)
+        except LockUnavailable:
+            self.give_back_later(key, token, ttl=ttl, undo=undo)
+            return None
+
+    def start(
+        self,
+        work: Work,
+        run_token: str,
+        *,
+        ttl: float,
+        message: str | None,
+        claim: str | None,
+        max_hold: float | None = None,
+        period: float | None = None,
+        on_lost: Callable[[Lease], None] | None = None,
+    ) -> Started | Refusal | Recorded:
+        """Turn the message's claim into a lease, or acquire where it has none; renewed from now on.
+
+        Args:
+            work: what is locked.
+            run_token: this run's term.
+            ttl: of the lease, seconds.
+            message: the message's identity, whose done mark refuses the run.
+            claim: token the lease may take over; ``None`` for none.
+            max_hold: seconds after which it is renewed no more.
+            period: least seconds between two acceptances, where accepting happens here.
+            on_lost: called once, in the thread that learns of a loss.
+        """
+        try:
+            answer = self.store.acquire(
+                work.key,
+                run_token,
+                ttl,
+                about=work.about(RUNNING, message=message),
+                instead_of=claim,
+                period=period,
+                message=message,
+            )
+        except LockUnavailable:
+            self.give_back_later(work.key, run_token, ttl=ttl)
+            raise
+        if not isinstance(answer, Grant):
+            return answer
+        lease = Lease(self.store, Term(work.key, run_token, ttl), answer, on_lost=on_lost)
+        self.watchdog.watch(lease, max_hold=max_hold)
+        return Started(lease, answer.taken_over)
+
+    def finish(self, lease: Lease, *, done: DoneMark | None = None) -> bool:
+        """End a run's lease and release it; never raises ``LockUnavailable``.
+
+        Returns:
+            Whether the lease was still ours when it was given back; unknown counts as yes.
+        """
+        self.watchdog.forget(lease)
+        lease.end()
+        try:
+            return self.store.release(lease.key, lease.token, done=done).released
+        except LockUnavailable:
+            self.watchdog.release_later(
+                lambda: self.store.release(lease.key, lease.token, done=done),
+                within=lease.term.ttl,
+                what=f"the lease on {lease.key!r}",
+            )
+            return True
+
+    def hand_on(self, lease: Lease, work: Work, token: str, *, ttl: float) -> bool:
+        """Turn a run's lease into a claim for a message of the same task id; the body has unwound.
+
+        Returns:
+            Whether the claim is held. ``False``: the lease had been lost and somebody else holds the
+            key now, or the server could not be asked (it is given back in the background).
+        """
+        self.watchdog.forget(lease)
+        lease.end()
+        return self.convert(work, lease.token, token, ttl=ttl)
+
+    def convert(self, work: Work, old: str, new: str, *, ttl: float) -> bool:
+        """Turn the hold of one token into a claim of another; acquire it where nobody holds it."""
+        try:
+            answer = self.store.transfer(work.key, old, new, ttl, about=work.about(QUEUED, message=new))
+        except RedisLockError:
+            self.give_back_later(work.key, old, ttl=ttl)
+            self.give_back_later(work.key, new, ttl=ttl)
+            return False
+        return isinstance(answer, Grant)
+
+    def give_back_later(self, key: str, token: str, *, ttl: float, undo: bool = False) -> None:
+        """Let the watchdog release a hold as soon as the server answers, until it has expired."""
+        self.watchdog.release_later(
+            lambda: self.store.release(key, token, undo=undo), within=ttl, what=f"the hold on {key!r}"
+        )
+
+    @staticmethod
+    def new_claim(task_id: str) -> str:
+        """Mint a message's identity."""
+        return new_token(task_id)
+
+
+@cache
+def _hostname() -> str:
+    return socket.gethostname()

@@ -1,0 +1,135 @@
+"""What a message carries about its lock: one JSON header named ``redislock``.
+
+The key travels, so the worker never computes it again: a deploy that changes
+``lock_key`` affects new messages only, and publisher and worker cannot
+disagree. The token is the message's identity, new for every publish: a second
+copy of a message has the same one, publishing a task id again has another.
+
+::
+
+    {"v": 1, "k": key, "t": token, "at": epoch seconds, "c": claimed, "w": in a workflow,
+     "o": {per-call options}, "p": its key was given per call, "f": {"id": …, "same": …},
+     "n": deliveries put off, "r": a copy}
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from celery_redislock.locks.store import owner_of
+
+__all__ = ["HEADER", "Header", "HolderSeen"]
+
+#: The message header's name.
+HEADER = "redislock"
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HolderSeen:
+    """The holder a put-off duplicate waits for.
+
+    Attributes:
+        task_id: whose outcome to look for.
+        is_same_work: same task and same arguments, so that its outcome may be taken.
+    """
+
+    task_id: str
+    is_same_work: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a message carries about its lock.
+
+    Attributes:
+        key: the lock's name; ``None`` where locking is off for this message.
+        token: the message's identity, and the claim's token where there is a claim.
+        claimed: the publisher took a claim under ``token``.
+        published_at: seconds since the epoch by the publisher's clock.
+        is_workflow_member: part of a group, chord or chain, or with links: somebody waits for it.
+        options: per-call options that travel.
+        has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
+        waits_for: the holder this duplicate was put off for.
+        put_off: how many times it was put off already.
+        is_copy: a second copy of a message, published again by a worker: the broker's ``redelivered``
+            flag does not survive that.
+    """
+
+    key: str | None
+    token: str
+    claimed: bool = False
+    published_at: float = 0.0
+    is_workflow_member: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    has_own_key: bool = False
+    waits_for: HolderSeen | None = None
+    put_off: int = 0
+    is_copy: bool = False
+
+    def dumps(self) -> str:
+        """Return the header's text."""
+        data: dict[str, Any] = {
+            "v": _VERSION,
+            "k": self.key,
+            "t": self.token,
+            "at": round(self.published_at, 3),
+        }
+        if self.claimed:
+            data["c"] = 1
+        if self.is_workflow_member:
+            data["w"] = 1
+        if self.options:
+            data["o"] = dict(self.options)
+        if self.has_own_key:
+            data["p"] = 1
+        if self.waits_for is not None:
+            data["f"] = {"id": self.waits_for.task_id, "same": self.waits_for.is_same_work}
+        if self.put_off:
+            data["n"] = self.put_off
+        if self.is_copy:
+            data["r"] = 1
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: object) -> "Header | None":
+        """Read a header; ``None`` for none, a foreign one, or one of a version not known here.
+
+        A message whose header cannot be read is treated as one without: the
+        worker computes the key itself. Nothing is lost, and never raises.
+        """
+        if not isinstance(text, str):
+            return None
+        try:
+            data = json.loads(text)
+            if data["v"] != _VERSION:
+                return None
+            seen = data.get("f")
+            return cls(
+                key=data["k"],
+                token=data["t"],
+                claimed=bool(data.get("c")),
+                published_at=float(data.get("at", 0.0)),
+                is_workflow_member=bool(data.get("w")),
+                options=dict(data.get("o", {})),
+                has_own_key=bool(data.get("p")),
+                waits_for=HolderSeen(seen["id"], bool(seen["same"])) if seen else None,
+                put_off=int(data.get("n", 0)),
+                is_copy=bool(data.get("r")),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def belongs_to(self, task_id: str | None, key: str) -> bool:
+        """Whether this is the header of that very message, and not one its receiver merely forwarded."""
+        return self.key == key and task_id is not None and owner_of(self.token) == task_id
+
+    def put_off_for(self, seen: HolderSeen) -> "Header":
+        """Return the header for the next delivery of a message that waits for this holder."""
+        return replace(self, waits_for=seen, put_off=self.put_off + 1)
+
+    def as_copy(self) -> "Header":
+        """Return the header for the next delivery of a second copy."""
+        return replace(self, is_copy=True)
