@@ -1,0 +1,221 @@
+"""What a task declared about its lock, resolved: options, settings, key rule, store."""
+
+import inspect
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from celery_redislock.connection import store_of
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.guard import Guard, Work
+from celery_redislock.keys import Binder, KeyRule, arguments_digest, parse_key
+from celery_redislock.options import (
+    INHERIT,
+    LockOptions,
+    LockSettings,
+    from_header,
+    override,
+    read_options,
+    read_settings,
+    unknown_attributes,
+)
+from celery_redislock.options.table import TASK_ROWS
+
+__all__ = ["Declaration", "declaration_of"]
+
+_resolving = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A task's lock, as declared and configured now. Immutable; shared by threads.
+
+    Attributes:
+        task: the bound task.
+        options: of the task, defaults filled in from the settings.
+        settings: of the app.
+        binder: binds arguments to the body's signature.
+        rule: names the lock.
+    """
+
+    task: Any
+    options: LockOptions
+    settings: LockSettings
+    binder: Binder
+    rule: KeyRule
+
+    @cached_property
+    def guard(self) -> Guard:
+        """Takes and gives back this task's locks; connects at the first one.
+
+        Raises:
+            LockOptionError: no Redis server is configured.
+        """
+        return Guard(store_of(self.task.app, self.settings))
+
+    @property
+    def is_on(self) -> bool:
+        """Whether locking is on for this task at all."""
+        return self.settings.enabled and self.options.lock is not None
+
+    def arguments(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Bind a call's arguments as the worker will see them, pydantic models dumped.
+
+        Raises:
+            TypeError: they do not fit the signature (and the task checks that, ``typing=True``).
+        """
+        # Celery dumps models inside Task.apply_async, after the key was needed (5.7.0, app/task.py).
+        dump = getattr(self.task, "_dump_pydantic_arguments", None)
+        if dump is not None:
+            args, kwargs = dump(args, kwargs)
+        try:
+            return self.binder.bind(args or (), kwargs or {})
+        except TypeError:
+            if self.task.typing:
+                raise
+            return dict(self.binder.bind_loosely(args or (), kwargs or {}))
+
+    def work(
+        self,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        task_id: str,
+        *,
+        options: LockOptions | None = None,
+        key: str | None = None,
+    ) -> Work:
+        """Say what is locked for one call.
+
+        Args:
+            args: of the call.
+            kwargs: of the call.
+            task_id: the owner.
+            options: of the call, where they differ from the task's.
+            key: as carried by the message, which beats computing it again.
+
+        Raises:
+            LockKeyError: no key can be made of these arguments.
+            TypeError: they do not fit the signature.
+        """
+        arguments = self.arguments(args, kwargs)
+        if key is None:
+            key = self._rule_for(options).name(arguments)
+        return Work(key, self.task.name, task_id, arguments_digest(self.task.name, arguments))
+
+    def for_call(
+        self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None
+    ) -> LockOptions:
+        """The task's options with those of one call.
+
+        Args:
+            call_options: what the call brings itself.
+            inherited: what travelled with the message whose run makes this call for its own id.
+
+        Raises:
+            LockOptionError: what the call asks for cannot be honoured.
+        """
+        options = from_header(self.options, inherited) if inherited else self.options
+        if not call_options:
+            return options
+        where = f"{self.task.name}.apply_async"
+        return override(options, where, call_options, parameters=self.binder.parameters)
+
+    def _rule_for(self, options: LockOptions | None) -> KeyRule:
+        if options is None or options.lock_key is self.options.lock_key:
+            return self.rule
+        return parse_key(options.lock_key, task_name=self.task.name, parameters=self.binder.parameters)
+
+
+def declaration_of(task: Any) -> Declaration:
+    """Resolve a bound task's declaration; remembered until an option or setting changes.
+
+    Called at every publish and run, so that settings changed after the task
+    was bound are honoured, and a task whose binding failed (Celery keeps it
+    usable) is never used unchecked.
+
+    Raises:
+        LockOptionError: all that is wrong with the task's options and the app's settings.
+    """
+    known = task.__dict__.get("_redislock_declaration")
+    if known is not None:
+        asked_of, declaration = known
+        if asked_of == _asked_of(task):
+            return declaration  # type: ignore[no-any-return]  # task.__dict__ is untyped
+    with _resolving:
+        declaration = _resolve(task)
+        task.__dict__["_redislock_declaration"] = (_asked_of(task, snapshot=True), declaration)
+    return declaration
+
+
+def _asked_of(task: Any, *, snapshot: bool = False) -> tuple[Any, ...]:
+    """Everything a declaration depends on, cheap to compare.
+
+    ``conf.changes`` holds what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
+    ``ConfigurationView``); the layers below it do not change once they are loaded.
+    """
+    conf = task.app.conf
+    changes = conf.changes
+    return (
+        conf,
+        dict(changes) if snapshot else changes,
+        os.environ.get("REDISLOCK_ENABLED"),
+        task.run,
+        [getattr(task, name, None) for name in TASK_ROWS],
+    )
+
+
+def _resolve(task: Any) -> Declaration:
+    app = task.app
+    problems: list[str] = []
+    binder = Binder(task.run)
+    attributes = _attributes_of(task)
+    options = settings = rule = None
+    try:
+        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+    except LockOptionError as error:
+        problems += error.problems
+    try:
+        options = read_options(task.name, attributes, app.conf.get, parameters=binder.parameters)
+        rule = parse_key(options.lock_key, task_name=task.name, parameters=binder.parameters)
+    except LockOptionError as error:
+        problems += error.problems
+    problems += unknown_attributes(_own_attributes(task))
+    problems += _request_problems(task)
+    if problems or options is None or settings is None or rule is None:
+        raise LockOptionError(task.name, problems)
+    return Declaration(task, options, settings, binder, rule)
+
+
+def _attributes_of(task: Any) -> dict[str, Any]:
+    """The task's lock options; callables unbound, or they would be called with the task as first argument."""
+    found = {}
+    for name in TASK_ROWS:
+        value = inspect.getattr_static(task, name, INHERIT)
+        found[name] = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    return found
+
+
+def _own_attributes(task: Any) -> list[str]:
+    from celery_redislock.task import SingletonTask  # noqa: PLC0415  task imports this module
+
+    known = set(dir(SingletonTask))
+    return [name for name in dir(type(task)) if name not in known]
+
+
+def _request_problems(task: Any) -> list[str]:
+    from celery.utils.imports import symbol_by_name  # noqa: PLC0415  resolving loads the worker's modules
+
+    if task.Request == "celery_redislock.request:LockRequest":
+        return []
+    from celery_redislock.request import LockRequest  # noqa: PLC0415  only for tasks with their own class
+
+    if issubclass(symbol_by_name(task.Request), LockRequest):
+        return []
+    problem = (
+        f"its Request class {task.Request!r} is not a subclass of celery_redislock.request.LockRequest, "
+        "so nothing would free the lock of a killed pool child; derive it from that class"
+    )
+    return [problem]
