@@ -1,0 +1,107 @@
+"""What happens to a duplicate: the strategies, and the words they leave behind."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from celery_redislock.exceptions import DuplicateTask, LockOptionError
+from celery_redislock.guard import Work
+from celery_redislock.locks.store import Hold
+from celery_redislock.signals import lock_conflict
+
+__all__ = ["Conflict", "Side", "choose", "duplicate_error", "jittered", "log_skip", "put_off_delay"]
+
+logger = logging.getLogger("celery_redislock")
+
+Side = Literal["client", "server"]
+
+#: What a callable strategy may answer; the other names of the blueprint come with their strategies.
+_NAMES = frozenset({"skip", "raise", "retry"})
+
+#: Seconds a duplicate inside a workflow waits for its holder the first time; doubled each time.
+FIRST_PUT_OFF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A duplicate, as a callable strategy sees it.
+
+    Attributes:
+        task: the bound task.
+        args: positional arguments of the duplicate.
+        kwargs: keyword arguments of the duplicate.
+        task_id: the duplicate's.
+        key: the lock's name.
+        holder: the holder's task id. Advisory: it may be gone by now.
+        expires_in: seconds until the hold ends unless it is renewed.
+        side: ``client`` at publish, ``server`` on the worker.
+    """
+
+    task: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    task_id: str
+    key: str
+    holder: str
+    expires_in: float
+    side: Side
+
+
+def choose(strategy: str | Callable[..., object], conflict: Conflict, hold: Hold) -> str:
+    """Return the name of what to do about this duplicate, and announce it.
+
+    Raises:
+        LockOptionError: a callable answered with a name that is no strategy.
+    """
+    name = strategy if isinstance(strategy, str) else strategy(conflict)
+    if not isinstance(name, str) or name not in _NAMES:
+        problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(_NAMES))}"
+        raise LockOptionError(conflict.task.name, [problem])
+    lock_conflict.send(
+        sender=conflict.task,
+        key=conflict.key,
+        task_id=conflict.task_id,
+        holder=hold,
+        side=conflict.side,
+        strategy=name,
+    )
+    return name
+
+
+def duplicate_error(hold: Hold) -> DuplicateTask:
+    """Return the error of strategy ``raise``."""
+    return DuplicateTask(hold.name, hold.owner, hold.expires_in)
+
+
+def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
+    """Write the one line that says why a task did not run."""
+    logger.info(
+        "skipped %s[%s] at %s: %r is held by %s (%s, for %.1f s; expires in %.1f s unless renewed)",
+        work.task,
+        work.task_id,
+        "publish" if side == "client" else "start",
+        work.key,
+        hold.owner,
+        "its window has not passed" if hold.is_window else hold.about.get("state", "a foreign lock"),
+        max(0.0, time.time() - float(hold.about.get("since", time.time()))),
+        hold.expires_in,
+        extra={"redislock": {"key": work.key, "task_id": work.task_id, "holder": hold.owner, "side": side}},
+    )
+
+
+def put_off_delay(times: int, *, longest: float) -> float:
+    """Seconds until a workflow's duplicate looks again: soon at first, then twice as long each time.
+
+    Args:
+        times: how often it was put off already.
+        longest: ``lock_retry_delay``, never exceeded by more than the jitter.
+    """
+    return jittered(min(longest, FIRST_PUT_OFF * 2.0 ** min(times, 30)))
+
+
+def jittered(delay: float) -> float:
+    """Spread a delay by a fifth either way, so that many duplicates do not come back at once."""
+    return delay * random.uniform(0.8, 1.2)  # noqa: S311  not for secrets

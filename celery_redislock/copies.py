@@ -1,0 +1,126 @@
+"""Second copies of a message: has its outcome been recorded, and by whom.
+
+A lock is free before its run's outcome is recorded (that is what lets the
+next link of a chain start). So whoever finds a free lock with a copy of a
+message in hand looks for that outcome: in the result backend, or, where
+results are ignored or cannot be read by others, in a done mark.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from celery.backends.base import DisabledBackend
+from celery.utils.time import maybe_iso8601
+
+from celery_redislock.header import Header
+from celery_redislock.locks.store import DoneMark
+
+if TYPE_CHECKING:
+    from celery_redislock.runner import Run
+
+__all__ = ["DoneNote", "Outcome", "outcome_of", "outcome_recorded"]
+
+#: Seconds two hosts' clocks may differ before an outcome is taken for that of an earlier job of the same id.
+CLOCK_TOLERANCE = 2.0
+
+#: Seconds a done mark lives where the broker names no visibility timeout.
+DONE_MARK_TTL = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Another run's recorded outcome."""
+
+    result: Any
+    succeeded: bool
+
+    def value(self) -> Any:
+        """Return what that run returned, or raise what it raised."""
+        if not self.succeeded:
+            raise self.result
+        return self.result
+
+
+@dataclass(frozen=True, slots=True)
+class DoneNote:
+    """A done mark to write when a run ends.
+
+    Attributes:
+        mark: what is written.
+        is_late: links, a chain or a chord follow: written when those are published, not before.
+    """
+
+    mark: DoneMark
+    is_late: bool
+
+    @classmethod
+    def needed(cls, run: "Run") -> "DoneNote | None":
+        """Return the note this run must leave: only where a copy can come and no result would tell it."""
+        if not run.task.acks_late or _tells(run.task, run.request):
+            return None
+        request = run.request
+        follows = bool(request.callbacks or request.chain or request.chord)
+        options = run.task.app.conf.broker_transport_options or {}
+        ttl = float(options.get("visibility_timeout") or DONE_MARK_TTL)
+        return cls(DoneMark(run.message, ttl), follows)
+
+
+def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:
+    """Whether an earlier copy of this very message has its outcome in the result backend.
+
+    An outcome from before the message was published belongs to an earlier job
+    of the same id. A backend that cannot be asked says nothing: the task runs
+    (at least once).
+    """
+    if not _tells(task, request):
+        return False
+    meta = _meta(task, request.id)
+    if meta is None or meta.get("status") not in states.READY_STATES:
+        return False
+    ended = _timestamp(meta.get("date_done"))
+    return header is None or ended is None or ended >= header.published_at - CLOCK_TOLERANCE
+
+
+def outcome_of(task: Any, task_id: str) -> Outcome | None:
+    """Return what another task id of the same work came to, if it can be taken over."""
+    if not _is_readable(task.backend):
+        return None
+    meta = _meta(task, task_id)
+    if meta is None:
+        return None
+    if meta.get("status") == states.SUCCESS:
+        return Outcome(meta.get("result"), succeeded=True)
+    if meta.get("status") == states.FAILURE and isinstance(meta.get("result"), BaseException):
+        return Outcome(meta["result"], succeeded=False)
+    return None
+
+
+def _meta(task: Any, task_id: str) -> dict[str, Any] | None:
+    try:
+        meta: dict[str, Any] = task.backend.get_task_meta(task_id, cache=False)
+    except Exception:  # noqa: BLE001  every backend has errors of its own, and each means: unknown
+        return None
+    return meta
+
+
+def _tells(task: Any, request: Any) -> bool:
+    ignored = request.__dict__.get("ignore_result")
+    return not (task.ignore_result if ignored is None else ignored) and _is_readable(task.backend)
+
+
+def _is_readable(backend: Any) -> bool:
+    """Whether this process can read others' results: ``rpc://`` keeps them on the caller's queue."""
+    return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
+
+
+def _timestamp(date: Any) -> float | None:
+    if isinstance(date, str):
+        try:
+            date = maybe_iso8601(date)
+        except ValueError:
+            return None
+    if not isinstance(date, datetime):
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,0 +1,129 @@
+"""Hooks into Celery's life cycle: checks when tasks are bound and workers start, last-resort releases."""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery import signals
+
+from celery_redislock.declaration import declaration_of
+from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.header import HEADER, Header
+from celery_redislock.options import unknown_settings
+from celery_redislock.runner import run_of
+
+__all__ = ["check_when_bound", "install", "releasing_on_error"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def install() -> None:
+    """Connect to Celery's signals; repeating it changes nothing."""
+    signals.task_postrun.connect(_settle, weak=False, dispatch_uid="celery_redislock.settle")
+    signals.worker_init.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
+
+
+def check_when_bound(cls: Any) -> None:
+    """Resolve a task class's options once, to raise what is wrong where the task is declared.
+
+    Abstract bases, which have no body or no name yet, are checked with the tasks derived from them.
+
+    Raises:
+        LockOptionError: all that is wrong.
+    """
+    from celery import Task  # noqa: PLC0415  nothing else of this module needs it
+
+    if cls.name is None or cls.run is Task.run:
+        return
+    declaration_of(cls())
+
+
+def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a task's ``before_start``: what it raises ends the run before the lock would be entered.
+
+    Celery stores that failure before any later hook of the child runs (5.7.0,
+    ``app/trace.py``), so the claim is given back here.
+    """
+
+    @functools.wraps(before_start)
+    def guarded(self: Any, task_id: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            return before_start(self, task_id, args, kwargs)
+        except Exception as error:
+            _give_claim_back(self, error)
+            raise
+
+    return guarded
+
+
+def _give_claim_back(task: Any, error: Exception) -> None:
+    from celery.exceptions import Reject, Retry  # noqa: PLC0415  nothing else of this module needs them
+
+    request = task.request
+    header = Header.loads((request.headers or {}).get(HEADER))
+    if header is None or header.key is None or not header.claimed or request.is_eager:
+        return
+    if isinstance(error, Retry) or (
+        isinstance(error, Reject) and getattr(error, "requeue", False) and task.acks_late
+    ):
+        return  # a message that carries this claim is on its way again
+    try:
+        declaration = declaration_of(task)
+        declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
+    except RedisLockError as problem:
+        logger.warning("could not give back the claim on %r: %s", header.key, problem)
+
+
+def _settle(task: Any = None, **_: Any) -> None:
+    """``task_postrun``: the one hook of a child that runs in (almost) every way a run ends."""
+    run = run_of(task.request_stack.top) if task is not None and hasattr(task, "request_stack") else None
+    if run is not None:
+        run.settle()
+
+
+def _check_worker(sender: Any = None, **_: Any) -> None:
+    """``worker_init``, in the main process before the pool exists: say now what would go wrong later."""
+    from celery_redislock.task import SingletonTask  # noqa: PLC0415  task imports this module
+
+    app = sender.app
+    tasks = [task for task in app.tasks.values() if isinstance(task, SingletonTask)]
+    problems: list[str] = []
+    policy = "warn"
+    for task in tasks:
+        try:
+            declaration = declaration_of(task)
+            policy = declaration.settings.check
+            if policy == "ignore":
+                return
+            if not problems:
+                problems += _server_problems(declaration)
+        except LockOptionError as error:
+            problems.append(str(error))
+    problems += unknown_settings(_setting_names(app))
+    for problem in dict.fromkeys(problems):
+        logger.warning("redislock: %s", problem)
+    if problems and policy == "error":
+        # An Exception would be swallowed by the signal; this one ends the worker.
+        message = "redislock_check is 'error': the worker does not start with the problems logged above"
+        raise SystemExit(message)
+
+
+def _server_problems(declaration: Any) -> list[str]:
+    store = declaration.guard.store
+    try:
+        policy = store.eviction_policy()
+    except RedisLockError as error:
+        return [str(error)]
+    if policy in {None, "noeviction"}:
+        return []
+    problem = (
+        f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
+        "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
+        "with redislock_url"
+    )
+    return [problem]
+
+
+def _setting_names(app: Any) -> list[str]:
+    return [str(name) for name in app.conf if "redislock" in str(name).lower()]

@@ -1,0 +1,270 @@
+"""The publishing side of a unique task: claim, publish, and what a refusal means."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from celery.utils import uuid
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from celery_redislock.conflict import Conflict, choose, duplicate_error, log_skip
+from celery_redislock.declaration import Declaration, declaration_of
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.guard import Work
+from celery_redislock.header import HEADER, Header
+from celery_redislock.locks.store import Grant, Hold
+from celery_redislock.options import LockOptions, split_call_options, to_header
+from celery_redislock.runner import active_run
+from celery_redislock.signals import lock_acquired
+
+__all__ = ["publish"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Somebody waits for a message published with one of these: a workflow, or its own retry.
+_WORKFLOW_OPTIONS = ("group_id", "chord", "link", "link_error", "root_id", "parent_id")
+
+Send = Callable[..., Any]
+
+
+def publish(
+    task: Any,
+    send: Send,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    task_id: str | None,
+    options: dict[str, Any],
+) -> Any:
+    """Publish a call of a unique task, unless it is a duplicate.
+
+    Args:
+        task: the bound task.
+        send: publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
+        args: of the call.
+        kwargs: of the call.
+        task_id: as the caller fixed it, or ``None``.
+        options: of the publish, this package's among them.
+
+    Returns:
+        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``.
+
+    Raises:
+        DuplicateTask: strategy ``raise``.
+        LockUnavailable: the lock server cannot be reached and ``on_lock_error`` is ``raise``.
+        LockOptionError: an option is unknown or contradictory.
+        LockKeyError: no key can be made of the arguments.
+        TypeError: the arguments do not fit the task.
+        kombu.exceptions.OperationalError: the broker cannot be reached; the claim was given back.
+    """
+    call_options = split_call_options(options)
+    declaration = declaration_of(task)
+    if not declaration.settings.enabled or task.app.conf.task_always_eager:
+        return send(args, kwargs, task_id=task_id, **options)
+    running = active_run(task_id) if task_id is not None else None
+    inherited = running.header if running is not None and running.task is task else None
+    lock_options = declaration.for_call(call_options, inherited=inherited.options if inherited else {})
+    if lock_options.lock is None:
+        if declaration.options.lock is not None:
+            # Switched off for this call: the worker is told, or it would lock by the task's own options.
+            _add_header(options, Header(None, ""))
+        return send(args, kwargs, task_id=task_id, **options)
+    if task.typing and getattr(task, "__header__", None) is not None:
+        # What Celery would refuse after the claim is refused before it.
+        task.__header__(*(args or ()), **(kwargs or {}))
+    own_key = "lock_key" in call_options
+    if inherited is not None and inherited.has_own_key and not own_key:
+        key, own_key = inherited.key, True
+    else:
+        key = None
+    publication = _Publication(
+        declaration=declaration,
+        send=send,
+        args=args,
+        kwargs=kwargs,
+        options=options,
+        lock=lock_options,
+        travels={**(inherited.options if inherited else {}), **to_header(call_options)},
+        has_own_key=own_key,
+        has_fixed_id=task_id is not None,
+        work=declaration.work(args, kwargs, task_id or uuid(), options=lock_options, key=key),
+    )
+    return publication.publish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    declaration: Declaration
+    send: Send
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    options: dict[str, Any]
+    lock: LockOptions
+    travels: Mapping[str, Any]
+    has_own_key: bool
+    has_fixed_id: bool
+    work: Work
+
+    def publish(self) -> Any:
+        run = active_run(self.work.task_id)
+        if run is not None and run.holds(self.work.key):
+            # Published before the body has unwound, it could start while this run is still at work.
+            run.hold_back(self._follow_up, ttl=self._claim_ttl())
+            return self.declaration.task.AsyncResult(self.work.task_id)
+        carried = Header.loads((self.options.get("headers") or {}).get(HEADER))
+        if carried is not None and carried.belongs_to(self.work.task_id, self.work.key):
+            return self._publish_on(carried)
+        if self.lock.lock == "while_executing":
+            return self._send(claimed=False)
+        return self._claim_and_send()
+
+    def _follow_up(self, token: str, *, claimed: bool, is_workflow_member: bool) -> Any:
+        """Publish as the continuation of a run that handed its hold on to ``token``."""
+        return self._send(token, claimed=claimed, is_workflow_member=is_workflow_member)
+
+    def _publish_on(self, carried: Header) -> Any:
+        """Publish a message of this id that carries its own hold already (from the worker's main process)."""
+        if carried.claimed and self.lock.lock in {"until_executed", "until_executing"}:
+            # Not a new claim: the old one's time starts anew, for the countdown that lies ahead.
+            try:
+                self.declaration.guard.claim(self.work, carried.token, ttl=self._claim_ttl())
+            except LockUnavailable as error:
+                logger.warning(
+                    "published %s[%s] without renewing its claim: %s",
+                    self.work.task,
+                    self.work.task_id,
+                    error,
+                )
+        return self._send(
+            carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member
+        )
+
+    def _claim_and_send(self) -> Any:
+        guard = self.declaration.guard
+        token = guard.new_claim(self.work.task_id)
+        ttl = self._claim_ttl()
+        try:
+            answer = guard.claim(self.work, token, ttl=ttl, period=self._window())
+        except LockUnavailable as error:
+            if self.lock.on_lock_error == "raise":
+                raise
+            logger.warning("publishing %s[%s] without a claim: %s", self.work.task, self.work.task_id, error)
+            return self._send(claimed=False)
+        if not isinstance(answer, Grant):
+            return self._refused(answer.hold)  # type: ignore[union-attr]  # a claim names no message to be done
+        try:
+            result = self._send(token, claimed=True)
+        except BaseException:
+            # No message is on its way, so nobody would ever turn this claim into a run.
+            guard.give_back(self.work.key, token, ttl=ttl, undo=True)
+            raise
+        lock_acquired.send(
+            sender=self.declaration.task, key=self.work.key, task_id=self.work.task_id, lease=None
+        )
+        return result
+
+    def _refused(self, hold: Hold) -> Any:
+        if self._is_awaited():
+            # A member of a workflow that is not published leaves the others waiting for ever.
+            return self._send(claimed=False)
+        conflict = Conflict(
+            task=self.declaration.task,
+            args=tuple(self.args or ()),
+            kwargs=dict(self.kwargs or {}),
+            task_id=self.work.task_id,
+            key=self.work.key,
+            holder=hold.owner,
+            expires_in=hold.expires_in,
+            side="client",
+        )
+        strategy = choose(self.lock.client or "skip", conflict, hold)
+        if strategy == "raise":
+            raise duplicate_error(hold)
+        if strategy == "retry":
+            return self._send(claimed=False)
+        return self._skip(hold)
+
+    def _skip(self, hold: Hold) -> Any:
+        task = self.declaration.task
+        log_skip(self.work, hold, side="client")
+        if active_run(hold.owner) is not None:
+            logger.warning(
+                "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
+                "to queue another run from inside the task, declare it with lock='until_executing'",
+                self.work.task,
+                hold.owner,
+            )
+        if self.has_fixed_id and self.work.task_id != hold.owner and not self._ignores_result():
+            task.backend.mark_as_revoked(self.work.task_id, f"duplicate of {hold.owner}")
+        result = task.AsyncResult(hold.owner)
+        result.is_duplicate = True
+        return result
+
+    def _send(
+        self, token: str | None = None, *, claimed: bool, is_workflow_member: bool | None = None
+    ) -> Any:
+        if is_workflow_member is None:
+            is_workflow_member = self._is_workflow_member()
+        header = Header(
+            key=self.work.key,
+            token=token or self.declaration.guard.new_claim(self.work.task_id),
+            claimed=claimed,
+            published_at=time.time(),
+            is_workflow_member=self._is_workflow_member()
+            if is_workflow_member is None
+            else is_workflow_member,
+            options=self.travels,
+            has_own_key=self.has_own_key,
+        )
+        _add_header(self.options, header)
+        return self.send(self.args, self.kwargs, task_id=self.work.task_id, **self.options)
+
+    def _is_awaited(self) -> bool:
+        return self._is_workflow_member() or (self.options.get("retries") or 0) > 0
+
+    def _is_workflow_member(self) -> bool:
+        # The last link of a chain is published with an empty one (celery 5.7.0, app/trace.py).
+        return "chain" in self.options or any(self.options.get(name) for name in _WORKFLOW_OPTIONS)
+
+    def _ignores_result(self) -> bool:
+        ignored = self.options.get("ignore_result")
+        return bool(self.declaration.task.ignore_result if ignored is None else ignored)
+
+    def _window(self) -> float | None:
+        return None if self.lock.lock == "until_expired" else self.lock.lock_period
+
+    def _claim_ttl(self) -> float:
+        if self.lock.lock == "until_expired" and self.lock.lock_period is not None:
+            return self.lock.lock_period
+        ttl = self._delay() + self.lock.lock_queue_ttl
+        expires_in = self._seconds_until(self._option("expires"))
+        # A message past its expiry never runs; its claim need not outlive it by more than a second.
+        return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
+
+    def _delay(self) -> float:
+        countdown = self.options.get("countdown")
+        if countdown is not None:
+            return max(0.0, float(countdown))
+        return max(0.0, self._seconds_until(self.options.get("eta")) or 0.0)
+
+    def _option(self, name: str) -> Any:
+        value = self.options.get(name)
+        return getattr(self.declaration.task, name, None) if value is None else value
+
+    def _seconds_until(self, when: Any) -> float | None:
+        if when is None:
+            return None
+        if isinstance(when, int | float):
+            return float(when)
+        if isinstance(when, str):
+            when = maybe_iso8601(when)
+        if not isinstance(when, datetime):
+            return None
+        aware = maybe_make_aware(when, self.declaration.task.app.timezone)
+        return float((aware - datetime.now(timezone.utc)).total_seconds())
+
+
+def _add_header(options: dict[str, Any], header: Header) -> None:
+    options["headers"] = {**(options.get("headers") or {}), HEADER: header.dumps()}

@@ -1,0 +1,71 @@
+"""Publishing a received message once more, to be delivered later.
+
+Used for whatever must run later than now: a second copy whose first run
+lives, a duplicate inside a workflow, the strategy ``retry``. The message
+itself is published again, byte for byte, and not one rebuilt from the
+request: rebuilding masks nothing that ``argsrepr`` masked and drops
+compression and properties (celery 5.7.0, ``Task.signature_from_request``).
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery_redislock.header import HEADER, Header
+
+__all__ = ["RAW", "raw_message", "redeliver"]
+
+#: Where the main process leaves what the child needs: in a copy of the request's message properties,
+#: which nothing propagates (a top-level entry would leak into the headers of a retry's message).
+RAW = "redislock"
+
+#: Properties that belong to one delivery, not to the message (kombu 5.7.0, virtual/base.py, pyamqp.py).
+_OF_THE_DELIVERY = frozenset({"delivery_tag", "delivery_info", "body_encoding", RAW})
+
+
+def raw_message(message: Any) -> dict[str, Any]:
+    """Return what is needed to publish a kombu message again; the same objects, so pickle sends them once."""
+    info = message.delivery_info or {}
+    return {
+        "body": message.body,
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "headers": message.headers,
+        "properties": message.properties,
+        "exchange": info.get("exchange") or "",
+        "routing_key": info.get("routing_key") or "",
+    }
+
+
+def redeliver(app: Any, raw: Mapping[str, Any], header: Header, *, delay: float) -> None:
+    """Publish the message again, to run no sooner than ``delay`` seconds from now.
+
+    It keeps its id, retries, links, stamps, priority and expiry; only the ETA
+    and the lock's header are new. The caller acknowledges the old one after.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker cannot be reached
+            (retried as ``task_publish_retry_policy`` says).
+    """
+    headers = dict(raw["headers"])
+    headers[HEADER] = header.dumps()
+    headers["eta"] = (datetime.now(timezone.utc) + timedelta(seconds=delay)).isoformat()
+    properties = {k: v for k, v in raw["properties"].items() if k not in _OF_THE_DELIVERY and v is not None}
+    if "expiration" in properties:
+        # Milliseconds as text on the wire, seconds as a number in Producer.publish (kombu 5.7.0).
+        properties["expiration"] = float(properties["expiration"]) / 1000
+    # kombu has decompressed the body and left the header: asked for again, it compresses again.
+    compression = headers.pop("compression", None)
+    with app.producer_or_acquire() as producer:
+        producer.publish(
+            raw["body"],
+            exchange=raw["exchange"],
+            routing_key=raw["routing_key"],
+            content_type=raw["content_type"],
+            content_encoding=raw["content_encoding"],
+            headers=headers,
+            compression=compression,
+            retry=bool(app.conf.task_publish_retry),
+            retry_policy=app.conf.task_publish_retry_policy,
+            **properties,
+        )

@@ -1,0 +1,280 @@
+"""The worker's main process: it knows each run's token, renews beside the child, and acts for dead ones.
+
+All of this runs in the main process, in its event loop's thread (or, on the
+threads, gevent, eventlet and solo pools, in the one process there is); every
+call to the lock server is bounded by two socket timeouts.
+"""
+
+import logging
+import os
+import weakref
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker.request import Request
+
+from celery_redislock.declaration import Declaration, declaration_of
+from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.guard import Guard, Work
+from celery_redislock.header import HEADER, Header
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import Grant, LockStore, Term, new_token
+from celery_redislock.options import LockOptions, from_header
+from celery_redislock.redeliver import RAW, raw_message
+
+__all__ = ["LockRequest"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Seconds a lease is left after a hard time limit: the child gets SIGTERM, and SIGKILL 0.1 s later
+#: (billiard 4.3.2, pool.py), and is reaped within a few seconds.
+DYING_TTL = 5.0
+
+
+class LockRequest(Request):
+    """One delivery of a message of a unique task.
+
+    Celery makes one per delivery, on receipt, before prefetching, ETAs and
+    rate limits; a redelivery gets another. So the run's token is minted here:
+    the main process knows it although it never sees the child's lease.
+    """
+
+    def __init__(self, message: Any, **kwargs: Any) -> None:
+        """Receive a message; called by the worker's strategy."""
+        super().__init__(message, **kwargs)
+        self._run_token = new_token(self.id)
+        # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
+        self._request_dict["properties"] = {
+            **self._request_dict["properties"],
+            RAW: {**raw_message(message), "token": self._run_token},
+        }
+        self._header = Header.loads(self._request_dict.get(HEADER))
+        self._support: _Support | None = None
+        self._is_over = False
+        self._watch_claim()
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """A child has taken the task: from now on its lease is renewed from here as well."""
+        super().on_accepted(pid, time_accepted)
+        if pid != os.getpid():
+            self._watch_lease()
+        else:
+            self._stop_watching()
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """A time limit has passed; at the hard one the child is about to be killed."""
+        if not soft:
+            self._release_when_dead()
+        super().on_timeout(soft, timeout)
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """The run failed, or its child is gone: what a dead child held is settled before the outcome is."""
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, TimeLimitExceeded):
+            self._release_when_dead()
+        elif isinstance(error, WorkerLostError | Terminated | SystemExit):
+            self._settle_for_dead_child(error)
+        return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if not terminated:
+            # Revoked or expired before it ran. A terminated one's body may go on: on_failure will come.
+            self._give_back(self._claim_token(), undo=True)
+            self._over()
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+    def _settle_for_dead_child(self, error: BaseException) -> None:
+        if self._is_over:
+            return
+        if self._will_be_requeued(error):
+            self._convert_to_claim(self._claim_token() or new_token(self.id))
+        elif isinstance(error, WorkerLostError) and self._will_be_retried():
+            token = new_token(self.id)
+            if self._convert_to_claim(token):
+                self._carry(token)
+        else:
+            self._give_back(self._run_token)
+            self._give_back(self._claim_token())
+        self._over()
+
+    def _will_be_requeued(self, error: BaseException) -> bool:
+        """Whether Celery leaves the message to be delivered again (5.7.0, Request.on_failure)."""
+        if not self.task.acks_late or self.acknowledged:
+            return False
+        if isinstance(error, WorkerLostError):
+            return bool(self.task.reject_on_worker_lost) and not self._will_be_retried()
+        return bool(self._already_cancelled)
+
+    def _will_be_retried(self) -> bool:
+        """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
+        if not getattr(self.task, "retry_on_worker_lost", False):
+            return False
+        most = self.task.max_retries
+        return most is None or self._request_dict.get("retries", 0) < most
+
+    def _convert_to_claim(self, token: str) -> bool:
+        locked = self._locked()
+        if locked is None or not locked.holds_while_running:
+            return False
+        return locked.guard.convert(locked.work, self._run_token, token, ttl=locked.options.lock_queue_ttl)
+
+    def _carry(self, token: str) -> None:
+        """Let the message Celery is about to publish for this id carry the hold that was kept for it."""
+        if self._header is None:
+            return
+        text = Header(
+            key=self._header.key,
+            token=token,
+            claimed=True,
+            published_at=self._header.published_at,
+            is_workflow_member=self._header.is_workflow_member,
+            options=self._header.options,
+            has_own_key=self._header.has_own_key,
+        ).dumps()
+        self._request_dict[HEADER] = text
+        if self._context.headers is not None:
+            self._context.headers[HEADER] = text
+
+    def _release_when_dead(self) -> None:
+        """Shorten the lease now, and release it once the child is seen to be dead."""
+        locked = self._locked()
+        if locked is None or self._is_over:
+            return
+        self._over()
+        store, key, token, pid = locked.guard.store, locked.work.key, self._run_token, self.worker_pid
+        try:
+            store.renew([Term(key, token, DYING_TTL)])
+        except RedisLockError as error:
+            logger.warning("could not shorten the lease on %r after a hard time limit: %s", key, error)
+
+        def release() -> None:
+            if pid is not None and _is_alive(pid):
+                raise LockUnavailable(store.server, "release", f"the body in process {pid} has not ended yet")
+            store.release(key, token)
+
+        locked.guard.watchdog.release_later(
+            release, within=locked.options.lock_ttl, what=f"the lease on {key!r} of a timed out run"
+        )
+
+    def _give_back(self, token: str | None, *, undo: bool = False) -> None:
+        locked = self._locked()
+        if locked is not None and token is not None:
+            locked.guard.give_back(locked.work.key, token, ttl=locked.options.lock_queue_ttl, undo=undo)
+
+    def _claim_token(self) -> str | None:
+        return self._header.token if self._header is not None else None
+
+    def _watch_claim(self) -> None:
+        """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
+        if self._header is None or not self._header.claimed:
+            return
+        locked = self._locked()
+        if locked is not None and locked.options.lock in {"until_executed", "until_executing"}:
+            self._watch(locked, self._header.token, locked.options.lock_queue_ttl)
+
+    def _watch_lease(self) -> None:
+        self._stop_watching()
+        locked = self._locked()
+        if locked is not None and locked.holds_while_running:
+            self._watch(locked, self._run_token, locked.options.lock_ttl, max_hold=self._max_hold(locked))
+
+    def _watch(self, locked: "_Locked", token: str, ttl: float, *, max_hold: float | None = None) -> None:
+        self._support = _Support(locked.guard.store, Term(locked.work.key, token, ttl), self)
+        locked.guard.watchdog.watch(self._support, max_hold=max_hold)
+
+    def _max_hold(self, locked: "_Locked") -> float | None:
+        if locked.options.lock_max_hold is not None:
+            return locked.options.lock_max_hold
+        limit = self.time_limits[0] or self.task.time_limit
+        return None if not limit else max(float(limit) + 10.0, 2 * locked.options.lock_ttl)
+
+    def _stop_watching(self) -> None:
+        if self._support is not None:
+            self._support.end()
+            self._support = None
+
+    def _over(self) -> None:
+        self._is_over = True
+        self._stop_watching()
+
+    @property
+    def _result_is_in(self) -> bool:
+        """Whether the pool has this run's result: it has ended, whatever was announced before."""
+        if self._is_over:
+            return True
+        result = self._apply_result() if self._apply_result is not None else None
+        return self._apply_result is not None and (result is None or result.ready())
+
+    def _locked(self) -> "_Locked | None":
+        """What this message locks; ``None`` for nothing, or if it cannot be told here: the child will say."""
+        if self._header is not None and self._header.key is None:
+            return None
+        try:
+            declaration = declaration_of(self.task)
+            return _Locked.of(declaration, self)
+        except (RedisLockError, TypeError) as error:
+            logger.debug("the main process cannot tell the lock of %s: %s", self, error)
+            return None
+
+
+class _Locked:
+    """A message's lock, as the main process sees it."""
+
+    def __init__(self, declaration: Declaration, options: LockOptions, work: Work) -> None:
+        self.options = options
+        self.guard: Guard = declaration.guard
+        self.work = work
+
+    @classmethod
+    def of(cls, declaration: Declaration, request: LockRequest) -> "_Locked | None":
+        header = request._header
+        options = from_header(declaration.options, header.options) if header else declaration.options
+        if not declaration.settings.enabled or options.lock is None:
+            return None
+        key = header.key if header else None
+        return cls(declaration, options, declaration.work(request.args, request.kwargs, request.id, key=key))
+
+    @property
+    def holds_while_running(self) -> bool:
+        return self.options.lock in {"until_executed", "while_executing"}
+
+
+class _Support(Lease):
+    """A hold of a message this process has in hand, renewed beside whoever holds it.
+
+    A child that keeps the interpreter in C code for minutes cannot renew, and
+    keeps its lock so. This process does not decide about losses: it may come
+    before the child has started, or after it has ended.
+    """
+
+    def __init__(self, store: LockStore, term: Term, request: LockRequest) -> None:
+        now = boottime()
+        super().__init__(store, term, Grant(0, False, now, now))
+        self._request = weakref.ref(request)
+
+    @property
+    def held(self) -> bool:
+        request = self._request()
+        return not self._ended and request is not None and not request._result_is_in
+
+    def lose(self, reason: str) -> None:
+        """Say nothing: the holder itself will notice."""
+
+    def learn(self, renewed: bool | None, sent_at: float, answered_at: float) -> None:
+        """Take in the answer; a hold that is missing may still come, or come back."""
+        if renewed:
+            self.confirm(sent_at, answered_at)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

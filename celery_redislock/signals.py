@@ -1,0 +1,27 @@
+"""Signals of this package. Celery's own dispatcher: a receiver's error is logged and swallowed.
+
+The sender is the task. Connect as to Celery's signals::
+
+    @lock_conflict.connect
+    def count(sender, key, task_id, holder, **_): ...
+"""
+
+from celery.utils.dispatch import Signal
+
+__all__ = ["lock_acquired", "lock_conflict", "lock_lost", "lock_released"]
+
+#: A run holds its lock (in the process and thread that runs it), or a publish took its claim
+#: (``lease`` is ``None`` then). Arguments: ``key``, ``task_id``, ``lease``.
+lock_acquired = Signal(name="lock_acquired", providing_args={"key", "task_id", "lease"})
+
+#: A run gave its lock back. Arguments: ``key``, ``task_id``, ``lease``.
+lock_released = Signal(name="lock_released", providing_args={"key", "task_id", "lease"})
+
+#: A running task's lease was found gone; sent from the watchdog's thread. Arguments: ``key``,
+#: ``task_id``, ``lease``.
+lock_lost = Signal(name="lock_lost", providing_args={"key", "task_id", "lease"})
+
+#: A publish or a run found its key held. Arguments: ``key``, ``task_id`` (the duplicate's),
+#: ``holder`` (:class:`~celery_redislock.locks.store.Hold`), ``side`` (``client``, ``server``) and
+#: ``strategy``, what is done about it.
+lock_conflict = Signal(name="lock_conflict", providing_args={"key", "task_id", "holder", "side", "strategy"})

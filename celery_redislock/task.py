@@ -1,0 +1,188 @@
+"""``SingletonTask``: the base class that makes a Celery task unique. Attributes and delegations only."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from celery import Task
+from celery.app.task import Context
+
+from celery_redislock import lifecycle
+from celery_redislock.declaration import declaration_of
+from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.handle import LockHandle
+from celery_redislock.locks.lease import InertLease, Lease
+from celery_redislock.options import INHERIT
+from celery_redislock.publisher import publish
+from celery_redislock.results import LockResult
+from celery_redislock.runner import run_of, run_unique
+
+__all__ = ["SingletonTask"]
+
+lifecycle.install()
+
+
+class SingletonTask(Task):
+    """A task of which one per key is queued or running.
+
+    Use it as ``@app.task(base=SingletonTask)``, ``@shared_task(base=SingletonTask)``,
+    ``Celery(task_cls="celery_redislock:SingletonTask")`` or as the base of a task class.
+
+    ``before_start`` runs before the lock is taken, also for a run that is then
+    skipped; ``on_success``, ``on_failure``, ``after_return`` and links run after
+    it was given back. ``map``, ``starmap`` and ``chunks`` call bodies directly
+    and are not locked.
+    """
+
+    #: The worker's main process knows each run's token through this class, and acts for killed children.
+    Request = "celery_redislock.request:LockRequest"
+
+    #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
+    lock: Any = INHERIT
+    #: What is locked: ``None`` for the task and all its arguments; see the table of keys.
+    lock_key: Any = None
+    #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
+    on_conflict: Any = None
+    #: Seconds a run's lease outlives its last renewal.
+    lock_ttl: Any = None
+    #: Seconds a claim outlives its publish, or the last sign of life of its message.
+    lock_queue_ttl: Any = None
+    #: Longest time in seconds one run may be renewed.
+    lock_max_hold: Any = None
+    #: Least time in seconds between two accepted.
+    lock_period: Any = None
+    #: Seconds until a duplicate tries again.
+    lock_retry_delay: Any = None
+    #: What happens when a running task loses its lease.
+    on_lock_lost: Any = None
+    #: What happens when the lock server cannot be reached.
+    on_lock_error: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Wrap what a subclass overrides so that it cannot step around the lock."""
+        super().__init_subclass__(**kwargs)
+        if "__call__" in cls.__dict__:
+            cls.__call__ = _locked(cls.__dict__["__call__"])  # type: ignore[method-assign]
+        if "before_start" in cls.__dict__:
+            cls.before_start = lifecycle.releasing_on_error(cls.__dict__["before_start"])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body; in a worker, under the lock."""
+        if _is_outermost(self.request):
+            # Celery's own __call__ would push a second request here.
+            return run_unique(self, lambda: self.run(*args, **kwargs), args, kwargs)
+        if self.request_stack.top is None and declaration_of(self).settings.eager:
+            return self.apply(args, kwargs, throw=True).get()
+        return super().__call__(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Lend what Celery's Django base class offers; any other missing attribute is an error."""
+        if name in {"delay_on_commit", "apply_async_on_commit"}:
+            return functools.partial(_django_method(name), self)
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message)
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Check the options when the task is bound to its app.
+
+        Raises:
+            LockOptionError: all that is wrong with them.
+        """
+        super().on_bound(app)
+        throws = cls.throws if isinstance(cls.throws, tuple) else (cls.throws,)
+        if DuplicateTask not in throws:
+            # Expected: Celery logs it in one INFO line, without a traceback.
+            cls.throws = (*throws, DuplicateTask)
+        lifecycle.check_when_bound(cls)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Publish the task unless it is a duplicate; all of Celery's options and this package's.
+
+        Returns:
+            The result; for a skipped duplicate the *holder's*, with ``is_duplicate`` true.
+
+        Raises:
+            DuplicateTask: it is a duplicate and ``on_conflict`` says ``raise``.
+            LockUnavailable: the lock server cannot be reached and ``on_lock_error`` says ``raise``.
+            LockOptionError: an option is unknown, contradictory or out of range.
+            LockKeyError: no key can be made of these arguments.
+        """
+        given = {
+            "producer": producer,
+            "link": link,
+            "link_error": link_error,
+            "shadow": shadow,
+        }
+        options.update({name: value for name, value in given.items() if value is not None})
+        return publish(self, super().apply_async, args, kwargs, task_id, options)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body here and now; no lock unless ``redislock_eager`` is set."""
+        result = super().apply(*args, **kwargs)
+        result.is_duplicate = False
+        return result
+
+    def AsyncResult(self, task_id: str, **kwargs: Any) -> LockResult:  # noqa: N802  Celery's name
+        """Return the result of a task id of this task."""
+        app = self._get_app()
+        return LockResult(task_id, backend=self.backend, task_name=self.name, app=app, **kwargs)
+
+    def lock_for(self, *args: Any, **kwargs: Any) -> LockHandle:
+        """Return a handle on the lock that a call with these arguments would take.
+
+        Raises:
+            LockOptionError: the task's options are wrong, or no lock server is configured.
+            LockKeyError: no key can be made of these arguments.
+            TypeError: the arguments do not fit the task.
+        """
+        declaration = declaration_of(self)
+        return LockHandle(self, declaration.guard, declaration.work(args, kwargs, "").key)
+
+    @property
+    def lease(self) -> Lease | InertLease:
+        """The lease of the run this is called from.
+
+        Outside a lock (a direct or eager call, ``lock=None``, a scope that holds nothing while
+        running) an inert one: ``held`` is false, ``check()`` passes, ``fence`` is ``None``.
+        """
+        run = run_of(self.request_stack.top)
+        return run.lease if run is not None and run.lease is not None else InertLease()
+
+
+def _is_outermost(request: Context) -> bool:
+    """Called by Celery's tracer, not from inside a body, and not directly."""
+    return not request.called_directly and run_of(request) is None
+
+
+def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Put a subclass's own ``__call__`` under the lock, however it reaches the body."""
+
+    @functools.wraps(call)
+    def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
+        if _is_outermost(self.request):
+            return run_unique(self, lambda: call(self, *args, **kwargs), args, kwargs)
+        return call(self, *args, **kwargs)
+
+    return locked
+
+
+def _django_method(name: str) -> Callable[..., Any]:
+    """Celery picks ``DjangoTask`` by itself under Django, but not where a base class is named."""
+    try:
+        from celery.contrib.django.task import DjangoTask  # noqa: PLC0415  imports Django
+    except ImportError as error:
+        message = f"{name} needs Django ({error})"
+        raise AttributeError(message) from error
+    method: Callable[..., Any] = getattr(DjangoTask, name)
+    return method
