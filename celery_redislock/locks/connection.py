@@ -31,21 +31,40 @@ def pool_of(url: str) -> "redis.ConnectionPool":
     """
     plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
     try:
-        return redis.ConnectionPool.from_url(plain)
-    except (ValueError, redis.RedisError):
+        pool = redis.ConnectionPool.from_url(plain)
+        # Connects to nothing, but reads every option: a misspelt one is reported here, not by the first lock.
+        pool.connection_class(**pool.connection_kwargs)
+    except (ValueError, TypeError, redis.RedisError):
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
-            f"{mask_password(url)!r} is not a URL of a Redis or Valkey server; "
-            "use redis://host:port/db, rediss://… or unix:///path?db=0"
+            f"{mask_password(url)!r} is not a URL of a Redis or Valkey server, or has an unknown option; "
+            "use redis://host:port/db, rediss://… or unix:///path?db=0, and quote special characters "
+            "of a password (urllib.parse.quote)"
         )
         raise LockOptionError("lock server", [problem]) from None
+    return pool
+
+
+_SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)
 
 
 def mask_password(url: str) -> str:
-    """Return the URL with its password, wherever it stands, replaced by ``***``."""
-    # Greedy, up to the last "@": a password may hold an unquoted "/" or "@", and too much masked is harmless.
-    masked = re.sub(r"(://[^:@/?#]*:).*@", r"\1***@", url)
-    return re.sub(r"([?&](?:password|passwd|sentinel_password)=)[^&]*", r"\1***", masked)
+    """Return the URL with its user and password, wherever they stand, replaced by ``***``.
+
+    Rather too much than too little: a password may hold an unquoted ``/``, ``?``, ``&`` or ``@``.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found:
+        scheme, rest = "", url
+    secret = _SECRET.search(rest)
+    end_of_user = rest.rfind("@") + 1
+    if secret is None:
+        masked = f"***@{rest[end_of_user:]}" if end_of_user else rest
+    elif end_of_user > secret.start():
+        masked = "***"
+    else:
+        masked = ("***@" if end_of_user else "") + rest[end_of_user : secret.end()] + "***"
+    return scheme + found + masked
 
 
 class Connections:
@@ -75,6 +94,7 @@ class Connections:
             "retry_on_timeout": False,
             "retry_on_error": [],
             "decode_responses": False,
+            "encoding": "utf-8",
             "health_check_interval": 0,
         }
         self._make: Callable[..., Any] = pool.connection_class

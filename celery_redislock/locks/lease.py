@@ -1,20 +1,23 @@
 """One term of holding a lock, as its holder sees it."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.store import Grant, Renewal, Term
+from celery_redislock.locks.values import Grant, Release, Renewal, Term
 
 __all__ = ["InertLease", "Lease", "Renewer"]
+
+logger = logging.getLogger("celery_redislock")
 
 
 class Renewer(Protocol):
     """The part of a store a lease needs to ask about itself."""
 
-    def renew(self, terms: Sequence[Term]) -> Renewal:
+    def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         """See :meth:`celery_redislock.locks.store.LockStore.renew`."""
 
 
@@ -45,7 +48,8 @@ class Lease:
             renewer: the store that granted it.
             term: name, token and ttl it was granted for.
             grant: the store's answer.
-            on_lost: called once, in the thread that learnt of the loss, normally the watchdog's.
+            on_lost: called once, in the thread that learnt of the loss, normally the watchdog's;
+                what it raises is logged. While it runs, nothing else is renewed.
             clock: the one the grant's times were taken from.
         """
         self.term = term
@@ -55,8 +59,10 @@ class Lease:
         self._on_lost = on_lost
         self._clock = clock
         self._ended = False
-        self._lock = threading.Lock()
-        self._deadline = 0.0
+        # Reentrant: a signal handler may ask in the middle of an answer.
+        self._lock = threading.RLock()
+        self._deadline = float("inf")
+        self._answered_at = float("-inf")
         self.confirm(grant.sent_at, grant.answered_at)
 
     @property
@@ -87,6 +93,11 @@ class Lease:
         return self.lost_because is not None
 
     @property
+    def trusted(self) -> bool:
+        """Held, and its deadline has not passed: nobody else can hold it now."""
+        return self.held and self._clock() < self._deadline
+
+    @property
     def deadline(self) -> float:
         """The clock's reading up to which the lease can be trusted."""
         return self._deadline
@@ -97,17 +108,45 @@ class Lease:
         Free of cost while the lease can be trusted. After its deadline (this
         process was paused, or renewals failed) it asks the server once, which
         takes a bounded time; an unreachable server then counts as a loss.
-        Call it before a side effect another holder must not see twice.
+        Call it before a side effect another holder must not see twice. A lease
+        that was given back is gone too.
         """
         if self.held and self._clock() >= self._deadline:
             self._ask()
         if self.lost_because is not None:
             raise LockLost(self.key, self.lost_because, self.fence)
+        if self._ended:
+            raise LockLost(self.key, "it has been given back", self.fence)
 
-    def confirm(self, sent_at: float, answered_at: float) -> None:
-        """Count the term anew: the server granted or renewed it in answer to a request sent then."""
-        margin = max(0.01 * self.term.ttl + 0.002, answered_at - sent_at)
-        self._deadline = sent_at + self.term.ttl - margin
+    def confirm(self, sent_at: float, answered_at: float, *, ttl: float | None = None) -> None:
+        """Count the term anew: the server granted or renewed it in answer to a request sent then.
+
+        Args:
+            sent_at: just before the request was sent.
+            answered_at: when the answer came.
+            ttl: what was asked for, if the term may have been changed since.
+        """
+        ttl = self.term.ttl if ttl is None else ttl
+        margin = max(0.01 * ttl + 0.002, answered_at - sent_at)
+        deadline = sent_at + ttl - margin
+        with self._lock:
+            # Sent before the last answer was in: nobody knows which of the two the server took last.
+            overlaps = sent_at < self._answered_at
+            self._deadline = min(self._deadline, deadline) if overlaps else deadline
+            self._answered_at = max(self._answered_at, answered_at)
+
+    def gave_back(self, answer: Release, *, trusted: bool) -> bool:
+        """Tell whether a release ended this very term.
+
+        A repeated request finds the lock missing, or held by the next one,
+        when its first one was carried out and only the answer got lost. While
+        the lease could be trusted nobody else can have ended it.
+
+        Args:
+            answer: the store's.
+            trusted: :attr:`trusted` just before the release was asked for.
+        """
+        return answer.released or (answer.repeated and trusted)
 
     def end(self) -> None:
         """Stop trusting and stop announcing: the holder is giving the lease back."""
@@ -120,25 +159,33 @@ class Lease:
             if self._ended or self.lost_because is not None:
                 return
             self.lost_because = reason
-        if self._on_lost is not None:
+        if self._on_lost is None:
+            return
+        try:
             self._on_lost(self)
+        except Exception:
+            # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
+            logger.exception("on_lost of the lease on %r raised", self.key)
 
-    def learn(self, renewed: bool | None, sent_at: float, answered_at: float) -> None:
-        """Take in the server's answer to a renewal."""
+    def learn(
+        self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
+    ) -> None:
+        """Take in the server's answer to a renewal; arguments as for :meth:`confirm`."""
         if renewed:
-            self.confirm(sent_at, answered_at)
+            self.confirm(sent_at, answered_at, ttl=ttl)
         elif renewed is None:
             self.lose("it had expired, or was taken away, when it should have been renewed")
         else:
-            self.lose("another token holds the lock")
+            self.lose("another token holds the lock, or its key was overwritten")
 
     def _ask(self) -> None:
+        term = self.term
         try:
-            answer = self._renewer.renew([self.term])
+            answer = self._renewer.renew([term])
         except LockUnavailable as error:
             self.lose(f"it could not be confirmed by its deadline ({error.reason})")
         else:
-            self.learn(answer.renewed[0], answer.sent_at, answer.answered_at)
+            self.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
 
 
 class InertLease:

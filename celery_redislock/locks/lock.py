@@ -1,18 +1,16 @@
 """An exclusive lock for anybody: one owner's hold on one name, without Celery."""
 
-import os
 import random
-import socket
-import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
-from celery_redislock.exceptions import LockBusy, LockLost, LockUnavailable
+from celery_redislock.exceptions import LockBusy, LockLost, LockUnavailable, RedisLockError
 from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.holding import Holding, check_terms, default_owner, introduce
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import Grant, Hold, LockStore, Recorded, Refusal, Term, new_token
+from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.values import Grant, Hold, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Lock"]
@@ -57,7 +55,8 @@ class Lock:
         Args:
             store: where it is kept, from :func:`celery_redislock.locks.connect`.
             name: of the resource. Locks of the same name and prefix exclude each other.
-            ttl: seconds the hold outlives its holder's last renewal.
+            ttl: seconds the hold outlives its holder's last renewal, at least 0.001; several socket
+                timeouts, or one lost reply costs the lock.
             timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
             auto_renew: renew in the background every third of ``ttl``. Without it the hold ends
@@ -65,7 +64,11 @@ class Lock:
             on_lost: called once with this lock, in the watchdog's thread, when the hold is found gone.
             clock: injected by tests.
             sleep: injected by tests.
+
+        Raises:
+            LockOptionError: the name is empty, or the ttl is not a positive number.
         """
+        check_terms(name, ttl)
         self.name = name
         self._store = store
         self._escaped = name.translate(_ESCAPED)
@@ -76,7 +79,7 @@ class Lock:
         self._on_lost = on_lost
         self._clock = clock
         self._sleep = sleep
-        self._mine = threading.local()
+        self._mine = Holding()
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
@@ -92,6 +95,7 @@ class Lock:
             LockUnavailable: the server cannot be reached. Should the request have taken the lock
                 all the same, it is given back in the background.
             LockKeyError: the key on the server is not a lock.
+            LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
         return self._wait_for(timeout) is None
 
@@ -105,19 +109,18 @@ class Lock:
             RuntimeError: this thread does not hold the lock.
             LockUnavailable: the server cannot be reached; it is given back in the background.
         """
-        lease = self._lease()
-        self._mine.depth -= 1
-        if self._mine.depth:
+        lease = self._mine.required(self.name)
+        if not self._mine.leave():
             return lease.held
-        del self._mine.lease
-        watchdog = watchdog_of(self._store)
-        watchdog.forget(lease)
+        watchdog_of(self._store).forget(lease)
+        trusted = lease.trusted
         lease.end()
         try:
-            return self._store.release(self._escaped, lease.token).released
-        except LockUnavailable:
-            self._release_later(lease.token)
+            answer = self._store.release(self._escaped, lease.token)
+        except BaseException as error:
+            self._settle_later(lease.term, error)
             raise
+        return lease.gave_back(answer, trusted=trusted)
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.
@@ -132,11 +135,16 @@ class Lock:
             RuntimeError: this thread does not hold the lock.
             LockUnavailable: the server cannot be reached.
         """
-        lease = self._lease()
+        lease = self._mine.required(self.name)
+        term = lease.term
         if ttl is not None:
-            lease.term = Term(lease.key, lease.token, ttl)
-        answer = self._store.renew([lease.term])
-        lease.learn(answer.renewed[0], answer.sent_at, answer.answered_at)
+            check_terms(self.name, ttl)
+            lease.term = term = Term(lease.key, lease.token, ttl)
+        answer = self._store.renew([term])
+        lease.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
+        if ttl is not None and self._auto_renew and lease.held:
+            # Its next renewal was due by the old ttl.
+            watchdog_of(self._store).watch(lease)
         return lease.held
 
     def check(self) -> None:
@@ -146,7 +154,7 @@ class Lock:
             RuntimeError: this thread does not hold the lock.
             LockLost: it is gone; another holder may be at work.
         """
-        self._lease().check()
+        self._mine.required(self.name).check()
 
     def holder(self) -> Hold | None:
         """Return who holds the lock now, ``None`` if nobody does; one request."""
@@ -155,13 +163,13 @@ class Lock:
     @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
-        lease: Lease | None = getattr(self._mine, "lease", None)
+        lease = self._mine.lease
         return lease.fence if lease is not None else None
 
     @property
     def held(self) -> bool:
         """Whether this thread holds the lock and has not learnt that it is lost."""
-        lease: Lease | None = getattr(self._mine, "lease", None)
+        lease = self._mine.lease
         return lease is not None and lease.held
 
     def __enter__(self) -> "Lock":
@@ -173,8 +181,17 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._lease()
-        released = self.release()
+        if self._mine.is_the_parents:
+            # A child leaving a block its parent entered: the hold is the parent's.
+            return
+        lease = self._mine.required(self.name)
+        try:
+            released = self.release()
+        except RedisLockError:
+            if error is None:
+                raise
+            # The body's own error matters more; the hold is given back in the background, or expires.
+            return
         if not released and error is None:
             # The body believes it was alone all the time; it was not.
             raise LockLost(
@@ -183,8 +200,10 @@ class Lock:
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who holds."""
-        if self.held:
-            self._mine.depth += 1
+        if self._mine.lease is not None:
+            # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
+            self._mine.lease.check()
+            self._mine.enter()
             return None
         give_up = None if timeout is None else self._clock() + timeout
         pause = FIRST_WAIT
@@ -201,52 +220,30 @@ class Lock:
             pause = min(pause * 2, LONGEST_WAIT)
 
     def _attempt(self) -> Hold | None:
-        owner = self._owner or _default_owner()
+        owner = self._owner or default_owner()
         term = Term(self._escaped, new_token(owner), self._ttl)
-        about: dict[str, Any] = {
-            "id": owner,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since": time.time(),
-            "state": "running",
-        }
         try:
-            answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
-        except LockUnavailable:
-            self._release_later(term.token)
+            answer = self._store.acquire(term.name, term.token, term.ttl, about=introduce(owner))
+        except BaseException as error:
+            self._settle_later(term, error)
             raise
-        match answer:
-            case Refusal(hold):
-                return hold
-            case Grant():
-                self._hold(Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock))
-                return None
-            case Recorded():  # pragma: no cover  no message was named, so no done mark can answer
-                message = "a done mark answered an acquire that named no message"
-                raise AssertionError(message)
-
-    def _hold(self, lease: Lease) -> None:
-        self._mine.lease = lease
-        self._mine.depth = 1
+        if isinstance(answer, Refusal):
+            return answer.hold
+        # No message was named, so no done mark can have answered.
+        assert isinstance(answer, Grant)  # noqa: S101
+        lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
+        self._mine.start(lease)
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
+        return None
 
-    def _lease(self) -> Lease:
-        lease: Lease | None = getattr(self._mine, "lease", None)
-        if lease is None:
-            message = f"this thread does not hold the lock {self.name!r}; acquire it first"
-            raise RuntimeError(message)
-        return lease
-
-    def _release_later(self, token: str) -> None:
-        watchdog_of(self._store).release_later(
-            lambda: self._store.release(self._escaped, token), within=self._ttl, what=repr(self.name)
-        )
+    def _settle_later(self, term: Term, error: BaseException) -> None:
+        """Give back in the background what an unanswered, or interrupted, request may have left held."""
+        if isinstance(error, LockUnavailable) or not isinstance(error, Exception):
+            watchdog_of(self._store).release_later(
+                lambda: self._store.release(term.name, term.token), within=term.ttl, what=repr(self.name)
+            )
 
     def _announce_loss(self, _lease: Lease) -> None:
         if self._on_lost is not None:
             self._on_lost(self)
-
-
-def _default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"

@@ -80,7 +80,7 @@ class MemoryStore(LockStore):
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, kept, now, self._clock())
 
-    def renew(self, terms: Sequence[Term]) -> Renewal:
+    def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
             now = self._clock()
             renewed: list[bool | None] = []

@@ -17,25 +17,17 @@ key                            type    value                       expiry; writt
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
 any client's ``SET NX`` lock on the same key, which excludes ours and is
 excluded by it. No key is ever without a TTL.
-
-Scripts are sent by digest (EVALSHA) and in full (EVAL) when the server does
-not know them: two trips, and no third one can fail. They carry no ``#!lua``
-line, because such a script is refused under OOM even when it only releases.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
-import redis
-
-from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.scripts import SCRIPTS, Scripts
 from celery_redislock.locks.store import (
     DoneMark,
     Grant,
@@ -50,26 +42,14 @@ from celery_redislock.locks.store import (
 
 __all__ = ["SCRIPTS", "RedisStore"]
 
-#: The scripts this store ships with, one file each under ``lua/``.
-SCRIPTS = ("acquire", "force_release", "inspect", "names", "release", "renew")
-
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0
 
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
 
-
-@dataclass(frozen=True, slots=True)
-class _Script:
-    text: str
-    sha: str
-
-    @classmethod
-    def load(cls, name: str) -> "_Script":
-        text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
-        # The server names scripts by SHA-1; nothing is trusted because of it.
-        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+#: Made once: json.dumps builds an encoder per call for any separators but its own.
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class RedisStore(LockStore):
@@ -108,9 +88,9 @@ class RedisStore(LockStore):
         self._index = f"{prefix}:index"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else 0
         self._min_replicas = min_replicas
-        self._socket_timeout = socket_timeout
         self._clock = clock
-        self._scripts = {name: _Script.load(name) for name in SCRIPTS}
+        self._scripts = Scripts(connections, socket_timeout=socket_timeout, clock=clock)
+        self._call = self._scripts.call
 
     @property
     def server(self) -> str:
@@ -134,7 +114,7 @@ class RedisStore(LockStore):
             [
                 token,
                 _ms(ttl),
-                json.dumps(about, separators=(",", ":")),
+                _json(about),
                 instead_of or "",
                 name,
                 _ms(period) if period else 0,
@@ -155,7 +135,7 @@ class RedisStore(LockStore):
             raise LockUnavailable(self.server, "acquire", reason)
         return Grant(rest[0], status == 2, call.sent_at, call.answered_at)
 
-    def renew(self, terms: Sequence[Term]) -> Renewal:
+    def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []
         sent_at = answered_at = self._clock()
         for start in range(0, len(terms), RENEWALS_PER_CALL):
@@ -165,6 +145,7 @@ class RedisStore(LockStore):
                 [*(self._base(term.name) + "lock" for term in batch), self._index],
                 [part for term in batch for part in (term.token, _ms(term.ttl), term.name)],
                 name=batch[0].name,
+                within=within,
             )
             renewed += [None if answer == 0 else answer == 1 for answer in call.reply]
             sent_at, answered_at = (call.sent_at if start == 0 else sent_at), call.answered_at
@@ -180,8 +161,10 @@ class RedisStore(LockStore):
             name=name,
         )
         if call.reply[0] == -1:
-            return Release(released=False, held_by=Hold.parse(name, call.reply[1], 0.0, is_window=False))
-        return Release(released=call.reply[0] == 1)
+            _, value, pttl = call.reply
+            held_by = Hold.parse(name, value, _seconds(pttl), is_window=False)
+            return Release(released=False, held_by=held_by, repeated=call.repeated)
+        return Release(released=call.reply[0] == 1, repeated=call.repeated)
 
     def inspect(self, name: str) -> Hold | None:
         base = self._base(name)
@@ -194,10 +177,15 @@ class RedisStore(LockStore):
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "window", self._index]
-        reply = self._call("force_release", keys, [expected or "*", name], name=name).reply
-        if reply[0] == 0:
-            return Release(released=False)
-        return Release(released=reply[0] == 1, held_by=Hold.parse(name, reply[1], 0.0, is_window=False))
+        call = self._call(
+            "force_release", keys, [expected or "", name, "1" if expected is None else "0"], name=name
+        )
+        status, *held = call.reply
+        if status == 0:
+            return Release(released=False, repeated=call.repeated)
+        value, pttl, is_window = held
+        held_by = Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
+        return Release(released=status == 1, held_by=held_by, repeated=call.repeated)
 
     def mark_done(self, name: str, done: DoneMark) -> None:
         # The release script under a token nobody holds writes the mark and touches nothing else.
@@ -227,92 +215,11 @@ class RedisStore(LockStore):
     def _base(self, name: str) -> str:
         return f"{self._prefix}:{{{name}}}:"
 
-    def _call(
-        self, operation: str, keys: Sequence[str], args: Sequence[object], *, name: str, replicas: int = 0
-    ) -> "_Call":
-        """Run one script, repeating it once where the answer got lost, within two socket timeouts."""
-        script = self._scripts[operation]
-        started = self._clock()
-        lost: Exception | None = None
-        while True:
-            left = 2 * self._socket_timeout - (self._clock() - started)
-            if lost is not None and left <= 0:
-                raise LockUnavailable(self.server, operation, str(lost)) from lost
-            connection = self._connections.take() if lost is None else self._connections.take_new(within=left)
-            sent_at = self._clock()
-            try:
-                reply, confirmed = _evaluate(connection, script, keys, args, replicas, self._socket_timeout)
-            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, OSError) as error:
-                connection.disconnect()
-                if lost is not None:
-                    raise LockUnavailable(self.server, operation, str(error)) from error
-                lost = error
-                continue
-            except redis.RedisError as error:
-                if replicas:
-                    # WAIT's answer is still on its way: the stream is out of step.
-                    connection.disconnect()
-                else:
-                    self._connections.give_back(connection)
-                raise self._refused(operation, name, error) from error
-            except BaseException:
-                # SystemExit from a signal in the middle of a reply: the stream is out of step.
-                connection.disconnect()
-                raise
-            self._connections.give_back(connection)
-            return _Call(reply, confirmed, sent_at, self._clock())
-
-    def _refused(self, operation: str, name: str, error: redis.RedisError) -> Exception:
-        if "WRONGTYPE" in str(error):
-            problem = (
-                f"a key of this lock under {self._prefix!r} on {self.server} is not a string, so it is not a "
-                "lock of this package; delete or rename it, or choose another lock_key or redislock_prefix"
-            )
-            return LockKeyError(name, problem)
-        return LockUnavailable(self.server, operation, str(error))
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    reply: Any
-    replicas: int
-    sent_at: float
-    answered_at: float
-
-
-def _evaluate(
-    connection: Any,
-    script: _Script,
-    keys: Sequence[str],
-    args: Sequence[object],
-    replicas: int,
-    replica_timeout: float,
-) -> tuple[Any, int]:
-    commands = [("EVALSHA", script.sha, len(keys), *keys, *args)]
-    if replicas:
-        # Half the socket timeout, so that WAIT answers before the socket gives up.
-        commands.append(("WAIT", replicas, _ms(replica_timeout / 2)))
-    connection.send_packed_command(
-        connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands),
-        check_health=False,
-    )
-    try:
-        reply = connection.read_response()
-    except redis.exceptions.NoScriptError:
-        if replicas:
-            connection.read_response()
-        connection.send_packed_command(
-            connection.pack_commands([("EVAL", script.text, len(keys), *keys, *args), *commands[1:]]),
-            check_health=False,
-        )
-        reply = connection.read_response()
-    return reply, connection.read_response() if replicas else 0
-
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
 def _seconds(pttl: int) -> float:
-    # -1: a foreign client's lock without a TTL; -2: gone between two commands of the same script cannot be.
+    # -1: a foreign client's lock without a TTL.
     return pttl / 1000 if pttl >= 0 else float("inf")

@@ -6,49 +6,41 @@ Timeline of one lease of ttl T, granted to a request sent at 0::
     |-----------|----------|------------|-------|
     sent      renew      renew        margin   gone on the server (at the earliest)
 
-An unanswered renewal is repeated every T/20 (at least 50 ms apart) until the
-deadline; then, and only then, the lease counts as lost without the server's
-word. A thread that comes late, because the process was paused or another
-thread kept the interpreter, asks first and believes the answer.
+An unanswered renewal is repeated every T/20 (at least 50 ms apart), each
+attempt bounded by what is left until the deadline; at the deadline, and only
+then, the lease counts as lost without the server's word. A thread that comes
+late, because the process was paused or another thread kept the interpreter,
+asks first and believes the answer.
 """
 
-import heapq
-import itertools
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.debts import Debts
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import LockStore, Renewal
+from celery_redislock.locks.schedule import Schedule, Watch
+from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.values import Renewal, Term
 
 __all__ = ["Watchdog", "watchdog_of"]
 
 logger = logging.getLogger("celery_redislock")
 
-#: Seconds between attempts to give back a hold the server could not be asked about.
-RELEASE_RETRY_DELAY = 1.0
-
-
-@dataclass(order=True, slots=True)
-class _Watch:
-    due: float
-    number: int
-    lease: Lease = field(compare=False)
-    max_hold: float | None = field(compare=False)
-    since: float = field(compare=False)
-    warned: bool = field(compare=False, default=False)
+#: Seconds the thread stays when there is nothing to watch.
+LINGER = 30.0
 
 
 class Watchdog:
     """Renews leases in the background, and gives back holds while the server could not be asked.
 
-    One daemon thread per process and store, started by the first lease and
-    asleep between renewals; one call renews everything that is due. All
+    One daemon thread per process and store, started by the first lease,
+    asleep between renewals and gone when there has been nothing to watch for
+    half a minute; one call renews everything that is due. All
     methods may be called from any thread, any number of times. A forked child
     starts with nothing to watch: its parent's leases are its parent's.
     """
@@ -74,23 +66,20 @@ class Watchdog:
             max_hold: seconds after which it is renewed no more and counts as lost; a warning is
                 logged at half of it. ``None``: no limit.
         """
-        now = self._clock()
-        watch = _Watch(now + lease.term.ttl / 3, next(self._numbers), lease, max_hold, now)
         with self._wake:
-            self._watched[lease.token] = watch
-            heapq.heappush(self._due, watch)
+            watch = self._schedule.add(lease, now=self._clock(), max_hold=max_hold)
             self._run_thread()
-            if self._due[0] is watch:
+            if self._schedule.next_due() >= watch.due:
                 self._wake.notify()
 
     def forget(self, lease: Lease) -> None:
         """Renew this lease no more; a renewal already on its way is not waited for."""
         with self._wake:
-            self._watched.pop(lease.token, None)
+            self._schedule.remove(lease)
 
     def watches(self, lease: Lease) -> bool:
         """Whether the lease is being renewed."""
-        return lease.token in self._watched
+        return lease.token in self._schedule
 
     def release_later(self, release: Callable[[], object], *, within: float, what: str) -> None:
         """Try to give a hold back until the server answers or the hold has expired by itself.
@@ -100,23 +89,20 @@ class Watchdog:
             within: seconds after which the hold is gone anyway.
             what: names the hold in log lines.
         """
-        now = self._clock()
         with self._wake:
-            heapq.heappush(self._owed, (now, next(self._numbers), now + within, release, what))
+            self._debts.add(release, within=within, what=what)
             self._run_thread()
             self._wake.notify()
 
     @property
     def owes(self) -> int:
         """How many holds are still to be given back."""
-        return len(self._owed)
+        return len(self._debts)
 
     def _forget_everything(self) -> None:
         self._wake = threading.Condition()
-        self._numbers = itertools.count()
-        self._watched: dict[str, _Watch] = {}
-        self._due: list[_Watch] = []
-        self._owed: list[tuple[float, int, float, Callable[[], object], str]] = []
+        self._schedule = Schedule()
+        self._debts = Debts(self._clock)
         self._thread: threading.Thread | None = None
 
     def _run_thread(self) -> None:
@@ -125,107 +111,98 @@ class Watchdog:
             self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while (wait := self._next_due() - self._clock()) > 0:
-                    self._wake.wait(min(wait, threading.TIMEOUT_MAX) if wait != float("inf") else None)
-                due, owed = self._take_due(), self._take_owed()
+        while self._wait():
             try:
-                if due:
-                    self._renew(due)
-                for debt in owed:
-                    self._pay(*debt)
+                self._do_what_is_due()
             except Exception:
                 # A thread that dies silently would lose every lease of the process without a word.
                 logger.exception("the redislock watchdog met an unexpected error and goes on")
 
+    def _wait(self) -> bool:
+        """Sleep until something is due; false when nothing has been for so long that the thread ends."""
+        with self._wake:
+            while (wait := self._next_due() - self._clock()) > 0:
+                woken = self._wake.wait(min(wait, LINGER))
+                if not woken and not self._schedule and not self._debts:
+                    self._thread = None
+                    return False
+        return True
+
     def _next_due(self) -> float:
-        while self._due and self._watched.get(self._due[0].lease.token) is not self._due[0]:
-            heapq.heappop(self._due)
-        first = self._due[0].due if self._due else float("inf")
-        return min(first, self._owed[0][0]) if self._owed else first
+        return min(self._schedule.next_due(), self._debts.next_due())
 
-    def _take_due(self) -> list[_Watch]:
-        """Everything due now, and what would be due within a tenth of its ttl: one call for all."""
-        now = self._clock()
-        taken: list[_Watch] = []
-        while self._due and self._due[0].due <= now + self._due[0].lease.term.ttl / 10:
-            watch = heapq.heappop(self._due)
-            if self._watched.get(watch.lease.token) is watch:
-                taken.append(watch)
-        return taken
+    def _do_what_is_due(self) -> None:
+        """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
+        with self._wake:
+            due = self._schedule.take_due(self._clock())
+        self._renew(due)
+        self._debts.pay_one()
 
-    def _take_owed(self) -> list[tuple[float, int, float, Callable[[], object], str]]:
-        now = self._clock()
-        taken = []
-        while self._owed and self._owed[0][0] <= now:
-            taken.append(heapq.heappop(self._owed))
-        return taken
-
-    def _renew(self, watches: list[_Watch]) -> None:
+    def _renew(self, watches: list[Watch]) -> None:
         live = [watch for watch in watches if self._may_renew(watch)]
         if not live:
             return
-        try:
-            answer: Renewal | None = self._store.renew([watch.lease.term for watch in live])
-            reason = ""
-        except RedisLockError as error:
-            answer, reason = None, getattr(error, "reason", str(error))
-        for place, watch in enumerate(live):
-            lease = watch.lease
-            if answer is not None:
-                lease.learn(answer.renewed[place], answer.sent_at, answer.answered_at)
-                self._renewed += answer.renewed[place] is True
-                self._again(watch, answer.sent_at + lease.term.ttl / 3)
-            elif self._clock() >= lease.deadline:
-                lease.lose(f"it could not be confirmed by its deadline ({reason})")
-                self.forget(lease)
-            else:
-                self._again(watch, self._clock() + max(lease.term.ttl / 20, 0.05))
+        # Kept, because the holder may give a lease another term while the answer is on its way.
+        terms = [watch.lease.term for watch in live]
+        answer, reason = self._ask(live, terms)
+        for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
+            watch.unanswered = reason
+            if answer is None:
+                self._repeat_or_lose(watch)
+                continue
+            renewed = answer.renewed[place]
+            watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
+            self._renewed += renewed is True
+            self._put_back(watch, answer.sent_at + term.ttl / 3)
 
-    def _may_renew(self, watch: _Watch) -> bool:
-        if watch.max_hold is None:
-            return watch.lease.held
-        held_for = self._clock() - watch.since
-        if held_for >= watch.max_hold:
-            watch.lease.lose(f"it was held for longer than lock_max_hold ({watch.max_hold:g} s)")
-            self.forget(watch.lease)
-            return False
-        if held_for >= watch.max_hold / 2 and not watch.warned:
+    def _may_renew(self, watch: Watch) -> bool:
+        """Whether to ask for this lease at all; takes it out where not."""
+        lease, now = watch.lease, self._clock()
+        held_for = now - watch.since
+        if watch.max_hold is not None and held_for >= watch.max_hold:
+            lease.lose(f"it was held for longer than lock_max_hold ({watch.max_hold:g} s)")
+        elif watch.unanswered and 0 <= now - lease.deadline <= _retry_delay(watch):
+            # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
+            lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
+        elif watch.max_hold is not None and held_for >= watch.max_hold / 2 and not watch.warned:
             watch.warned = True
             logger.warning(
                 "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s); "
                 "after that it is renewed no more",
-                watch.lease.key,
+                lease.key,
                 held_for,
                 watch.max_hold,
             )
-        return watch.lease.held
+        if not lease.held:
+            self.forget(lease)
+        return lease.held
 
-    def _again(self, watch: _Watch, due: float) -> None:
-        with self._wake:
-            if self._watched.get(watch.lease.token) is not watch:
-                return
-            if not watch.lease.held:
-                del self._watched[watch.lease.token]
-                return
-            watch.due = due
-            if watch.max_hold is not None:
-                watch.due = min(due, watch.since + watch.max_hold)
-            heapq.heappush(self._due, watch)
-
-    def _pay(self, due: float, number: int, until: float, release: Callable[[], object], what: str) -> None:
+    def _ask(self, live: list[Watch], terms: list[Term]) -> tuple[Renewal | None, str]:
+        """Renew all in one call: the answer, or why there is none."""
+        now = self._clock()
+        left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
         try:
-            release()
+            return self._store.renew(terms, within=min(left, default=None)), ""
         except LockUnavailable as error:
-            if self._clock() >= until:
-                logger.warning("gave up giving back %s: %s; it has expired by now", what, error.reason)
-                return
-            with self._wake:
-                due = self._clock() + RELEASE_RETRY_DELAY
-                heapq.heappush(self._owed, (due, number, until, release, what))
-        else:
-            logger.info("gave back %s, late: the lock server had been away", what)
+            return None, error.reason
+        except Exception as error:
+            # Whatever it is, it must not cost these leases their next attempt.
+            logger.exception("renewing %d leases failed unexpectedly", len(terms))
+            return None, repr(error)
+
+    def _repeat_or_lose(self, watch: Watch) -> None:
+        now, deadline = self._clock(), watch.lease.deadline
+        if now >= deadline:
+            watch.lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
+        self._put_back(watch, min(now + _retry_delay(watch), deadline))
+
+    def _put_back(self, watch: Watch, due: float) -> None:
+        with self._wake:
+            self._schedule.put_back(watch, due)
+
+
+def _retry_delay(watch: Watch) -> float:
+    return max(watch.lease.term.ttl / 20, 0.05)
 
 
 _first_of_store = threading.Lock()

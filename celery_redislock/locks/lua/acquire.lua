@@ -14,7 +14,7 @@
 --       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
 -- RETURNS {1, fence}            granted, the lock was free
 --         {2, fence}            granted, taken over from `from` or already ours (a repeated request)
---         {0, value, pttl, 0}   refused by the holder
+--         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
 --         {0, value, pttl, 1}   refused by the window
 --         {3}                   refused: this message's outcome is recorded
 local lock, window, fence_key, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -25,8 +25,10 @@ local function belongs(value, to)
   return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
 end
 
+-- Every read comes before the first write: a key of the wrong type then refuses the whole, not the rest of it.
 local value = redis.call('GET', lock)
 local kept = value and (belongs(value, token) or belongs(value, from))
+local opens_window = false
 if value and not kept then
   return {0, value, redis.call('PTTL', lock), 0}
 end
@@ -39,23 +41,30 @@ if not kept then
     if accepted and not belongs(accepted, token) and not belongs(accepted, from) then
       return {0, accepted, redis.call('PTTL', window), 1}
     end
-    if not accepted then
-      redis.call('SET', window, token .. '\0' .. about, 'PX', period)
-    end
+    opens_window = not accepted
   end
 end
-redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
-
 local time = redis.call('TIME')
 local fence = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if strict > 0 then
-  local last = tonumber(redis.call('GET', fence_key) or '0')
-  fence = math.max(fence, last + 1)
+  fence = math.max(fence, (tonumber(redis.call('GET', fence_key) or '0') or 0) + 1)
+end
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- A hundred at a time: the first acquire after a quiet hour must not stall the server.
+local gone = index and redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
+
+-- SET is the first write, so that a server short of memory refuses before anything has changed.
+redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
+if opens_window then
+  redis.call('SET', window, token .. '\0' .. about, 'PX', period)
+end
+if strict > 0 then
   redis.call('SET', fence_key, string.format('%.0f', fence), 'PX', strict)
 end
 if index then
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
+  if #gone > 0 then
+    redis.call('ZREM', index, unpack(gone))
+  end
   redis.call('ZADD', index, now + ttl, name)
   if redis.call('PTTL', index) < ttl then
     redis.call('PEXPIRE', index, ttl)

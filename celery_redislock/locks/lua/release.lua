@@ -8,31 +8,38 @@
 --       2  name     of the lock, the index member
 --       3  undo     '1': what was accepted never ran, so its window is given back as well
 --       4  mark     ms the done mark lives; 0 leaves none
--- RETURNS {1}              released
---         {0}              missing: expired, or released before
---         {-1, value}      held by another token, untouched
+-- RETURNS {1}                 released
+--         {0}                 missing: expired, or released before
+--         {-1, value, pttl}   held by another token, untouched
 local lock, window, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, name, undo, mark = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local prefix = token .. '\0'
 
+local function ours(value)
+  return value and string.sub(value, 1, #prefix) == prefix
+end
+
+local value = redis.call('GET', lock)
+local opened = undo == '1' and ours(redis.call('GET', window))
+if ours(value) then
+  redis.call('DEL', lock)
+end
+if index and (ours(value) or not value) then
+  -- pcall: a broken index is no reason to keep a lock.
+  redis.pcall('ZREM', index, name)
+end
+if opened then
+  redis.call('DEL', window)
+end
 if mark > 0 then
+  -- After DEL: a server short of memory refuses SET unless the script has written before, and the
+  -- lock must be given back even then.
   redis.call('SET', done, token, 'PX', mark)
 end
-if undo == '1' then
-  local accepted = redis.call('GET', window)
-  if accepted and string.sub(accepted, 1, #prefix) == prefix then
-    redis.call('DEL', window)
-  end
-end
-local value = redis.call('GET', lock)
 if not value then
   return {0}
 end
-if string.sub(value, 1, #prefix) ~= prefix then
-  return {-1, value}
-end
-redis.call('DEL', lock)
-if index then
-  redis.call('ZREM', index, name)
+if not ours(value) then
+  return {-1, value, redis.call('PTTL', lock)}
 end
 return {1}

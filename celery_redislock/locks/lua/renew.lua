@@ -3,7 +3,9 @@
 -- KEYS  1 .. n  lock   one per hold
 --       n + 1   index  sorted set name -> expiry (ms, server clock); absent where it would live in another slot
 -- ARGV  1 .. 3n        per hold: token, ttl (ms), name
--- RETURNS one integer per hold: 1 renewed; 0 missing; -1 held by another token
+-- RETURNS one integer per hold: 1 renewed; 0 missing; -1 not ours: another token, or no lock at all
+--
+-- pcall where a key may be of another type: one broken key must not cost the other holds their renewal.
 local count = #ARGV / 3
 local index = KEYS[count + 1]
 local answers = {}
@@ -12,15 +14,18 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local longest = 0
 for i = 1, count do
   local token, ttl, name = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
-  local value = redis.call('GET', KEYS[i])
+  local value = redis.pcall('GET', KEYS[i])
   if not value then
     answers[i] = 0
-  elseif string.sub(value, 1, #token + 1) ~= token .. '\0' then
+    if index then
+      redis.pcall('ZREM', index, name)
+    end
+  elseif type(value) == 'table' or string.sub(value, 1, #token + 1) ~= token .. '\0' then
     answers[i] = -1
   else
     redis.call('PEXPIRE', KEYS[i], ttl)
     if index then
-      redis.call('ZADD', index, now + ttl, name)
+      redis.pcall('ZADD', index, now + ttl, name)
       longest = math.max(longest, ttl)
     end
     answers[i] = 1

@@ -1,0 +1,85 @@
+"""Who holds a :class:`~celery_redislock.locks.lock.Lock`: this thread, and how it presents itself."""
+
+import math
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.lease import Lease
+
+__all__ = ["Holding", "check_terms", "default_owner", "introduce"]
+
+
+class Holding:
+    """The lease each thread of this process holds, and how often it entered.
+
+    A forked child inherits its parent's thread-locals, not its holds: there
+    nothing is held.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease this thread holds, lost or not; ``None`` if it entered nothing."""
+        lease: Lease | None = getattr(self._local, "lease", None)
+        return None if lease is None or self._local.pid != os.getpid() else lease
+
+    @property
+    def is_the_parents(self) -> bool:
+        """Whether the parent process entered, in the thread that forked this one."""
+        return getattr(self._local, "lease", None) is not None and self.lease is None
+
+    def required(self, name: str) -> Lease:
+        """Return the lease this thread holds; ``RuntimeError``, naming the lock, if it holds none."""
+        lease = self.lease
+        if lease is None:
+            message = f"this thread does not hold the lock {name!r}; acquire it first"
+            raise RuntimeError(message)
+        return lease
+
+    def start(self, lease: Lease) -> None:
+        """Record that this thread holds the lease, once."""
+        self._local.lease, self._local.depth, self._local.pid = lease, 1, os.getpid()
+
+    def enter(self) -> None:
+        """Count another acquire by the thread that holds."""
+        self._local.depth += 1
+
+    def leave(self) -> bool:
+        """Count a release; true for the last one, after which nothing is held."""
+        self._local.depth -= 1
+        if self._local.depth == 0:
+            self._local.lease = None
+        return self._local.lease is None
+
+
+def check_terms(name: str, ttl: float) -> None:
+    """Raise :class:`LockOptionError` unless a lock can have this name and ttl."""
+    problems = []
+    if not name:
+        problems.append("the name is empty; name the resource the lock is for")
+    if not (ttl >= 0.001 and math.isfinite(ttl)):
+        problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 up")
+    if problems:
+        raise LockOptionError(repr(name), problems)
+
+
+def default_owner() -> str:
+    """Return ``host:pid:thread`` of the calling thread."""
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
+
+
+def introduce(owner: str) -> dict[str, Any]:
+    """Return what a holder tells those who are refused."""
+    return {
+        "id": owner,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": time.time(),
+        "state": "running",
+    }

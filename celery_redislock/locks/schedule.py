@@ -1,0 +1,99 @@
+"""When which lease is due for renewal: the watchdog's memory, without its thread."""
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+
+from celery_redislock.locks.lease import Lease
+
+__all__ = ["Schedule", "Watch"]
+
+#: Stale entries beyond this many, and beyond twice the live ones, are swept out.
+SLACK = 100
+
+
+@dataclass(order=True, slots=True)
+class Watch:
+    """One lease under watch.
+
+    Attributes:
+        due: the clock's reading at which it is to be renewed.
+        number: breaks ties in order of arrival.
+        lease: what is renewed.
+        since: when the watch began.
+        max_hold: seconds after ``since`` at which it is renewed no more.
+        warned: half of ``max_hold`` has been reported.
+        unanswered: why the last renewal got no answer; empty if it got one.
+    """
+
+    due: float
+    number: int
+    lease: Lease = field(compare=False)
+    since: float = field(compare=False)
+    max_hold: float | None = field(compare=False)
+    warned: bool = field(compare=False, default=False)
+    unanswered: str = field(compare=False, default="")
+
+
+class Schedule:
+    """The leases under watch, soonest due first. Not thread-safe: its user holds a lock."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._watched: dict[str, Watch] = {}
+        self._heap: list[Watch] = []
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._watched
+
+    def add(self, lease: Lease, *, now: float, max_hold: float | None) -> Watch:
+        """Watch a lease; a watch it had before is replaced."""
+        # A third of the ttl; sooner where the grant took long and little of its term is left.
+        due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
+        watch = Watch(_capped(due, now, max_hold), next(self._numbers), lease, now, max_hold)
+        self._watched[lease.token] = watch
+        heapq.heappush(self._heap, watch)
+        return watch
+
+    def remove(self, lease: Lease) -> None:
+        """Watch a lease no more; harmless if it is not watched."""
+        self._watched.pop(lease.token, None)
+        if len(self._heap) > SLACK + 2 * len(self._watched):
+            # Released long before they were due, as most are: without this they would pile up.
+            self._heap = [watch for watch in self._heap if self._is_current(watch)]
+            heapq.heapify(self._heap)
+
+    def next_due(self) -> float:
+        """When the first renewal is due; infinity if nothing is watched."""
+        while self._heap and not self._is_current(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0].due if self._heap else float("inf")
+
+    def take_due(self, now: float) -> list[Watch]:
+        """Take out what is due now, and what would be within a tenth of its ttl: one call for all."""
+        taken: list[Watch] = []
+        while self._heap and self._heap[0].due <= now + self._heap[0].lease.term.ttl / 10:
+            watch = heapq.heappop(self._heap)
+            if self._is_current(watch):
+                taken.append(watch)
+        return taken
+
+    def put_back(self, watch: Watch, due: float) -> None:
+        """Put a taken watch back, unless it was removed or replaced meanwhile, or its lease is over."""
+        if not self._is_current(watch):
+            return
+        if not watch.lease.held:
+            self.remove(watch.lease)
+            return
+        watch.due = _capped(due, watch.since, watch.max_hold)
+        heapq.heappush(self._heap, watch)
+
+    def _is_current(self, watch: Watch) -> bool:
+        return self._watched.get(watch.lease.token) is watch
+
+
+def _capped(due: float, since: float, max_hold: float | None) -> float:
+    return due if max_hold is None else min(due, since + max_hold)

@@ -1,0 +1,214 @@
+"""Sending the scripts: one round trip each, bounded, and repeated once where the answer got lost.
+
+Scripts are sent by digest (EVALSHA) and in full (EVAL) when the server does
+not know them: two trips, and no third one can fail. They carry no ``#!lua``
+line, because such a script is refused under OOM even when it only releases.
+"""
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import redis
+
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.connection import Connections
+
+__all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
+
+#: The scripts of this package, one file each under ``lua/``.
+SCRIPTS = ("acquire", "force_release", "inspect", "names", "release", "renew")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script: its text, and the digest a server knows it by."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, text: str) -> "Script":
+        """Return the script with this text."""
+        # The server names scripts by SHA-1; nothing is trusted because of it.
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    @classmethod
+    def load(cls, name: str) -> "Script":
+        """Read one of :data:`SCRIPTS` from the package, once per process."""
+        return _load(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One answered call.
+
+    Attributes:
+        reply: the script's.
+        replicas: how many confirmed it, where that was asked for.
+        sent_at: this process's clock just before the answered request was sent.
+        answered_at: the same clock when the answer came.
+        repeated: an earlier request got no answer; it may have had its effect.
+    """
+
+    reply: Any
+    replicas: int
+    sent_at: float
+    answered_at: float
+    repeated: bool
+
+
+class Scripts:
+    """Runs scripts on one server. Thread-safe; safe to use after a fork."""
+
+    def __init__(
+        self, connections: Connections, *, socket_timeout: float = 1.0, clock: Clock = boottime
+    ) -> None:
+        """Run scripts over these connections.
+
+        Args:
+            connections: to one server.
+            socket_timeout: seconds one attempt may take to be answered; two are made.
+            clock: of this process, running through suspends; injected by tests.
+        """
+        self._connections = connections
+        self._socket_timeout = socket_timeout
+        self._clock = clock
+        self._scripts = {name: Script.load(name) for name in SCRIPTS}
+
+    def call(
+        self,
+        operation: str,
+        keys: Sequence[str],
+        args: Sequence[object],
+        *,
+        name: str,
+        replicas: int = 0,
+        within: float | None = None,
+    ) -> Call:
+        """Run one script; a request whose answer got lost is sent once more, on a new connection.
+
+        Args:
+            operation: the script's name.
+            keys: its KEYS.
+            args: its ARGV.
+            name: of the lock, for errors.
+            replicas: how many are asked to confirm (``WAIT``).
+            within: seconds for both attempts together, if less than two socket timeouts.
+
+        Raises:
+            LockUnavailable: no answer in time, or the server refused the command.
+            LockKeyError: a key is of a type no lock has.
+        """
+        patience = self._socket_timeout
+        if within is not None:
+            patience = min(patience, max(within, 0.002) / 2)
+        request = _Request(operation, keys, args, name, replicas, patience)
+        give_up = self._clock() + 2 * patience
+        try:
+            return self._attempt(request, self._connections.take(), repeated=False)
+        except _NoAnswer as first:
+            lost, left = first, give_up - self._clock()
+        if left > 0:
+            try:
+                return self._attempt(
+                    request, self._connections.take_new(within=min(patience, left)), repeated=True
+                )
+            except _NoAnswer as second:
+                lost = second
+        raise LockUnavailable(self._connections.server, operation, str(lost)) from lost.__cause__
+
+    def _attempt(self, request: "_Request", connection: Any, *, repeated: bool) -> Call:
+        sent_at = self._clock()
+        try:
+            reply, replicas = _evaluate(connection, self._scripts[request.operation], request)
+        except redis.ResponseError as error:
+            raise self._refusal(error, request, connection) from error
+        except (redis.RedisError, OSError) as error:
+            connection.disconnect()
+            raise _NoAnswer(_words(error)) from error
+        except BaseException:
+            # SystemExit from a signal in the middle of a reply: the stream is out of step.
+            connection.disconnect()
+            raise
+        self._connections.give_back(connection)
+        return Call(reply, replicas, sent_at, self._clock(), repeated)
+
+    def _refusal(self, error: redis.ResponseError, request: "_Request", connection: Any) -> Exception:
+        """Return what the server's refusal means to the caller."""
+        words = _words(error)
+        # In the text, because Redis 6.2 reports a replica's refusal inside a script as a plain error. The
+        # primary may have moved since this connection was opened; and with WAIT the stream is out of step.
+        moved = "READONLY" in words
+        if moved or request.replicas:
+            connection.disconnect()
+        else:
+            self._connections.give_back(connection)
+        if moved:
+            return _NoAnswer(words)
+        server = self._connections.server
+        if "WRONGTYPE" in words:
+            problem = (
+                f"one of its keys on {server} is of a type that no lock of this package has "
+                f"({', '.join(request.keys)}); delete or rename it, or choose another lock_key "
+                "or redislock_prefix"
+            )
+            return LockKeyError(request.name, problem)
+        return LockUnavailable(server, request.operation, words)
+
+
+@dataclass(slots=True)
+class _Request:
+    operation: str
+    keys: Sequence[str]
+    args: Sequence[object]
+    name: str
+    replicas: int
+    patience: float
+
+
+class _NoAnswer(Exception):  # noqa: N818  not an error of the interface: an attempt that may be repeated
+    """The outcome of an attempt is unknown, or another server must be asked."""
+
+
+def _evaluate(connection: Any, script: Script, request: _Request) -> tuple[Any, int]:
+    keys, args, replicas, patience = request.keys, request.args, request.replicas, request.patience
+    # Half the time, so that WAIT answers before the socket gives up.
+    after = [("WAIT", replicas, max(1, round(patience * 500)))] if replicas else []
+    hurry = patience if patience < connection.socket_timeout else None
+    try:
+        _send(connection, [("EVALSHA", script.sha, len(keys), *keys, *args), *after])
+        reply = _read(connection, hurry)
+    except redis.exceptions.NoScriptError:
+        if replicas:
+            connection.read_response()
+        _send(connection, [("EVAL", script.text, len(keys), *keys, *args), *after])
+        reply = _read(connection, hurry)
+    return reply, connection.read_response() if replicas else 0
+
+
+def _send(connection: Any, commands: list[tuple[object, ...]]) -> None:
+    packed = (
+        connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands)
+    )
+    connection.send_packed_command(packed, check_health=False)
+
+
+def _read(connection: Any, patience: float | None) -> Any:
+    if patience is not None and not connection.can_read(patience):
+        message = f"no answer within {patience:.3f} s"
+        raise redis.TimeoutError(message)
+    return connection.read_response()
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+@functools.cache
+def _load(name: str) -> Script:
+    return Script.of((files(__package__) / "lua" / f"{name}.lua").read_text("utf-8"))
