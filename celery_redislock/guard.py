@@ -185,10 +185,12 @@ class Guard:
         Returns:
             Whether the lease was still ours when it was given back; unknown counts as yes.
         """
+        trusted = lease.trusted
         self.watchdog.forget(lease)
         lease.end()
         try:
-            return self.store.release(lease.key, lease.token, done=done).released
+            answer = self.store.release(lease.key, lease.token, done=done)
+            return lease.gave_back(answer, trusted=trusted)
         except LockUnavailable:
             self.watchdog.release_later(
                 lambda: self.store.release(lease.key, lease.token, done=done),

@@ -262,12 +262,15 @@ class _Support(Lease):
         return not self._ended and request is not None and not request._result_is_in
 
     def lose(self, reason: str) -> None:
-        """Say nothing: the holder itself will notice."""
+        """Renew no more, and say nothing: the holder itself will notice."""
+        self.end()
 
-    def learn(self, renewed: bool | None, sent_at: float, answered_at: float) -> None:
+    def learn(
+        self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
+    ) -> None:
         """Take in the answer; a hold that is missing may still come, or come back."""
         if renewed:
-            self.confirm(sent_at, answered_at)
+            self.confirm(sent_at, answered_at, ttl=ttl)
 
 
 def _is_alive(pid: int) -> bool:

@@ -197,15 +197,7 @@ class RedisStore(LockStore):
 
     def eviction_policy(self) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
-        connection = self._connections.take()
-        try:
-            connection.send_command("INFO", "memory")
-            text = connection.read_response()
-        except (redis.RedisError, OSError) as error:
-            connection.disconnect()
-            raise LockUnavailable(self.server, "tell its maxmemory-policy", str(error)) from error
-        self._connections.give_back(connection)
-        found = re.search(rb"maxmemory_policy:(\S+)", text)
+        found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.info("memory"))
         return found[1].decode() if found else None
 
     def close(self) -> None:

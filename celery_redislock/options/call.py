@@ -49,7 +49,6 @@ def override(
     call_options: Mapping[str, object],
     *,
     parameters: Sequence[str] | None,
-    socket_timeout: float | None = None,
 ) -> LockOptions:
     """Return *base* with what one call asks for. Called on the publishing side.
 
@@ -63,7 +62,6 @@ def override(
         where: the task's name.
         call_options: as :func:`split_call_options` returns them.
         parameters: the names ``lock_key`` may use.
-        socket_timeout: as in the settings, to check a shorter ``lock_ttl`` against.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -86,7 +84,7 @@ def override(
     if "lock_key" in asked:
         problems += key_problems(asked["lock_key"], where, parameters)
     options = settle(values)
-    problems += disagreements(options, socket_timeout=socket_timeout)
+    problems += disagreements(options)
     if problems:
         raise LockOptionError(where, problems)
     return options
@@ -130,7 +128,7 @@ def from_header(base: LockOptions, data: object) -> LockOptions:
         if name != "lock_key" and said(row, value) and not callable(value):
             values[name] = _lenient(row, value, values[name])
     options = settle(values)
-    return base if disagreements(options, socket_timeout=None) else options
+    return base if disagreements(options) else options
 
 
 def _values(options: LockOptions) -> dict[str, object]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.keys import parse_key
 from celery_redislock.options.strategies import Asked, Choice, Scope, contradictions, resolve
-from celery_redislock.options.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, said
+from celery_redislock.options.table import DEFAULTS, INHERIT, TASK_ROWS, Row, said
 
 __all__ = [
     "LockOptions",
@@ -81,7 +81,7 @@ def read_options(
         problems += contradictions(_scope(values), asked)
     problems += key_problems(values["lock_key"], where, parameters)
     options = settle({name: values[name] for name, row in TASK_ROWS.items() if not row.is_planned})
-    problems += disagreements(options, socket_timeout=_socket_timeout(setting))
+    problems += disagreements(options)
     if problems:
         raise LockOptionError(where, problems)
     return options
@@ -94,13 +94,8 @@ def settle(values: Mapping[str, object]) -> LockOptions:
     return LockOptions(**values, client=client, server=server)  # type: ignore[arg-type]  # kinds check types
 
 
-def disagreements(options: LockOptions, *, socket_timeout: float | None) -> list[str]:
-    """Return what cannot be true together, each with the values and a remedy.
-
-    Args:
-        options: to look at.
-        socket_timeout: seconds one answer of the lock server may take, ``None`` to leave it out.
-    """
+def disagreements(options: LockOptions) -> list[str]:
+    """Return what cannot be true together, each with the values and a remedy."""
     problems = []
     if options.lock == "until_expired" and options.lock_period is None:
         problems.append("lock='until_expired' needs lock_period: how long the task stays unique, in seconds")
@@ -108,13 +103,6 @@ def disagreements(options: LockOptions, *, socket_timeout: float | None) -> list
         problems.append(
             f"lock_max_hold ({options.lock_max_hold:g}) must be longer than lock_ttl ({options.lock_ttl:g}): "
             "a lock lives that long without any renewal"
-        )
-    # A lease is renewed when a third of it is over; in the rest two answers in a row may get lost.
-    if options.lock is not None and socket_timeout is not None and 3 * socket_timeout > options.lock_ttl:
-        problems.append(
-            f"lock_ttl ({options.lock_ttl:g}) must be at least three times redislock_socket_timeout "
-            f"({socket_timeout:g}), or one slow answer loses the lock; raise it to {3 * socket_timeout:g}, "
-            f"or lower redislock_socket_timeout to {options.lock_ttl / 3:.3g}"
         )
     return problems
 
@@ -151,10 +139,3 @@ def _read(row: Row, attributes: Mapping[str, object], setting: Setting, problems
 def _scope(values: Mapping[str, object]) -> str | None:
     scope = values["lock"]
     return scope if isinstance(scope, str) else None
-
-
-def _socket_timeout(setting: Setting) -> float | None:
-    row = SETTING_ROWS["redislock_socket_timeout"]
-    value = setting("redislock_socket_timeout", INHERIT)
-    seconds = read_value(row, "", value, []) if said(row, value) else row.default
-    return seconds if isinstance(seconds, float) else None

@@ -99,7 +99,7 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_prefix", default="redislock", kind=Prefix(),
         meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
     Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
-        meaning="how long one answer of the lock server may take; at most a third of `lock_ttl`"),
+        meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
         meaning="how long a worker keeps trying to reach the lock server before it gives a task back"),
     Row(setting="redislock_min_replicas", default=0, kind=Whole(0, 100),

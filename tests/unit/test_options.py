@@ -191,10 +191,8 @@ def test_a_duration_out_of_range_is_refused(row, wrong):
 
 
 def test_the_bounds_of_durations_are_allowed():
-    fast = {"redislock_socket_timeout": 0.03}
-
-    assert read({"lock_ttl": 0.1}, fast).lock_ttl == 0.1
-    assert "lock_ttl is 0.09;" in problems(read, {"lock_ttl": 0.09}, fast)[0]
+    assert read({"lock_ttl": 0.1}).lock_ttl == 0.1
+    assert "lock_ttl is 0.09;" in problems(read, {"lock_ttl": 0.09})[0]
     assert (
         read({"lock_queue_ttl": 0.001, "lock_period": 0.001, "lock_retry_delay": 0.001}).lock_period == 0.001
     )
@@ -414,20 +412,6 @@ def test_until_expired_needs_a_period():
 def test_the_longest_hold_is_longer_than_a_lease():
     assert "longer than lock_ttl" in problems(read, {"lock_ttl": 60, "lock_max_hold": 60})[0]
     assert read({"lock_ttl": 60, "lock_max_hold": 60.1}).lock_max_hold == 60.1
-
-
-def test_a_lease_outlasts_two_slow_answers():
-    """Renewed when a third is over, it must bear a lost answer and the next try."""
-    assert "three times redislock_socket_timeout" in problems(read, {"lock_ttl": 2.9})[0]
-    assert read({"lock_ttl": 3}).lock_ttl == 3.0
-    assert read({"lock_ttl": 0.9}, {"redislock_socket_timeout": 0.3}).lock_ttl == 0.9
-    assert read({"lock_ttl": 2, "lock": None}).lock is None
-
-
-def test_a_lease_of_one_call_is_checked_when_the_timeout_is_known():
-    found = problems(override, LockOptions(), "t", {"lock_ttl": 1}, parameters=PARAMETERS, socket_timeout=1.0)
-
-    assert "three times" in found[0]
 
 
 def test_all_problems_are_told_at_once():
