@@ -33,12 +33,12 @@ def resolve(run: "Run", refusal: Refusal) -> None:
     if hold.owner == run.work.task_id:
         logger.info("%s[%s] runs already: this copy waits", run.work.task, run.work.task_id)
         raise run.put_off(jittered(run.options.lock_retry_delay), is_copy=True)
-    if run.request.is_eager:
-        # Nobody would deliver it again, and waiting would block the caller on its own thread.
-        raise duplicate_error(hold)
     strategy = choose(run.options.server or "skip", _conflict(run, hold), hold)
-    if strategy == "raise":
+    if strategy == "raise" or (run.request.is_eager and strategy != "skip"):
+        # In eager mode nobody would deliver it again, and waiting would block the caller on its own thread.
         raise duplicate_error(hold)
+    if run.request.is_eager:
+        raise _skip(run, hold)
     if strategy == "retry" or run.request.retries or run.is_redelivered:
         logger.info(
             "%s[%s] comes back later: %r is held by %s",
@@ -91,6 +91,8 @@ def _wait_for(run: "Run", hold: Hold) -> Ignore:
 def _skip(run: "Run", hold: Hold) -> Ignore:
     log_skip(run.work, hold, side="server")
     run.request.redislock_skipped = True
+    if run.request.is_eager:
+        return Ignore(f"duplicate of {hold.owner}")
     ignored = run.request.__dict__.get("ignore_result")
     run.task.backend.mark_as_revoked(
         run.work.task_id,

@@ -61,7 +61,8 @@ def publish(
     """
     call_options = split_call_options(options)
     declaration = declaration_of(task)
-    if not declaration.settings.enabled or task.app.conf.task_always_eager:
+    is_eager = bool(task.app.conf.task_always_eager)
+    if not declaration.settings.enabled or (is_eager and not declaration.settings.eager):
         return send(args, kwargs, task_id=task_id, **options)
     running = active_run(task_id) if task_id is not None else None
     inherited = running.header if running is not None and running.task is task else None
@@ -108,6 +109,8 @@ class _Publication:
     work: Work
 
     def publish(self) -> Any:
+        if self.declaration.task.app.conf.task_always_eager:
+            return self._run_eagerly()
         run = active_run(self.work.task_id)
         if run is not None and run.holds(self.work.key):
             # Published before the body has unwound, it could start while this run is still at work.
@@ -119,6 +122,13 @@ class _Publication:
         if self.lock.lock == "while_executing":
             return self._send(claimed=False)
         return self._claim_and_send()
+
+    def _run_eagerly(self) -> Any:
+        """Eager mode with ``redislock_eager``: no claim, because the run follows in this very thread."""
+        hold = self.declaration.guard.store.inspect(self.work.key) if self.lock.client else None
+        if hold is None:
+            return self.send(self.args, self.kwargs, task_id=self.work.task_id, **self.options)
+        return self._refused(hold)
 
     def _follow_up(self, token: str, *, claimed: bool, is_workflow_member: bool) -> Any:
         """Publish as the continuation of a run that handed its hold on to ``token``."""
@@ -181,6 +191,8 @@ class _Publication:
         )
         strategy = choose(self.lock.client or "skip", conflict, hold)
         if strategy == "raise":
+            raise duplicate_error(hold)
+        if strategy == "retry" and self.declaration.task.app.conf.task_always_eager:
             raise duplicate_error(hold)
         if strategy == "retry":
             return self._send(claimed=False)

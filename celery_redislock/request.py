@@ -261,7 +261,7 @@ class _Support(Lease):
         request = self._request()
         return not self._ended and request is not None and not request._result_is_in
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
         """Renew no more, and say nothing: the holder itself will notice."""
         self.end()
 

@@ -1,0 +1,124 @@
+"""For the tests of your own project: locks in memory, or none at all.
+
+Needs no server. As pytest fixtures, in your ``conftest.py``::
+
+    pytest_plugins = ["celery_redislock.testing"]
+
+    def test_a_second_click_is_skipped(redislock_memory):
+        with redislock_memory(app):
+            ...
+
+Without pytest, :func:`memory_locks` and :func:`locks_off` are context managers.
+Eager mode (``task_always_eager``, ``.apply()``) takes no locks unless
+``redislock_eager`` is set; with it, and locks in memory, duplicates can be
+tested without a worker::
+
+    app.conf.update(task_always_eager=True, redislock_eager=True)
+    with memory_locks(app) as store:
+        hold(sync_account, 42)
+        sync_account.delay(42)                    # skipped
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from celery_redislock.connection import use_store
+from celery_redislock.declaration import declaration_of
+from celery_redislock.guard import QUEUED, RUNNING
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.store import Grant, LockStore, new_token
+from celery_redislock.options.settings import ENABLED_VARIABLE
+
+try:
+    import pytest
+except ImportError:  # the rest of this module does without
+    pytest = None  # type: ignore[assignment]  # that is what is checked below
+
+__all__ = ["hold", "locks_off", "memory_locks"]
+
+
+@contextmanager
+def memory_locks(app: Any, store: LockStore | None = None) -> Iterator[LockStore]:
+    """Keep this app's locks in memory while the block runs; this process only.
+
+    Args:
+        app: the Celery app.
+        store: another store to use, or ``None`` for a fresh one.
+
+    Yields:
+        The store, to look into: ``store.names()``, ``store.inspect(name)``.
+    """
+    store = store or MemoryStore()
+    before = use_store(app, store)
+    try:
+        yield store
+    finally:
+        use_store(app, before)
+
+
+@contextmanager
+def locks_off() -> Iterator[None]:
+    """Switch locking off for every app while the block runs; this process and those it starts.
+
+    The same switch as ``redislock_enabled = False``, through the environment variable
+    ``REDISLOCK_ENABLED``.
+    """
+    before = os.environ.get(ENABLED_VARIABLE)
+    os.environ[ENABLED_VARIABLE] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ENABLED_VARIABLE]
+        else:
+            os.environ[ENABLED_VARIABLE] = before
+
+
+@contextmanager
+def hold(
+    task: Any, *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
+) -> Iterator[str]:
+    """Hold the lock a call of the task would take, as another run or queued message would.
+
+    Args:
+        task: a unique task.
+        *args: of the call.
+        task_id: who holds.
+        running: as a run; otherwise as a message on its way.
+        **kwargs: of the call.
+
+    Yields:
+        The lock's name.
+
+    Raises:
+        AssertionError: somebody holds it already.
+    """
+    declaration = declaration_of(task)
+    work, token = declaration.work(args, kwargs, task_id), new_token(task_id)
+    store = declaration.guard.store
+    answer = store.acquire(
+        work.key, token, declaration.options.lock_ttl, about=work.about(RUNNING if running else QUEUED)
+    )
+    if not isinstance(answer, Grant):
+        message = f"{work.key!r} is held already: {answer}"
+        raise AssertionError(message)  # noqa: TRY004  a test's own arrangement failed
+    try:
+        yield work.key
+    finally:
+        store.release(work.key, token)
+
+
+if pytest is not None:
+
+    @pytest.fixture
+    def redislock_memory() -> "Callable[..., AbstractContextManager[LockStore]]":
+        """:func:`memory_locks`, to be called with the app."""
+        return memory_locks
+
+    @pytest.fixture
+    def redislock_off() -> Iterator[None]:
+        """Switch locking off for one test."""
+        with locks_off():
+            yield
