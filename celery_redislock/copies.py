@@ -16,17 +16,15 @@ from celery.utils.time import maybe_iso8601
 
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark
+from celery_redislock.redeliver import visibility_timeout
 
 if TYPE_CHECKING:
-    from celery_redislock.runner import Run
+    from celery_redislock.run import Run
 
 __all__ = ["DoneNote", "Outcome", "outcome_of", "outcome_recorded"]
 
 #: Seconds two hosts' clocks may differ before an outcome is taken for that of an earlier job of the same id.
 CLOCK_TOLERANCE = 2.0
-
-#: Seconds a done mark lives where the broker names no visibility timeout.
-DONE_MARK_TTL = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,8 @@ class DoneNote:
             return None
         request = run.request
         follows = bool(request.callbacks or request.chain or request.chord)
-        options = run.task.app.conf.broker_transport_options or {}
-        ttl = float(options.get("visibility_timeout") or DONE_MARK_TTL)
-        return cls(DoneMark(run.message, ttl), follows)
+        # A copy that comes later than this was not held back by the broker, but published anew.
+        return cls(DoneMark(run.message, visibility_timeout(run.task.app)), follows)
 
 
 def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:

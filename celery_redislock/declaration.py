@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from celery_redislock.connection import store_of
@@ -47,9 +46,11 @@ class Declaration:
     binder: Binder
     rule: KeyRule
 
-    @cached_property
+    @property
     def guard(self) -> Guard:
         """Takes and gives back this task's locks; connects at the first one.
+
+        Looked up each time: tests exchange the app's store.
 
         Raises:
             LockOptionError: no Redis server is configured.
@@ -195,6 +196,9 @@ def _attributes_of(task: Any) -> dict[str, Any]:
     for name in TASK_ROWS:
         value = inspect.getattr_static(task, name, INHERIT)
         found[name] = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    if found["lock"] is INHERIT and task.name.startswith("celery."):
+        # Celery's own tasks (chord_unlock, map, …) get this base class from Celery(task_cls=…).
+        found["lock"] = None
     return found
 
 

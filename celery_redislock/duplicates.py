@@ -7,17 +7,17 @@ from celery.exceptions import Ignore
 
 from celery_redislock.conflict import Conflict, choose, duplicate_error, jittered, log_skip, put_off_delay
 from celery_redislock.header import Header, HolderSeen
-from celery_redislock.locks.store import Hold, Refusal
+from celery_redislock.locks.store import Hold
 
 if TYPE_CHECKING:
-    from celery_redislock.runner import Run
+    from celery_redislock.run import Run
 
 __all__ = ["resolve"]
 
 logger = logging.getLogger("celery_redislock")
 
 
-def resolve(run: "Run", refusal: Refusal) -> None:
+def resolve(run: "Run", hold: Hold) -> None:
     """End a run that was refused; always raises.
 
     A second copy of a message whose first run lives is no duplicate: it waits,
@@ -29,10 +29,11 @@ def resolve(run: "Run", refusal: Refusal) -> None:
         Ignore: skipped, or published again for later.
         DuplicateTask: strategy ``raise``.
     """
-    hold = refusal.hold
     if hold.owner == run.work.task_id:
-        logger.info("%s[%s] runs already: this copy waits", run.work.task, run.work.task_id)
-        raise run.put_off(jittered(run.options.lock_retry_delay), is_copy=True)
+        logger.info("%s[%s] runs already: this one waits", run.work.task, run.work.task_id)
+        # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
+        is_copy = hold.about.get("message") == run.message
+        raise run.put_off(jittered(run.options.lock_retry_delay), is_copy=is_copy)
     strategy = choose(run.options.server or "skip", _conflict(run, hold), hold)
     if strategy == "raise" or (run.request.is_eager and strategy != "skip"):
         # In eager mode nobody would deliver it again, and waiting would block the caller on its own thread.
@@ -74,7 +75,7 @@ def _is_awaited(run: "Run") -> bool:
     return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
 
 
-def _wait_for(run: "Run", hold: Hold) -> Ignore:
+def _wait_for(run: "Run", hold: Hold) -> Exception:
     header = run.header or Header(run.work.key, run.work.task_id)
     seen = HolderSeen(hold.owner, is_same_work=hold.about.get("args") == run.work.arguments)
     delay = put_off_delay(header.put_off, longest=run.options.lock_retry_delay)

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from celery_redislock.locks.store import owner_of
-
 __all__ = ["HEADER", "Header", "HolderSeen"]
 
 #: The message header's name.
@@ -121,10 +119,6 @@ class Header:
             )
         except (KeyError, TypeError, ValueError):
             return None
-
-    def belongs_to(self, task_id: str | None, key: str) -> bool:
-        """Whether this is the header of that very message, and not one its receiver merely forwarded."""
-        return self.key == key and task_id is not None and owner_of(self.token) == task_id
 
     def put_off_for(self, seen: HolderSeen) -> "Header":
         """Return the header for the next delivery of a message that waits for this holder."""

@@ -2,25 +2,33 @@
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import signals
 
+from celery_redislock.connection import store_of
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.guard import Guard
 from celery_redislock.header import HEADER, Header
-from celery_redislock.options import unknown_settings
-from celery_redislock.runner import run_of
+from celery_redislock.options import read_settings, unknown_settings
+from celery_redislock.run import run_of
 
 __all__ = ["check_when_bound", "install", "releasing_on_error"]
 
 logger = logging.getLogger("celery_redislock")
 
+#: Seconds a claim without a task is tried to be given back; the options that would say are not known here.
+UNWANTED_TTL = 3600.0
+
 
 def install() -> None:
     """Connect to Celery's signals; repeating it changes nothing."""
     signals.task_postrun.connect(_settle, weak=False, dispatch_uid="celery_redislock.settle")
+    signals.task_unknown.connect(_unwanted, weak=False, dispatch_uid="celery_redislock.unknown")
+    signals.task_rejected.connect(_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
     signals.worker_init.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
 
 
@@ -36,7 +44,8 @@ def check_when_bound(cls: Any) -> None:
 
     if cls.name is None or cls.run is Task.run:
         return
-    declaration_of(cls())
+    # Not cls(): a task class may do real work in its __init__, once.
+    declaration_of(cls.__new__(cls))
 
 
 def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +80,19 @@ def _give_claim_back(task: Any, error: Exception) -> None:
     try:
         declaration = declaration_of(task)
         declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
+    except RedisLockError as problem:
+        logger.warning("could not give back the claim on %r: %s", header.key, problem)
+
+
+def _unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
+    """``task_unknown``, ``task_rejected``: the message will never run, so its claim goes with it."""
+    header = Header.loads((getattr(message, "headers", None) or {}).get(HEADER))
+    if header is None or header.key is None or not header.claimed:
+        return
+    try:
+        app = sender.app
+        settings = read_settings("settings", app.conf.get, os.environ)
+        Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=True)
     except RedisLockError as problem:
         logger.warning("could not give back the claim on %r: %s", header.key, problem)
 

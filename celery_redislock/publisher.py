@@ -15,9 +15,9 @@ from celery_redislock.declaration import Declaration, declaration_of
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.guard import Work
 from celery_redislock.header import HEADER, Header
-from celery_redislock.locks.store import Grant, Hold
+from celery_redislock.locks.store import Grant, Hold, new_token, owner_of
 from celery_redislock.options import LockOptions, split_call_options, to_header
-from celery_redislock.runner import active_run
+from celery_redislock.run import active_run
 from celery_redislock.signals import lock_acquired
 
 __all__ = ["publish"]
@@ -64,13 +64,16 @@ def publish(
     is_eager = bool(task.app.conf.task_always_eager)
     if not declaration.settings.enabled or (is_eager and not declaration.settings.eager):
         return send(args, kwargs, task_id=task_id, **options)
-    running = active_run(task_id) if task_id is not None else None
-    inherited = running.header if running is not None and running.task is task else None
+    has_fixed_id, task_id = task_id is not None, task_id or uuid()
+    # A retry is published with the headers of the message it retries.
+    inherited = Header.loads((options.get("headers") or {}).get(HEADER))
+    if inherited is not None and owner_of(inherited.token) != task_id:
+        inherited = None
     lock_options = declaration.for_call(call_options, inherited=inherited.options if inherited else {})
-    if lock_options.lock is None:
+    if lock_options.lock is None or (inherited is not None and inherited.key is None):
         if declaration.options.lock is not None:
             # Switched off for this call: the worker is told, or it would lock by the task's own options.
-            _add_header(options, Header(None, ""))
+            _add_header(options, Header(None, new_token(task_id)))
         return send(args, kwargs, task_id=task_id, **options)
     if task.typing and getattr(task, "__header__", None) is not None:
         # What Celery would refuse after the claim is refused before it.
@@ -89,8 +92,9 @@ def publish(
         lock=lock_options,
         travels={**(inherited.options if inherited else {}), **to_header(call_options)},
         has_own_key=own_key,
-        has_fixed_id=task_id is not None,
-        work=declaration.work(args, kwargs, task_id or uuid(), options=lock_options, key=key),
+        has_fixed_id=has_fixed_id,
+        inherited=inherited,
+        work=declaration.work(args, kwargs, task_id, options=lock_options, key=key),
     )
     return publication.publish()
 
@@ -106,6 +110,7 @@ class _Publication:
     travels: Mapping[str, Any]
     has_own_key: bool
     has_fixed_id: bool
+    inherited: Header | None
     work: Work
 
     def publish(self) -> Any:
@@ -116,9 +121,8 @@ class _Publication:
             # Published before the body has unwound, it could start while this run is still at work.
             run.hold_back(self._follow_up, ttl=self._claim_ttl())
             return self.declaration.task.AsyncResult(self.work.task_id)
-        carried = Header.loads((self.options.get("headers") or {}).get(HEADER))
-        if carried is not None and carried.belongs_to(self.work.task_id, self.work.key):
-            return self._publish_on(carried)
+        if self.inherited is not None and self.inherited.key == self.work.key:
+            return self._publish_on(self.inherited)
         if self.lock.lock == "while_executing":
             return self._send(claimed=False)
         return self._claim_and_send()

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery_redislock.header import HEADER, Header
 
-__all__ = ["RAW", "raw_message", "redeliver"]
+__all__ = ["RAW", "raw_message", "redeliver", "visibility_timeout"]
 
 #: Where the main process leaves what the child needs: in a copy of the request's message properties,
 #: which nothing propagates (a top-level entry would leak into the headers of a retry's message).
@@ -21,6 +21,16 @@ RAW = "redislock"
 
 #: Properties that belong to one delivery, not to the message (kombu 5.7.0, virtual/base.py, pyamqp.py).
 _OF_THE_DELIVERY = frozenset({"delivery_tag", "delivery_info", "body_encoding", RAW})
+
+
+#: Seconds after which Redis delivers an unacknowledged message again (kombu 5.7.0, transport/redis.py).
+DEFAULT_VISIBILITY_TIMEOUT = 3600.0
+
+
+def visibility_timeout(app: Any) -> float:
+    """Return the seconds after which the broker delivers an unacknowledged message again."""
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout") or DEFAULT_VISIBILITY_TIMEOUT)
 
 
 def raw_message(message: Any) -> dict[str, Any]:

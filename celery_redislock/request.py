@@ -8,6 +8,7 @@ call to the lock server is bounded by two socket timeouts.
 import logging
 import os
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -92,7 +93,7 @@ class LockRequest(Request):
             return
         if self._will_be_requeued(error):
             self._convert_to_claim(self._claim_token() or new_token(self.id))
-        elif isinstance(error, WorkerLostError) and self._will_be_retried():
+        elif isinstance(error, WorkerLostError) and self._will_be_retried() and self._header is not None:
             token = new_token(self.id)
             if self._convert_to_claim(token):
                 self._carry(token)
@@ -118,7 +119,7 @@ class LockRequest(Request):
 
     def _convert_to_claim(self, token: str) -> bool:
         locked = self._locked()
-        if locked is None or not locked.holds_while_running:
+        if locked is None or not locked.options.holds_while_running:
             return False
         return locked.guard.convert(locked.work, self._run_token, token, ttl=locked.options.lock_queue_ttl)
 
@@ -126,15 +127,7 @@ class LockRequest(Request):
         """Let the message Celery is about to publish for this id carry the hold that was kept for it."""
         if self._header is None:
             return
-        text = Header(
-            key=self._header.key,
-            token=token,
-            claimed=True,
-            published_at=self._header.published_at,
-            is_workflow_member=self._header.is_workflow_member,
-            options=self._header.options,
-            has_own_key=self._header.has_own_key,
-        ).dumps()
+        text = replace(self._header, token=token, claimed=True).dumps()
         self._request_dict[HEADER] = text
         if self._context.headers is not None:
             self._context.headers[HEADER] = text
@@ -146,6 +139,7 @@ class LockRequest(Request):
             return
         self._over()
         store, key, token, pid = locked.guard.store, locked.work.key, self._run_token, self.worker_pid
+        claim = self._claim_token()
         try:
             store.renew([Term(key, token, DYING_TTL)])
         except RedisLockError as error:
@@ -155,6 +149,8 @@ class LockRequest(Request):
             if pid is not None and _is_alive(pid):
                 raise LockUnavailable(store.server, "release", f"the body in process {pid} has not ended yet")
             store.release(key, token)
+            if claim is not None:
+                store.release(key, claim)  # it was killed before it had started, in before_start
 
         locked.guard.watchdog.release_later(
             release, within=locked.options.lock_ttl, what=f"the lease on {key!r} of a timed out run"
@@ -179,18 +175,15 @@ class LockRequest(Request):
     def _watch_lease(self) -> None:
         self._stop_watching()
         locked = self._locked()
-        if locked is not None and locked.holds_while_running:
-            self._watch(locked, self._run_token, locked.options.lock_ttl, max_hold=self._max_hold(locked))
+        if locked is not None and locked.options.holds_while_running:
+            limit = self.time_limits[0] or self.task.time_limit
+            self._watch(
+                locked, self._run_token, locked.options.lock_ttl, max_hold=locked.options.max_hold(limit)
+            )
 
     def _watch(self, locked: "_Locked", token: str, ttl: float, *, max_hold: float | None = None) -> None:
         self._support = _Support(locked.guard.store, Term(locked.work.key, token, ttl), self)
         locked.guard.watchdog.watch(self._support, max_hold=max_hold)
-
-    def _max_hold(self, locked: "_Locked") -> float | None:
-        if locked.options.lock_max_hold is not None:
-            return locked.options.lock_max_hold
-        limit = self.time_limits[0] or self.task.time_limit
-        return None if not limit else max(float(limit) + 10.0, 2 * locked.options.lock_ttl)
 
     def _stop_watching(self) -> None:
         if self._support is not None:
@@ -237,10 +230,6 @@ class _Locked:
             return None
         key = header.key if header else None
         return cls(declaration, options, declaration.work(request.args, request.kwargs, request.id, key=key))
-
-    @property
-    def holds_while_running(self) -> bool:
-        return self.options.lock in {"until_executed", "while_executing"}
 
 
 class _Support(Lease):

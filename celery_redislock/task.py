@@ -15,7 +15,8 @@ from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.options import INHERIT
 from celery_redislock.publisher import publish
 from celery_redislock.results import LockResult
-from celery_redislock.runner import run_of, run_unique
+from celery_redislock.run import run_of
+from celery_redislock.runner import run_unique
 
 __all__ = ["SingletonTask"]
 

@@ -22,6 +22,10 @@ __all__ = [
 Setting = Callable[[str, object], object]
 
 
+#: Seconds from a hard time limit until the worker has killed the body and seen that it is dead.
+KILLING_TAKES = 10.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockOptions:
     """What one task, or one call of it, asks for. Immutable; shared by threads.
@@ -48,6 +52,21 @@ class LockOptions:
     lock_retry_delay: float = DEFAULTS["lock_retry_delay"]
     on_lock_lost: Choice = DEFAULTS["on_lock_lost"]
     on_lock_error: str = DEFAULTS["on_lock_error"]
+
+    @property
+    def holds_while_running(self) -> bool:
+        """Whether a run has a lease."""
+        return self.lock in {"until_executed", "while_executing"}
+
+    def max_hold(self, time_limit: float | None) -> float | None:
+        """Seconds one run may be renewed: ``lock_max_hold``, or its hard time limit and what killing takes.
+
+        Args:
+            time_limit: the run's hard time limit in seconds, if it has one.
+        """
+        if self.lock_max_hold is not None or not time_limit:
+            return self.lock_max_hold
+        return max(time_limit + KILLING_TAKES, 2 * self.lock_ttl)
 
 
 def read_options(

@@ -1,0 +1,249 @@
+"""One run of one message: who it is, what it holds, and how its end settles that.
+
+Lives in the process and thread that runs the body.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery._state import _task_stack
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_redislock.copies import DoneNote
+from celery_redislock.declaration import Declaration
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.guard import Guard, Work
+from celery_redislock.header import Header
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import new_token
+from celery_redislock.options import LockOptions
+from celery_redislock.redeliver import RAW, redeliver, visibility_timeout
+from celery_redislock.signals import lock_lost, lock_released
+
+__all__ = ["Run", "active_run", "run_of"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Publishes a run's continuation: ``follow_up(token, claimed=…, is_workflow_member=…)``.
+FollowUp = Callable[..., Any]
+
+
+def run_of(request: Any) -> "Run | None":
+    """Return the run a request is for, once it has entered its lock."""
+    run: Run | None = getattr(request, "redislock_run", None)
+    return run
+
+
+def active_run(task_id: str) -> "Run | None":
+    """Return the run of this task id whose body is on in this thread (or greenlet), if there is one."""
+    for task in reversed(_task_stack.stack):
+        run = run_of(task.request_stack.top)
+        if run is not None and run.in_body and run.work.task_id == task_id:
+            return run
+    return None
+
+
+class Run:
+    """One run of one message.
+
+    Attributes:
+        task: the bound task.
+        request: Celery's request for this run.
+        options: of the message's task and call.
+        settings: of the app.
+        header: as it came with the message; ``None`` for ``send_task``, an unimported beat entry and
+            other languages.
+        args: of the body.
+        kwargs: of the body.
+        guard: takes and gives back its lock.
+        work: what is locked.
+        token: this run's term, minted by the main process where there is one.
+        lease: while a lock is held, and after.
+        in_body: the body is on.
+        interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        declaration: Declaration,
+        options: LockOptions,
+        header: Header | None,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Prepare a run of the task's current request; sends nothing.
+
+        Raises:
+            LockKeyError: the message came without a key, and none can be made of its arguments.
+        """
+        self.task = task
+        self.request = request = task.request
+        self.options = options
+        self.settings = declaration.settings
+        self.header = header
+        self.args, self.kwargs = args, kwargs
+        self.guard: Guard = declaration.guard
+        self.work: Work = declaration.work(args, kwargs, request.id, key=header.key if header else None)
+        self.lease: Lease | None = None
+        self.in_body = False
+        self.interrupt: Callable[[], None] = _nothing
+        self._raw: dict[str, Any] = (request.properties or {}).get(RAW) or {}
+        self.token: str = self._raw.get("token") or new_token(request.id)
+        self._done_note: DoneNote | None = None
+        self._follow_ups: list[tuple[FollowUp, float]] = []
+        self._is_finished = False
+
+    @property
+    def message(self) -> str:
+        """The message's identity: its token, or the task id where it came without one."""
+        return self.header.token if self.header is not None else self.work.task_id
+
+    @property
+    def has_claim(self) -> bool:
+        """The publisher took a claim for this message, so its acceptance was decided then."""
+        return self.header is not None and self.header.claimed
+
+    @property
+    def is_redelivered(self) -> bool:
+        """There was a copy of this message before: the broker says so, or the worker that put it off did."""
+        if self.header is not None and self.header.is_copy:
+            return True
+        return bool((self.request.delivery_info or {}).get("redelivered"))
+
+    def holds(self, key: str) -> bool:
+        """Whether this run has a lease on this key, lost or not."""
+        return self.lease is not None and self.lease.key == key
+
+    def hold_back(self, follow_up: FollowUp, *, ttl: float) -> None:
+        """Publish this run's own continuation (retry, replace) only when its body has unwound.
+
+        Published from inside the body, the message could start, here or in
+        another worker, while this body is still in its ``finally``: with the
+        lock handed on before, two bodies of one id overlap; handed on after,
+        the key is free in between (both measured).
+
+        Args:
+            follow_up: publishes: ``follow_up(token, claimed=…, is_workflow_member=…)``.
+            ttl: of the claim the lease becomes, seconds.
+        """
+        self._follow_ups.append((follow_up, ttl))
+
+    def finish(self, error: BaseException | None) -> None:
+        """Give the lock back, or hand it on; only the first call does anything.
+
+        Args:
+            error: what ended the body, ``None`` if it returned.
+
+        Raises:
+            Reject: the retry's message could not be published, as Celery's own ``retry`` has it.
+            Exception: a replacement's message could not be published.
+        """
+        if self.lease is None or self._is_finished:
+            return
+        self._is_finished = True
+        if self._follow_ups:
+            self._hand_on(self.lease, error)
+        elif isinstance(error, Reject) and error.requeue and self.task.acks_late:
+            # The message goes back to its queue: its next delivery finds its claim again.
+            token = self.header.token if self.header is not None else new_token(self.work.task_id)
+            self.guard.hand_on(self.lease, self.work, token, ttl=self.options.lock_queue_ttl)
+        else:
+            self._release(self.lease, error)
+
+    def settle(self) -> None:
+        """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
+        self.finish(None)
+        note, self._done_note = self._done_note, None
+        if note is None or not note.is_late:
+            return
+        try:
+            self.guard.store.mark_done(self.work.key, note.mark)
+        except RedisLockError as error:
+            logger.warning("no done mark for %s[%s]: %s", self.work.task, self.work.task_id, error)
+
+    def put_off(self, delay: float, *, header: Header | None = None, is_copy: bool = False) -> Exception:
+        """Publish the message again for later; return what to raise.
+
+        ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
+
+        Args:
+            delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
+                what a worker holds for its ETA a second time.
+            header: for the next delivery, where it differs from this one's.
+            is_copy: the first copy lives, so the next delivery must look for its outcome.
+
+        Returns:
+            ``Ignore``; where the broker cannot take the message, ``Reject`` with requeue
+            (``acks_late``) or the broker's error, so that the task fails visibly.
+        """
+        # Without a header its identity is the task id, and stays so.
+        again = header or self.header or Header(self.work.key, self.work.task_id, published_at=time.time())
+        if is_copy or self.is_redelivered:
+            again = again.as_copy()
+        app = self.task.app
+        try:
+            redeliver(app, self._raw, again, delay=min(delay, visibility_timeout(app)))
+        except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
+            logger.warning("could not put off %s[%s]: %r", self.work.task, self.work.task_id, error)
+            if not self.task.acks_late:
+                return error
+            rejected: Exception = Reject(error, requeue=True)
+            return rejected
+        ignored: Exception = Ignore(f"put off for {delay:.1f} s: {self.work.key!r} is held")
+        return ignored
+
+    def announce_loss(self, lease: Lease) -> None:
+        """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the watchdog's thread."""
+        logger.warning(
+            "%s[%s] lost its lock on %r while running: %s",
+            self.work.task,
+            self.work.task_id,
+            lease.key,
+            lease.lost_because,
+        )
+        lock_lost.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
+        action = self.options.on_lock_lost
+        if callable(action):
+            action(lease)
+        elif action == "terminate":
+            self.interrupt()
+
+    def _release(self, lease: Lease, error: BaseException | None) -> None:
+        if not isinstance(error, Retry):
+            self._done_note = DoneNote.needed(self)
+        note = self._done_note
+        mark = note.mark if note is not None and not note.is_late else None
+        try:
+            was_ours = self.guard.finish(lease, done=mark)
+        except RedisLockError as problem:
+            # The body's outcome counts; its lock expires.
+            logger.warning("could not release %r of %s: %s", lease.key, self.work.task_id, problem)
+            return
+        if not was_ours and not lease.lost:
+            logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
+        lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
+
+    def _hand_on(self, lease: Lease, error: BaseException | None) -> None:
+        """Turn the lease into a claim for the first continuation, and publish them all."""
+        token = new_token(self.work.task_id)
+        ttl = self._follow_ups[0][1]
+        is_member = self.header is not None and self.header.is_workflow_member
+        claimed = self.guard.hand_on(lease, self.work, token, ttl=ttl)
+        try:
+            for follow_up, _ in self._follow_ups:
+                follow_up(token, claimed=claimed, is_workflow_member=is_member)
+                token, claimed = new_token(self.work.task_id), False
+        except Exception as problem:
+            if claimed:
+                self.guard.give_back(self.work.key, token, ttl=ttl)
+            if isinstance(error, Retry):
+                # What Task.retry does when its publish fails (celery 5.7.0, app/task.py).
+                raise Reject(problem, requeue=False) from problem
+            raise
+
+
+def _nothing() -> None:
+    """Interrupt no body: none is on."""
