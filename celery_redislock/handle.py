@@ -78,10 +78,6 @@ class LockHandle:
         hold = self._guard.store.inspect(self.key)
         return None if hold is None else Holder.of(hold)
 
-    def waiting(self) -> int:
-        """Return how many messages are parked behind the holder: none before strategy ``wait`` exists."""
-        return 0
-
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from whoever holds it, window included; an operator's act, logged as WARNING.
 

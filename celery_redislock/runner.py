@@ -53,6 +53,7 @@ def run_unique(task: Any, body: Callable[[], Any], args: Sequence[Any], kwargs: 
         LockUnavailable: the lock server stayed away, and the broker as well.
         Exception: what the body raised.
     """
+    task.request.redislock_skipped = False
     run = _prepare(task, args, kwargs)
     if run is None:
         return body()

@@ -2,6 +2,8 @@
 
 ``CELERY_REDISLOCK_TEST_URL`` (``redis://host:port/db``) names a server to use
 instead of an embedded one. It is never flushed, paused or ended.
+``CELERY_REDISLOCK_TEST_BINARY`` (a path) names the server to embed, instead of
+the one that is found.
 """
 
 import os
@@ -16,7 +18,7 @@ from celery_redislock.embedded import EmbeddedServer
 @pytest.fixture(scope="session")
 def embedded_server() -> Iterator[EmbeddedServer]:
     """The session's own server; whoever pauses or kills a server starts one for it."""
-    with EmbeddedServer() as server:
+    with EmbeddedServer(binary=os.environ.get("CELERY_REDISLOCK_TEST_BINARY")) as server:
         yield server
 
 
