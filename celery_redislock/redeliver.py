@@ -19,8 +19,19 @@ __all__ = ["RAW", "raw_message", "redeliver", "visibility_timeout"]
 #: which nothing propagates (a top-level entry would leak into the headers of a retry's message).
 RAW = "redislock"
 
-#: Properties that belong to one delivery, not to the message (kombu 5.7.0, virtual/base.py, pyamqp.py).
-_OF_THE_DELIVERY = frozenset({"delivery_tag", "delivery_info", "body_encoding", RAW})
+#: Properties that belong to one delivery, or that ``Producer.publish`` is given by name: py-amqp keeps the
+#: content type and the headers among them (kombu 5.7.0, virtual/base.py, pyamqp.py).
+_NOT_SENT_ON = frozenset(
+    {
+        "delivery_tag",
+        "delivery_info",
+        "body_encoding",
+        "content_type",
+        "content_encoding",
+        "application_headers",
+        RAW,
+    }
+)
 
 
 #: Seconds after which Redis delivers an unacknowledged message again (kombu 5.7.0, transport/redis.py).
@@ -60,7 +71,7 @@ def redeliver(app: Any, raw: Mapping[str, Any], header: Header, *, delay: float)
     headers = dict(raw["headers"])
     headers[HEADER] = header.dumps()
     headers["eta"] = (datetime.now(timezone.utc) + timedelta(seconds=delay)).isoformat()
-    properties = {k: v for k, v in raw["properties"].items() if k not in _OF_THE_DELIVERY and v is not None}
+    properties = {k: v for k, v in raw["properties"].items() if k not in _NOT_SENT_ON and v is not None}
     if "expiration" in properties:
         # Milliseconds as text on the wire, seconds as a number in Producer.publish (kombu 5.7.0).
         properties["expiration"] = float(properties["expiration"]) / 1000
