@@ -34,7 +34,7 @@ def store_of(app: Any, settings: LockSettings) -> LockStore:
         LockOptionError: no setting names a Redis server, or the URL cannot be read.
     """
     known = _stores.get(app)
-    if known is not None and known[0] in {None, settings}:
+    if known is not None and (known[0] is None or known[0] is settings or known[0] == settings):
         return known[1]
     with _making:
         store = _make_store(app, settings)

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from celery_redislock.connection import store_of
@@ -21,11 +22,16 @@ from celery_redislock.options import (
     read_settings,
     unknown_attributes,
 )
-from celery_redislock.options.table import TASK_ROWS
+from celery_redislock.options.table import TASK_ROWS, live_rows
 
 __all__ = ["Declaration", "declaration_of"]
 
 _resolving = threading.Lock()
+
+#: A task's options that exist, in one go: this runs at every publish and every run.
+_live_options = attrgetter(*(name for name, _ in live_rows()))
+#: Those that do not yet; missing on the class, where looking for them costs an exception each.
+_PLANNED = TASK_ROWS.keys() - {name for name, _ in live_rows()}
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class Declaration:
         settings: of the app.
         binder: binds arguments to the body's signature.
         rule: names the lock.
+        always_eager: the app's ``task_always_eager``: publishing runs the body in place.
     """
 
     task: Any
@@ -45,6 +52,7 @@ class Declaration:
     settings: LockSettings
     binder: Binder
     rule: KeyRule
+    always_eager: bool
 
     @property
     def guard(self) -> Guard:
@@ -164,7 +172,8 @@ def _asked_of(task: Any, *, snapshot: bool = False) -> tuple[Any, ...]:
         dict(changes) if snapshot else changes,
         os.environ.get("REDISLOCK_ENABLED"),
         task.run,
-        [getattr(task, name, None) for name in TASK_ROWS],
+        _live_options(task),
+        [own.get(name) for name in _PLANNED] if (own := task.__dict__).keys() & _PLANNED else (),
     )
 
 
@@ -187,7 +196,7 @@ def _resolve(task: Any) -> Declaration:
     problems += _request_problems(task)
     if problems or options is None or settings is None or rule is None:
         raise LockOptionError(task.name, problems)
-    return Declaration(task, options, settings, binder, rule)
+    return Declaration(task, options, settings, binder, rule, bool(app.conf.task_always_eager))
 
 
 def _attributes_of(task: Any) -> dict[str, Any]:

@@ -24,6 +24,9 @@ HEADER = "redislock"
 
 _VERSION = 1
 
+#: Made once: json.dumps builds an encoder per call for any separators but its own.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 @dataclass(frozen=True, slots=True)
 class HolderSeen:
@@ -89,7 +92,7 @@ class Header:
             data["n"] = self.put_off
         if self.is_copy:
             data["r"] = 1
-        return json.dumps(data, separators=(",", ":"))
+        return _encode(data)
 
     @classmethod
     def loads(cls, text: object) -> "Header | None":

@@ -61,8 +61,7 @@ def publish(
     """
     call_options = split_call_options(options)
     declaration = declaration_of(task)
-    is_eager = bool(task.app.conf.task_always_eager)
-    if not declaration.settings.enabled or (is_eager and not declaration.settings.eager):
+    if not declaration.settings.enabled or (declaration.always_eager and not declaration.settings.eager):
         return send(args, kwargs, task_id=task_id, **options)
     has_fixed_id, task_id = task_id is not None, task_id or uuid()
     # A retry is published with the headers of the message it retries.
@@ -114,7 +113,7 @@ class _Publication:
     work: Work
 
     def publish(self) -> Any:
-        if self.declaration.task.app.conf.task_always_eager:
+        if self.declaration.always_eager:
             return self._run_eagerly()
         run = active_run(self.work.task_id)
         if run is not None and run.holds(self.work.key):

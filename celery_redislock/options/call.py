@@ -97,6 +97,8 @@ def to_header(call_options: Mapping[str, object]) -> dict[str, object]:
     travels instead. Values must have passed :func:`override`.
     """
     header: dict[str, object] = {}
+    if not call_options:
+        return header
     for name, row in live_rows():
         value = call_options.get(name, INHERIT)
         if name == "lock_key" or not said(row, value):
@@ -120,7 +122,7 @@ def from_header(base: LockOptions, data: object) -> LockOptions:
     hand. So this never raises: names and values it does not know are passed
     over, and *base* holds where the rest does not go together.
     """
-    if not isinstance(data, Mapping):
+    if not isinstance(data, Mapping) or not data:
         return base
     values = _values(base)
     for name, row in live_rows():
