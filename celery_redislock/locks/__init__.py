@@ -12,8 +12,10 @@ compares it. An owner is not enough: the same task id can run twice at once
 (a broker redelivers), and a late release of the first run must not end the
 second one's lock. A token is never used for two terms, so an answer that got
 lost can be resolved by asking again with the same one: ``acquire`` says
-"yours" and starts the ttl anew, ``release`` says "missing", a renewal sets an
-absolute ttl. Nothing is added up, so nothing is added twice.
+"yours" and starts the ttl anew; ``release`` says "missing", which after a
+repeated request and before the trust deadline means that the first one was
+carried out; a renewal sets an absolute ttl. Nothing is added up, so nothing is
+added twice.
 
 **Trust.** A holder may act until its *trust deadline*: the moment just before
 the last answered request was sent, plus the ttl, less a margin (the larger of

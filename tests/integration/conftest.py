@@ -1,0 +1,60 @@
+"""The store under test, on memory and on every server there is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
+
+#: Both protocols, and a URL that asks for text instead of bytes: the store must not care.
+URL_OPTIONS = ["", "protocol=2&decode_responses=true", "protocol=3"]
+
+SERVER_CASES = [(server, options) for server in server_names() for options in URL_OPTIONS]
+SERVER_IDS = [f"{server.rpartition('/')[2]}-{options or 'plain'}" for server, options in SERVER_CASES]
+
+
+@pytest.fixture(scope="session")
+def url_of() -> Iterator[Callable[[str], str]]:
+    """Where a server of :func:`server_names` can be reached; started once, never flushed by tests."""
+    urls: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def url(name: str) -> str:
+            if "://" in name:
+                return name
+            if name not in urls:
+                server = start_server(name)
+                stack.callback(server.stop)
+                urls[name] = server.redis_url
+            return urls[name]
+
+        yield url
+
+
+@pytest.fixture(params=[None, *SERVER_CASES], ids=["memory", *SERVER_IDS])
+def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
+    """One of all stores."""
+    if request.param is None:
+        yield MemoryCase()
+    else:
+        yield from _redis_case(url_of, *request.param)
+
+
+@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
+def server_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+    """One of the stores on a server, for what only a server shows: raw keys, foreign clients, types."""
+    yield from _redis_case(url_of, *request.param)
+
+
+@pytest.fixture
+def plain_case(redis_url: str) -> Iterator[RedisCase]:
+    """A store on the session's server, for what does not depend on the kind of server."""
+    with closing(RedisCase(redis_url)) as case:
+        yield case
+
+
+def _redis_case(url_of: Callable[[str], str], server: str, options: str) -> Iterator[RedisCase]:
+    case = RedisCase(url_of(server), options)
+    yield case
+    case.close()

@@ -1,0 +1,126 @@
+"""What a lock costs in trips, counted by the server itself."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, cast
+
+import pytest
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.locks.values import DoneMark, Renewal, Term
+from tests.stores import ABOUT, RedisCase, granted, refused
+
+A, B = "job-a/1", "job-b/1"
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[EmbeddedServer]:
+    """A server nobody else talks to."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def case(own_server: EmbeddedServer) -> Iterator[RedisCase]:
+    """A store whose server knows its scripts and whose connection is open."""
+    with closing(RedisCase(own_server.redis_url)) as case:
+        store = case.redis
+        granted(store.acquire("warm", A, 30.0, about=ABOUT))
+        store.renew([Term("warm", A, 30.0)])
+        store.release("warm", A)
+        store.inspect("warm")
+        store.names()
+        store.force_release("warm")
+        yield case
+
+
+class Trips:
+    """Calls since the counting began, by command; what scripts call inside is not a trip."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._before = self._calls()
+
+    def __call__(self) -> dict[str, int]:
+        now = self._calls()
+        return {name: count - self._before.get(name, 0) for name, count in now.items()} | {}
+
+    def _calls(self) -> dict[str, int]:
+        stats = cast("dict[str, dict[str, int]]", self._client.info("commandstats"))
+        commands = ("evalsha", "eval", "script|load", "hello", "auth", "client|setinfo", "wait", "ping")
+        return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in commands}
+
+
+@contextmanager
+def _counted(case: RedisCase, **expected: int) -> Iterator[None]:
+    trips = Trips(case.client)
+    yield
+    assert {name: count for name, count in trips().items() if count} == expected
+
+
+def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
+    with _counted(case, evalsha=1):
+        answer = case.redis.acquire("n", A, 30.0, about=ABOUT, period=60.0, message="message")
+    granted(answer)
+
+    with _counted(case, evalsha=1):
+        assert case.redis.release("n", A, done=DoneMark("message", 60.0)).released
+
+
+def test_a_refusal_tells_holder_and_remaining_time_in_its_one_trip(case: RedisCase) -> None:
+    case.redis.acquire("n", A, 30.0, about=ABOUT)
+
+    with _counted(case, evalsha=1):
+        hold = refused(case.redis.acquire("n", B, 30.0, about=ABOUT)).hold
+    assert (hold.token, hold.about) == (A, ABOUT)
+    assert hold.expires_in > 25.0
+
+
+def test_every_other_verb_takes_one(case: RedisCase) -> None:
+    case.redis.acquire("n", A, 30.0, about=ABOUT)
+
+    with _counted(case, evalsha=5):
+        case.redis.transfer("n", A, B, 30.0, about=ABOUT)
+        case.redis.inspect("n")
+        case.redis.names()
+        case.redis.force_release("n", expected=B)
+        case.redis.mark_done("n", DoneMark("message", 60.0))
+
+
+def test_a_thousand_renewals_take_five(case: RedisCase) -> None:
+    terms = [Term(f"n{number}", A, 30.0) for number in range(1000)]
+    for term in terms:
+        case.redis.acquire(term.name, A, 10.0, about={})
+
+    with _counted(case, evalsha=5):
+        answer: Renewal = case.redis.renew(terms)
+    assert list(answer.renewed) == [True] * 1000
+
+
+def test_the_first_call_to_a_server_that_does_not_know_the_script_takes_two(case: RedisCase) -> None:
+    """EVALSHA, then EVAL, which cannot fail for want of the script; never SCRIPT LOAD and a third."""
+    case.client.script_flush()
+
+    with _counted(case, evalsha=1, eval=1):
+        granted(case.redis.acquire("n", A, 30.0, about=ABOUT))
+    with _counted(case, evalsha=1):
+        refused(case.redis.acquire("n", B, 30.0, about=ABOUT))
+
+
+def test_scripts_flushed_between_any_two_calls_are_no_error(case: RedisCase) -> None:
+    for _ in range(5):
+        case.client.script_flush()
+        granted(case.redis.acquire("n", A, 30.0, about=ABOUT))
+        case.client.script_flush()
+        assert case.redis.renew([Term("n", A, 30.0)]).renewed == [True]
+        case.client.script_flush()
+        assert case.redis.release("n", A).released
+
+
+def test_one_connection_is_opened_once_and_kept(case: RedisCase) -> None:
+    connected = cast("dict[str, int]", case.client.info("stats"))["total_connections_received"]
+    for _ in range(50):
+        case.redis.acquire("n", A, 30.0, about=ABOUT)
+        case.redis.release("n", A)
+
+    assert cast("dict[str, int]", case.client.info("stats"))["total_connections_received"] == connected

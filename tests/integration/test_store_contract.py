@@ -1,0 +1,245 @@
+"""What every store promises, verb by verb: acquire, release, renew, transfer, inspect, force_release."""
+
+import pytest
+
+from celery_redislock.locks.values import Term, new_token
+from tests.stores import ABOUT, StoreCase, granted, refused
+
+A, B, C = "job-a/1", "job-b/1", "job-c/1"
+
+
+def test_a_free_lock_is_granted(case: StoreCase) -> None:
+    answer = granted(case.take(A))
+
+    assert not answer.taken_over
+    assert answer.sent_at <= answer.answered_at
+    assert case.holder() == A
+
+
+def test_a_held_lock_is_refused_to_every_other_token(case: StoreCase) -> None:
+    """Mutual exclusion: while a hold lives, nobody else gets one, not even the same owner's next run."""
+    case.take(A)
+
+    refused(case.take(B))
+    refused(case.take("job-a/2"))
+    assert case.holder() == A
+
+
+def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase) -> None:
+    case.take(A, 30.0)
+
+    hold = refused(case.take(B)).hold
+
+    assert (hold.token, hold.owner, hold.about, hold.is_window) == (A, "job-a", ABOUT, False)
+    assert 25.0 < hold.expires_in <= 30.0
+
+
+def test_locks_of_different_names_do_not_know_each_other(case: StoreCase) -> None:
+    case.take(A, name="one")
+
+    granted(case.take(B, name="two"))
+    assert (case.holder("one"), case.holder("two")) == (A, B)
+
+
+def test_acquiring_again_with_the_same_token_keeps_the_hold_and_starts_its_ttl_anew(case: StoreCase) -> None:
+    """A request whose reply got lost is simply repeated."""
+    first = granted(case.take(A, 5.0))
+
+    second = granted(case.take(A, 30.0))
+
+    assert second.taken_over
+    assert second.fence > first.fence
+    assert (case.remaining() or 0) > 25.0
+
+
+def test_an_expired_hold_is_anybodys(case: StoreCase) -> None:
+    case.take(A)
+    case.expire()
+
+    granted(case.take(B))
+    assert case.holder() == B
+
+
+@pytest.mark.parametrize("ttl", [0.25, 0.001, 0.9, 1.5, 86400.0])
+def test_a_ttl_is_kept_to_the_millisecond(case: StoreCase, ttl: float) -> None:
+    case.take(A, ttl)
+
+    left = case.remaining()
+    assert left is None or left <= ttl
+    assert ttl < 0.1 or (left or 0.0) > ttl - 0.1
+
+
+def test_only_its_token_releases_a_hold(case: StoreCase) -> None:
+    case.take(A)
+
+    answer = case.store.release("n", B)
+
+    assert not answer.released
+    assert answer.held_by is not None
+    assert (answer.held_by.token, case.holder()) == (A, A)
+    assert 25.0 < answer.held_by.expires_in <= 30.0
+    assert case.store.release("n", A).released
+    assert case.holder() is None
+
+
+@pytest.mark.parametrize("token", ["job-a", "job-a/", "job-a/11", "/1", "*", ""])
+def test_a_token_is_compared_whole(case: StoreCase, token: str) -> None:
+    """Neither an owner, nor a prefix, nor a longer token is the token."""
+    case.take(A)
+
+    assert not case.store.release("n", token).released
+    assert case.store.renew([Term("n", token, 99.0)]).renewed == [False]
+    assert not case.store.force_release("n", expected=token).released
+    assert case.holder() == A
+
+
+def test_releasing_twice_is_harmless(case: StoreCase) -> None:
+    case.take(A)
+
+    answers = [case.store.release("n", A) for _ in range(3)]
+
+    assert [answer.released for answer in answers] == [True, False, False]
+    assert [answer.held_by for answer in answers] == [None] * 3
+
+
+def test_renewing_sets_the_full_ttl_and_never_adds_up(case: StoreCase) -> None:
+    case.take(A, 5.0)
+
+    for _ in range(3):
+        assert case.store.renew([Term("n", A, 10.0)]).renewed == [True]
+
+    assert 9.0 < (case.remaining() or 0.0) <= 10.0
+
+
+def test_only_its_token_renews_a_hold(case: StoreCase) -> None:
+    case.take(A, 5.0)
+
+    assert case.store.renew([Term("n", B, 99.0)]).renewed == [False]
+    assert (case.remaining() or 99.0) <= 5.0
+
+
+def test_renewing_never_creates_a_lock(case: StoreCase) -> None:
+    case.take(A)
+    case.expire()
+
+    assert case.store.renew([Term("n", A, 30.0), Term("never", A, 30.0)]).renewed == [None, None]
+    assert (case.holder(), case.holder("never")) == (None, None)
+
+
+def test_a_batch_of_renewals_answers_each_in_its_place(case: StoreCase) -> None:
+    """Also across the calls a large batch is cut into."""
+    names = [f"n{number}" for number in range(450)]
+    for name in names[:3] + names[-3:]:
+        case.store.acquire(name, A, 5.0, about={})
+    tokens = {names[1]: B, names[-2]: B}
+
+    answer = case.store.renew([Term(name, tokens.get(name, A), 30.0) for name in names])
+
+    assert list(answer.renewed) == [True, False, True, *[None] * 444, True, False, True]
+    assert (case.remaining(names[-1]) or 0.0) > 25.0
+
+
+def test_renewing_nothing_is_harmless(case: StoreCase) -> None:
+    assert list(case.store.renew([]).renewed) == []
+
+
+def test_a_transfer_hands_the_hold_over_without_a_gap(case: StoreCase) -> None:
+    """A claim becomes a lease: the old token is nothing any more."""
+    claim = granted(case.take(A, 3600.0))
+
+    lease = granted(case.store.transfer("n", A, B, 30.0, about=ABOUT))
+
+    assert lease.taken_over
+    assert lease.fence > claim.fence
+    assert case.holder() == B
+    assert not case.store.release("n", A).released
+    assert case.store.renew([Term("n", A, 3600.0)]).renewed == [False]
+    assert (case.remaining() or 99.0) <= 30.0
+
+
+def test_a_transfer_from_a_token_that_is_gone_acquires(case: StoreCase) -> None:
+    case.take(A)
+    case.expire()
+
+    assert not granted(case.store.transfer("n", A, B, 30.0, about=ABOUT)).taken_over
+
+
+def test_a_transfer_is_refused_where_a_third_token_holds(case: StoreCase) -> None:
+    """The same message delivered twice: the first delivery took the claim, the second finds it taken."""
+    case.take(A)
+    case.store.transfer("n", A, B, 30.0, about=ABOUT)
+
+    assert refused(case.store.transfer("n", A, C, 30.0, about=ABOUT)).hold.token == B
+
+
+def test_a_transfer_can_be_repeated(case: StoreCase) -> None:
+    case.take(A)
+
+    for _ in range(2):
+        assert granted(case.store.transfer("n", A, B, 30.0, about=ABOUT)).taken_over
+
+    assert case.holder() == B
+
+
+def test_looking_at_a_lock_changes_nothing(case: StoreCase) -> None:
+    assert case.store.inspect("n") is None
+    case.take(A, 30.0)
+
+    hold = case.store.inspect("n")
+
+    assert hold is not None
+    assert (hold.name, hold.token, hold.about, hold.is_window) == ("n", A, ABOUT, False)
+    assert 25.0 < hold.expires_in <= 30.0
+    assert case.store.release("n", A).released
+
+
+def test_an_operator_takes_the_lock_from_the_holder_it_saw(case: StoreCase) -> None:
+    case.take(A)
+
+    answer = case.store.force_release("n", expected=A)
+
+    assert answer.released
+    assert answer.held_by is not None
+    assert answer.held_by.token == A
+    assert case.holder() is None
+
+
+def test_an_operator_does_not_hit_the_next_holder(case: StoreCase) -> None:
+    """Between looking and acting the lock changed hands: compare and delete, not delete."""
+    case.take(A)
+    case.store.release("n", A)
+    case.take(B)
+
+    answer = case.store.force_release("n", expected=A)
+
+    assert not answer.released
+    assert answer.held_by is not None
+    assert (answer.held_by.token, case.holder()) == (B, B)
+
+
+def test_an_operator_may_take_the_lock_from_anybody(case: StoreCase) -> None:
+    case.take(B)
+
+    assert case.store.force_release("n").released
+    answer = case.store.force_release("n")
+    assert (answer.released, answer.held_by) == (False, None)
+
+
+def test_after_a_forced_release_the_victim_touches_nothing(case: StoreCase) -> None:
+    case.take(A)
+    case.store.force_release("n")
+    case.take(B)
+
+    assert case.store.renew([Term("n", A, 30.0)]).renewed == [False]
+    assert not case.store.release("n", A).released
+    assert case.holder() == B
+
+
+@pytest.mark.parametrize("name", ["naïve/Ünï·✓", "with space\nand line", "a:b:c", "%7Bbraces%7D", "x" * 500])
+def test_any_text_is_a_name(case: StoreCase, name: str) -> None:
+    token = new_token("owner/with/slashes ✓")
+    case.take(token, name=name)
+
+    assert case.holder(name) == token
+    assert case.store.names() == [name]
+    assert case.store.release(name, token).released

@@ -1,0 +1,197 @@
+"""Requests and replies that get lost, on a network that a test controls."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import Lease, Lock, Watchdog
+from celery_redislock.locks.values import Term
+from tests.facts import wait_until
+from tests.faults import FaultyProxy, faulty_proxy
+from tests.stores import ABOUT, RedisCase, granted, refused
+
+A, B = "job-a/1", "job-b/1"
+
+#: Seconds; short, because some tests wait it out.
+SOCKET_TIMEOUT = 0.3
+
+
+@pytest.fixture(scope="module")
+def tcp_server() -> Iterator[EmbeddedServer]:
+    """A server on a port, for the proxy before it."""
+    with EmbeddedServer(port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(tcp_server: EmbeddedServer) -> Iterator[FaultyProxy]:
+    """The network between store and server."""
+    assert tcp_server.port is not None
+    with faulty_proxy(tcp_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def case(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
+    """A store behind the proxy; its raw client goes round it."""
+    url = tcp_server.redis_url
+    with closing(RedisCase(proxy.url, client_url=url, socket_timeout=SOCKET_TIMEOUT)) as case:
+        case.store.inspect("n")
+        yield case
+
+
+def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
+    return case.redis.acquire("n", token, ttl, about=ABOUT)
+
+
+class TestLostMessages:
+    """A lost message costs one more trip, never an answer."""
+
+    @pytest.mark.parametrize("fault", ["drop_request", "drop_reply"])
+    def test_an_acquire_is_granted_all_the_same(
+        self, proxy: FaultyProxy, case: RedisCase, fault: str
+    ) -> None:
+        """redis-py's own Lock waits out its orphan here: the repeated SET NX finds the first one's key."""
+        getattr(proxy, fault)()
+
+        answer = granted(_acquire(case))
+
+        assert answer.taken_over == (fault == "drop_reply")
+        assert refused(_acquire(case, B)).hold.token == A
+
+    @pytest.mark.parametrize("fault", ["drop_request", "drop_reply"])
+    def test_a_refusal_stays_a_refusal(self, proxy: FaultyProxy, case: RedisCase, fault: str) -> None:
+        _acquire(case)
+        getattr(proxy, fault)()
+
+        assert refused(_acquire(case, B)).hold.token == A
+
+    @pytest.mark.parametrize("fault", ["drop_request", "drop_reply"])
+    def test_a_renewal_is_confirmed_and_not_doubled(
+        self, proxy: FaultyProxy, case: RedisCase, fault: str
+    ) -> None:
+        _acquire(case, ttl=5.0)
+        getattr(proxy, fault)()
+
+        assert case.redis.renew([Term("n", A, 10.0)]).renewed == [True]
+        assert 5.0 < (case.remaining() or 0.0) <= 10.0
+
+    def test_a_release_whose_request_was_lost_is_a_release(self, proxy: FaultyProxy, case: RedisCase) -> None:
+        _acquire(case)
+        proxy.drop_request()
+
+        assert case.redis.release("n", A).released
+        assert case.remaining() is None
+
+    def test_a_release_whose_reply_was_lost_says_that_it_was_repeated(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        """Missing, by the first request or before it: the server cannot tell, the lease can."""
+        grant = granted(_acquire(case))
+        lease = Lease(case.redis, Term("n", A, 30.0), grant)
+        proxy.drop_reply()
+
+        answer = case.redis.release("n", A)
+
+        assert (answer.released, answer.repeated) == (False, True)
+        assert lease.gave_back(answer, trusted=lease.trusted)
+
+    def test_a_with_block_ends_in_peace_when_the_release_s_reply_is_lost(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        with Lock(case.redis, "n"):
+            proxy.drop_reply()
+
+        assert case.remaining() is None
+
+    def test_a_with_block_begins_in_peace_when_the_acquire_s_reply_is_lost(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        proxy.drop_reply()
+        with Lock(case.redis, "n", timeout=0) as lock:
+            lock.check()
+
+    def test_two_losses_in_a_row_are_said(self, proxy: FaultyProxy, case: RedisCase) -> None:
+        proxy.drop_request()
+        proxy.drop_reply(after=1)
+
+        with pytest.raises(LockUnavailable):
+            _acquire(case)
+        assert granted(_acquire(case)).taken_over
+
+    def test_cut_connections_are_replaced(self, proxy: FaultyProxy, case: RedisCase) -> None:
+        _acquire(case)
+        proxy.reset()
+
+        assert case.redis.release("n", A).released
+
+
+class TestBlackHole:
+    """Connections that open and stay open, and answer nothing."""
+
+    def test_every_verb_is_bounded_by_two_socket_timeouts(self, proxy: FaultyProxy, case: RedisCase) -> None:
+        """Law 9. A bound is a bound: the slack is for a busy machine."""
+        proxy.black_hole()
+        began = time.monotonic()
+
+        with pytest.raises(LockUnavailable) as caught:
+            _acquire(case)
+
+        assert time.monotonic() - began < 2 * SOCKET_TIMEOUT + 0.5
+        assert caught.value.operation == "acquire"
+        proxy.black_hole(on=False)
+        granted(_acquire(case))
+
+    def test_a_renewal_in_a_hurry_is_bounded_by_the_hurry(self, proxy: FaultyProxy, case: RedisCase) -> None:
+        _acquire(case)
+        proxy.black_hole()
+        began = time.monotonic()
+
+        with pytest.raises(LockUnavailable):
+            case.redis.renew([Term("n", A, 30.0)], within=0.05)
+
+        assert time.monotonic() - began < SOCKET_TIMEOUT
+
+    def test_a_lost_lease_is_announced_before_the_server_can_give_it_away(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        """A partition: the holder must stop by its own deadline, which is the earlier one."""
+        lost_at: list[float] = []
+        grant = granted(_acquire(case, ttl=0.8))
+        lease = Lease(
+            case.redis, Term("n", A, 0.8), grant, on_lost=lambda lease: lost_at.append(lease._clock())
+        )
+        watchdog = Watchdog(case.redis)
+        proxy.black_hole()
+        watchdog.watch(lease)
+
+        assert wait_until(lambda: bool(lost_at), 10)
+        assert lost_at[0] < grant.sent_at + 0.8 + 0.25
+        assert not watchdog.watches(lease)
+
+    def test_what_could_not_be_given_back_is_given_back_later(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        lock = Lock(case.redis, "n")
+        lock.acquire()
+        proxy.black_hole()
+        with pytest.raises(LockUnavailable):
+            lock.release()
+        proxy.black_hole(on=False)
+
+        assert wait_until(lambda: case.remaining() is None, 10)
+
+    def test_what_an_unanswered_acquire_took_is_given_back_later(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        """The outcome was unknown to the caller, who was told so, and goes away."""
+        for after in range(2):
+            proxy.drop_reply(after)
+        with pytest.raises(LockUnavailable):
+            Lock(case.redis, "n").acquire(timeout=0)
+
+        assert wait_until(lambda: case.remaining() is None, 10)

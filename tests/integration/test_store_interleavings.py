@@ -1,0 +1,145 @@
+"""Two clients and one lock, step by step: the orders in which widespread lock recipes break.
+
+Each test names the recipe's mistake in its law; the numbers of steps are in
+the order the server sees them. Expiry is brought about, never slept for.
+"""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from celery_redislock.locks.values import Term, new_token
+from tests.facts import wait_until
+from tests.stores import RedisCase, StoreCase, granted, refused
+
+A, B, C = "job-a/1", "job-b/1", "job-c/1"
+
+
+def test_a_late_release_does_not_free_the_next_holders_lock(case: StoreCase) -> None:
+    """DEL without a token: A expires, B locks, A deletes, C locks, and B and C work at once."""
+    case.take(A)
+    case.expire()
+    case.take(B)
+    late = case.store.release("n", A)
+
+    assert not late.released
+    assert late.held_by is not None
+    assert late.held_by.token == B
+    assert refused(case.take(C)).hold.token == B
+    assert case.store.release("n", B).released
+
+
+def test_a_hold_that_ends_between_looking_and_releasing_is_not_taken_from_the_next(case: StoreCase) -> None:
+    """GET, compare, DEL in three steps: the lease ends after the GET, and the DEL hits B."""
+    case.take(A)
+    seen = case.store.inspect("n")
+    assert seen is not None
+    assert seen.token == A
+    case.expire()
+    case.take(B)
+    case.store.release("n", A)
+
+    assert case.holder() == B
+
+
+def test_one_object_s_old_hold_cannot_release_its_new_one(case: StoreCase) -> None:
+    """One token per object: a release delayed from the first term ends the second."""
+    old, new = new_token("job"), new_token("job")
+    case.take(old)
+    case.expire()
+    case.take(new)
+
+    assert old != new
+    assert not case.store.release("n", old).released
+    assert case.holder() == new
+
+
+def test_no_two_terms_have_the_same_token() -> None:
+    assert len({new_token("job") for _ in range(100_000)}) == 100_000
+
+
+def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_case: RedisCase) -> None:
+    """SETNX, then EXPIRE: killed between the two, the lock stays for ever."""
+    program = textwrap.dedent(
+        """
+        import os, signal, sys
+        from celery_redislock.locks import connect
+        store = connect(sys.argv[1], prefix=sys.argv[2])
+        store.acquire("n", "job-a/1", 30.0, about={})
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, server_case.url, server_case.prefix], check=False, timeout=60
+    )
+
+    assert done.returncode == -signal.SIGKILL
+    assert server_case.holder() == A
+    assert 0 < (server_case.remaining() or 0.0) <= 30.0
+
+
+@pytest.mark.parametrize("waiters", [1, 20])
+def test_waiters_never_touch_a_dead_holders_end(case: StoreCase, waiters: int) -> None:
+    """Waiters that heal a missing TTL, or GETSET the expiry, push a dead holder's end away for ever."""
+    case.take(A, 5.0)
+    for _ in range(3):
+        for number in range(waiters):
+            refused(case.take(f"waiter-{number}/1", 3600.0))
+
+    assert (case.remaining() or 99.0) <= 5.0
+    case.expire()
+    granted(case.take(B))
+
+
+def test_a_waiter_polling_to_the_last_moment_gets_the_lock_at_its_end(server_case: RedisCase) -> None:
+    """A TTL rounded down to 0 s looked like none, and was set anew in the last half second."""
+    server_case.take(A, 0.3)
+    tokens = iter(f"waiter/{number}" for number in range(100_000))
+
+    assert wait_until(lambda: type(server_case.take(next(tokens))).__name__ == "Grant", 5)
+
+
+def test_a_lock_that_goes_while_it_is_asked_for_is_no_error(case: StoreCase) -> None:
+    """SETNX fails, the holder releases, GET answers nothing: one script sees one state."""
+    for number in range(50):
+        case.take(f"job/{number}")
+        assert refused(case.take(B)).hold.token == f"job/{number}"
+        case.store.release("n", f"job/{number}")
+
+
+def test_a_renewal_on_its_way_while_the_hold_is_given_back_revives_nothing(case: StoreCase) -> None:
+    case.take(A)
+    case.store.release("n", A)
+
+    assert case.store.renew([Term("n", A, 30.0)]).renewed == [None]
+    granted(case.take(B))
+    assert case.store.renew([Term("n", A, 30.0)]).renewed == [False]
+
+
+def test_an_acquire_repeated_after_the_next_holder_came_takes_nothing_from_it(case: StoreCase) -> None:
+    """The first request's answer was lost for longer than its hold lived."""
+    case.take(A)
+    case.expire()
+    case.take(B)
+
+    assert refused(case.take(A)).hold.token == B
+
+
+def test_a_release_repeated_after_the_next_holder_came_takes_nothing_from_it(case: StoreCase) -> None:
+    case.take(A)
+    case.store.release("n", A)
+    case.take(B)
+
+    assert not case.store.release("n", A, undo=True).released
+    assert case.holder() == B
+
+
+def test_the_old_run_cannot_turn_the_new_ones_lease_back_into_a_claim(case: StoreCase) -> None:
+    case.take(A)
+    case.expire()
+    case.take(B)
+
+    assert refused(case.store.transfer("n", A, C, 3600.0, about={})).hold.token == B

@@ -1,0 +1,181 @@
+"""What only a server shows: raw keys, the index, foreign clients, wrong types."""
+
+import pytest
+
+from celery_redislock.exceptions import LockKeyError
+from celery_redislock.locks.values import DoneMark, Term
+from tests.facts import wait_until
+from tests.stores import RedisCase, granted, refused
+
+A, B = "job-a/1", "job-b/1"
+
+
+class TestForeignClients:
+    def test_their_plain_lock_excludes_ours_and_is_shown(self, server_case: RedisCase) -> None:
+        """Article-style and redis-py locks on the same key: a mixed fleet stays safe."""
+        server_case.client.set(server_case.key(), "somebody", nx=True, px=30_000)
+
+        hold = refused(server_case.take(A)).hold
+
+        assert (hold.token, hold.owner, hold.about) == ("somebody", "somebody", {})
+        assert 25.0 < hold.expires_in <= 30.0
+        assert server_case.store.renew([Term("n", "somebody", 99.0)]).renewed == [False]
+        assert not server_case.store.release("n", "somebody").released
+
+    def test_our_lock_excludes_theirs(self, server_case: RedisCase) -> None:
+        server_case.take(A)
+
+        assert server_case.client.set(server_case.key(), "somebody", nx=True, px=30_000) is None
+        lock = server_case.client.lock(server_case.key(), timeout=5, blocking=False)
+        assert not lock.acquire()
+
+    def test_a_lock_without_an_end_is_shown_as_endless_and_left_alone(self, server_case: RedisCase) -> None:
+        """Nobody but its owner, or an operator, may decide when it ends."""
+        server_case.client.set(server_case.key(), "somebody")
+        server_case.foreign = (server_case.key(),)
+
+        assert refused(server_case.take(A)).hold.expires_in == float("inf")
+        assert server_case.client.pttl(server_case.key()) == -1
+
+    @pytest.mark.parametrize("value", [b"", b"*", b"\xff\xfe", b"a\0not json", b'a\0["a list"]', b"\0"])
+    def test_any_value_is_some_holder(self, server_case: RedisCase, value: bytes) -> None:
+        server_case.client.set(server_case.key(), value, px=30_000)
+
+        assert refused(server_case.take(A)).hold.about == {}
+        assert server_case.store.inspect("n") is not None
+        assert not server_case.store.force_release("n", expected="someone else").released
+        assert server_case.store.force_release("n").released
+
+    def test_an_operator_takes_a_plain_lock_by_the_value_it_saw(self, server_case: RedisCase) -> None:
+        server_case.client.set(server_case.key(), "somebody", px=30_000)
+
+        assert not server_case.store.force_release("n", expected="some").released
+        assert server_case.store.force_release("n", expected="somebody").released
+
+    def test_an_empty_expectation_is_not_anybody(self, server_case: RedisCase) -> None:
+        server_case.take(A)
+
+        assert not server_case.store.force_release("n", expected="").released
+
+
+class TestWrongTypes:
+    @pytest.mark.parametrize("part", ["lock", "window"])
+    def test_a_key_of_another_type_is_named(self, server_case: RedisCase, part: str) -> None:
+        key = server_case.key(part=part)
+        server_case.client.hset(key, "field", "value")
+        server_case.client.pexpire(key, 30_000)
+
+        with pytest.raises(LockKeyError) as caught:
+            server_case.take(A, period=60.0)
+
+        assert key in str(caught.value)
+        assert caught.value.where == "n"
+        assert server_case.client.type(server_case.key()) in (b"none", b"hash")
+
+    def test_the_connection_is_used_on(self, server_case: RedisCase) -> None:
+        """A refusal is an answer: the stream is in step."""
+        server_case.client.hset(server_case.key("bad"), "field", "value")
+        server_case.foreign = (server_case.key("bad"),)
+        with pytest.raises(LockKeyError):
+            server_case.take(A, name="bad")
+
+        granted(server_case.take(A))
+
+    def test_one_broken_key_does_not_cost_the_others_their_renewal(self, server_case: RedisCase) -> None:
+        """One batch renews every lease of the process; a typed-over key must not end them all."""
+        server_case.take(A, 5.0, name="good")
+        server_case.client.hset(server_case.key("bad"), "field", "value")
+        server_case.foreign = (server_case.key("bad"),)
+
+        answer = server_case.store.renew([Term("bad", A, 30.0), Term("good", A, 30.0)])
+
+        assert answer.renewed == [False, True]
+        assert (server_case.remaining("good") or 0.0) > 25.0
+
+    def test_a_broken_index_grants_nothing_half(self, server_case: RedisCase) -> None:
+        """Refused as a whole: a lock that was written before the error would be nobody's."""
+        index = f"{server_case.prefix}:index"
+        server_case.client.set(index, "no sorted set", px=30_000)
+
+        with pytest.raises(LockKeyError, match="index"):
+            server_case.take(A, period=60.0)
+        assert server_case.keys() == [index]
+
+    def test_a_broken_index_costs_no_lease_and_keeps_no_lock(self, server_case: RedisCase) -> None:
+        server_case.take(A, 5.0)
+        index = f"{server_case.prefix}:index"
+        server_case.client.set(index, "no sorted set", px=30_000)
+
+        assert server_case.store.renew([Term("n", A, 30.0)]).renewed == [True]
+        assert server_case.store.release("n", A).released
+
+
+class TestIndex:
+    def test_it_lists_what_is_held_soonest_to_end_first(self, server_case: RedisCase) -> None:
+        for name, ttl in (("later", 60.0), ("soon", 10.0), ("gone", 30.0)):
+            server_case.take(A, ttl, name=name)
+        server_case.store.release("gone", A)
+
+        assert server_case.store.names() == ["soon", "later"]
+        assert server_case.store.names(limit=1) == ["soon"]
+
+    def test_it_follows_a_renewal_and_a_transfer(self, server_case: RedisCase) -> None:
+        server_case.take(A, 10.0, name="one")
+        server_case.take(A, 20.0, name="two")
+        server_case.store.renew([Term("one", A, 30.0)])
+        assert server_case.store.names() == ["two", "one"]
+
+        server_case.store.transfer("one", A, B, 5.0, about={})
+        assert server_case.store.names() == ["one", "two"]
+
+    def test_expired_holds_are_not_listed_and_are_swept_by_the_next_acquire(
+        self, server_case: RedisCase
+    ) -> None:
+        for number in range(5):
+            server_case.take(A, 0.02, name=f"short{number}")
+        server_case.take(A, 60.0, name="long")
+        assert wait_until(lambda: server_case.store.names() == ["long"], 5)
+
+        server_case.take(A, 60.0, name="another")
+
+        index = f"{server_case.prefix}:index"
+        assert server_case.client.zcard(index) == 2
+
+    def test_a_sweep_is_bounded(self, server_case: RedisCase) -> None:
+        """The first acquire after a quiet hour must not stall the server for all the others."""
+        index = f"{server_case.prefix}:index"
+        server_case.client.zadd(index, {f"dead{number}": number for number in range(1000)})
+        server_case.client.pexpire(index, 30_000)
+
+        server_case.take(A)
+
+        assert server_case.client.zcard(index) == 901
+
+    def test_a_lock_found_missing_is_taken_off_it(self, server_case: RedisCase) -> None:
+        """Deleted by hand or evicted: its entry would stay until its time is up."""
+        for verb in (
+            lambda: server_case.store.renew([Term("n", A, 30.0)]),
+            lambda: server_case.store.release("n", A),
+        ):
+            server_case.take(A)
+            server_case.client.delete(server_case.key())
+            assert server_case.store.names() == ["n"]
+
+            verb()
+            assert server_case.store.names() == []
+
+    def test_nothing_is_left_when_everything_is_given_back(self, server_case: RedisCase) -> None:
+        for number in range(3):
+            server_case.take(A, name=f"n{number}")
+        for number in range(3):
+            server_case.store.release(f"n{number}", A)
+
+        assert server_case.keys() == []
+
+    def test_nothing_is_left_when_everything_has_expired(self, server_case: RedisCase) -> None:
+        """Law 4: the index lives no longer than the longest hold it lists."""
+        for number, ttl in enumerate((0.05, 0.2, 0.1)):
+            server_case.take(A, ttl, name=f"n{number}", period=0.15)
+        server_case.store.mark_done("n0", DoneMark("message", 0.1))
+
+        assert wait_until(lambda: server_case.keys() == [], 5)

@@ -1,0 +1,194 @@
+"""Servers that restart, run out of memory, follow another one, or want a password."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import cast
+
+import pytest
+import redis
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import RedisStore, connect
+from celery_redislock.locks.values import DoneMark, Hold, Term
+from tests.facts import wait_until
+from tests.stores import ABOUT, RedisCase, granted, refused, server_names, start_server
+
+A, B = "job-a/1", "job-b/1"
+
+OWN = [name for name in server_names() if "://" not in name]
+
+
+@pytest.fixture(scope="module", params=OWN, ids=[name.rpartition("/")[2] for name in OWN])
+def own_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A server that only this module uses, of every kind there is."""
+    server = start_server(request.param, port=0)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def case(own_server: EmbeddedServer) -> Iterator[RedisCase]:
+    """A store on it."""
+    with closing(RedisCase(own_server.redis_url)) as case:
+        yield case
+
+
+def test_a_server_restarted_between_two_calls_costs_no_call(
+    own_server: EmbeddedServer, case: RedisCase
+) -> None:
+    granted(case.take(A))
+    own_server.restart()
+
+    assert case.redis.renew([Term("n", A, 30.0)]).renewed == [None]
+    granted(case.take(B))
+
+
+def test_a_server_that_is_gone_is_unavailable(own_server: EmbeddedServer, case: RedisCase) -> None:
+    granted(case.take(A))
+    own_server.kill()
+    try:
+        with pytest.raises(LockUnavailable):
+            case.redis.acquire("n", B, 30.0, about=ABOUT)
+    finally:
+        own_server.restart()
+
+
+class TestOutOfMemory:
+    @pytest.fixture(autouse=True)
+    def _full(self, case: RedisCase) -> Iterator[None]:
+        """Two locks are held when the memory runs out, with the policy that evicts nothing."""
+        case.take(A, 5.0)
+        case.take(A, 5.0, name="other")
+        case.client.config_set("maxmemory-policy", "noeviction")
+        case.client.config_set("maxmemory", 1)
+        yield
+        case.client.config_set("maxmemory", 0)
+
+    def test_nothing_more_is_granted_and_nothing_half_written(self, case: RedisCase) -> None:
+        before = case.keys()
+        with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
+            case.take(B, name="new", period=60.0)
+
+        assert case.keys() == before
+
+    def test_a_lock_is_given_back_all_the_same(self, case: RedisCase) -> None:
+        assert case.store.release("n", A).released
+        assert case.store.release("other", A, done=DoneMark("message", 60.0)).released
+        assert case.remaining("other") is None
+
+    def test_leases_live_on(self, case: RedisCase) -> None:
+        assert case.store.renew([Term("n", A, 30.0)]).renewed == [True]
+        assert (case.remaining() or 0.0) > 25.0
+
+    def test_an_operator_can_act(self, case: RedisCase) -> None:
+        assert case.store.names() == ["n", "other"]
+        assert case.store.force_release("n").released
+
+
+class TestReplicas:
+    @pytest.fixture
+    def replica(self, own_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+        """A second server that follows the first."""
+        with ExitStack() as stack:
+            primary = stack.enter_context(closing(RedisCase(own_server.redis_url))).client
+            primary.config_set("repl-diskless-sync", "yes")
+            primary.config_set("repl-diskless-sync-delay", 0)
+            replica = EmbeddedServer(
+                binary=own_server.binary, extra_args=["--replicaof", "127.0.0.1", str(own_server.port)]
+            )
+            stack.enter_context(replica)
+            client = stack.enter_context(closing(RedisCase(replica.redis_url))).client
+            assert wait_until(lambda: _replication(client)["master_link_status"] == "up", 20)
+            # Online is not yet listening: without a disk the stream begins with the replica's first answer.
+            primary.set("replicated", "yes", px=60_000)
+            assert wait_until(lambda: primary.wait(1, 100) == 1, 20)
+            yield replica
+
+    def test_a_replica_grants_nothing(self, case: RedisCase, replica: EmbeddedServer) -> None:
+        case.take(A)
+        with closing(connect(replica.redis_url, prefix=case.prefix)) as store:
+            for verb in (
+                lambda: store.acquire("n", B, 30.0, about=ABOUT, instead_of=A),
+                lambda: store.acquire("free", B, 30.0, about=ABOUT),
+                lambda: _until_replicated(store) and store.renew([Term("n", A, 30.0)]),
+            ):
+                with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                    verb()
+
+    def test_a_replica_can_be_looked_at(self, case: RedisCase, replica: EmbeddedServer) -> None:
+        case.take(A)
+        with closing(connect(replica.redis_url, prefix=case.prefix)) as store:
+            hold = _until_replicated(store)
+
+            assert hold.token == A
+            assert store.names() == ["n"]
+
+    def test_a_lock_that_a_replica_must_confirm_is_granted_when_one_does(
+        self, own_server: EmbeddedServer, replica: EmbeddedServer
+    ) -> None:
+        assert replica.is_running
+        with closing(RedisCase(own_server.redis_url, min_replicas=1)) as careful:
+            granted(careful.take(A))
+            careful.client.script_flush()
+            granted(careful.take(A))
+
+    def test_a_lock_that_no_replica_confirms_is_given_back_and_not_granted(
+        self, own_server: EmbeddedServer
+    ) -> None:
+        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=0.4)) as careful:
+            primary = careful.client
+            assert wait_until(lambda: _replication(primary)["connected_slaves"] == 0, 20)
+
+            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+                careful.take(A, period=60.0)
+            assert careful.keys() == []
+
+    def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
+        """Nothing was written, so nothing has to be confirmed, and the stream stays in step."""
+        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=0.4)) as careful:
+            careful.client.set(careful.key(), "somebody", px=30_000)
+
+            for _ in range(2):
+                assert refused(careful.take(A)).hold.owner == "somebody"
+
+
+def _until_replicated(store: RedisStore) -> Hold:
+    assert wait_until(lambda: store.inspect("n") is not None, 10)
+    hold = store.inspect("n")
+    assert hold is not None
+    return hold
+
+
+def _replication(client: redis.Redis) -> dict[str, object]:
+    return cast("dict[str, object]", client.info("replication"))
+
+
+class TestPassword:
+    SECRET = "s3cr3t-p4ss"  # noqa: S105  made up, and only on this test's own server
+
+    @pytest.fixture
+    def locked_server(self, own_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+        """A server that wants a password."""
+        with EmbeddedServer(binary=own_server.binary, port=0) as server:
+            with closing(RedisCase(server.redis_url)) as case:
+                case.client.config_set("requirepass", self.SECRET)
+            yield server
+
+    @pytest.mark.parametrize("password", ["wr0ng-p4ss", ""])
+    def test_a_wrong_one_is_unavailable_and_never_told(
+        self, locked_server: EmbeddedServer, password: str
+    ) -> None:
+        url = f"redis://:{password}@127.0.0.1:{locked_server.port}/0"
+        with closing(connect(url)) as store, pytest.raises(LockUnavailable) as caught:
+            store.acquire("n", A, 30.0, about=ABOUT)
+
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert not password or password not in f"{error} {error!r} {error.args}"
+            error = error.__cause__ or error.__context__
+
+    def test_the_right_one_opens(self, locked_server: EmbeddedServer) -> None:
+        with closing(RedisCase(f"redis://:{self.SECRET}@127.0.0.1:{locked_server.port}/0")) as case:
+            granted(case.take(A))
+            assert self.SECRET not in case.redis.server

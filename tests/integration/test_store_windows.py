@@ -1,0 +1,216 @@
+"""Windows (``lock_period``), done marks and fences, on every store."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from celery_redislock.locks import RedisStore
+from celery_redislock.locks.values import DoneMark, Recorded
+from tests.integration.conftest import SERVER_CASES, SERVER_IDS
+from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
+
+A, B = "job-a/1", "job-b/1"
+
+
+class TestWindow:
+    def test_it_refuses_after_the_hold_is_given_back(self, case: StoreCase) -> None:
+        """At least ``lock_period`` between two accepted, however short the work was."""
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+
+        hold = refused(case.take(B, period=60.0)).hold
+
+        assert (hold.token, hold.is_window) == (A, True)
+        assert 50.0 < hold.expires_in <= 60.0
+
+    def test_it_ends_by_itself(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+        case.expire(part="window")
+
+        granted(case.take(B, period=60.0))
+
+    def test_it_counts_from_the_acceptance_not_from_a_refusal(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+        case.take(B, period=9999.0)
+
+        assert (case.remaining(part="window") or 0.0) <= 60.0
+
+    def test_it_is_nothing_to_a_lock_without_a_period(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+
+        granted(case.take(B))
+
+    def test_a_repeated_acquire_is_no_second_acceptance(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+
+        granted(case.take(A, period=9999.0))
+        assert (case.remaining(part="window") or 0.0) <= 60.0
+
+    def test_a_token_that_lost_its_hold_is_not_refused_by_its_own_window(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.expire()
+
+        granted(case.take(A, period=60.0))
+        assert (case.remaining(part="window") or 99.0) <= 60.0
+
+    def test_taking_over_passes_the_claims_window(self, case: StoreCase) -> None:
+        """The run whose publish opened the window is the accepted one, also when its claim expired."""
+        case.take(A, period=60.0)
+        case.expire()
+
+        granted(case.take(B, instead_of=A, period=60.0))
+
+    def test_it_is_given_back_when_nothing_ran(self, case: StoreCase) -> None:
+        """A publish that failed must not use up the hour."""
+        case.take(A, period=60.0)
+        case.store.release("n", A, undo=True)
+
+        granted(case.take(B, period=60.0))
+
+    def test_undo_gives_back_nobody_elses(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+        case.store.release("n", B, undo=True)
+
+        assert refused(case.take(B, period=60.0)).hold.is_window
+
+    def test_inspect_shows_it_when_nothing_is_held(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+
+        hold = case.store.inspect("n")
+
+        assert hold is not None
+        assert (hold.token, hold.is_window) == (A, True)
+
+    def test_an_operator_takes_it_away_with_the_hold(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.force_release("n")
+
+        granted(case.take(B, period=60.0))
+
+    def test_an_operator_takes_it_away_alone(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+
+        assert not case.store.force_release("n", expected=B).released
+        victim = case.store.force_release("n", expected=A)
+
+        assert victim.released
+        assert victim.held_by is not None
+        assert victim.held_by.is_window
+        granted(case.take(B, period=60.0))
+
+
+class TestDoneMark:
+    def test_it_refuses_a_late_copy_of_its_message(self, case: StoreCase) -> None:
+        case.take(A)
+        case.store.release("n", A, done=DoneMark("message-1", 60.0))
+
+        assert isinstance(case.take(B, message="message-1"), Recorded)
+        assert case.holder() is None
+
+    def test_it_is_nothing_to_other_messages_or_names(self, case: StoreCase) -> None:
+        case.store.mark_done("n", DoneMark("message-1", 60.0))
+
+        granted(case.take(A, message="message-2"))
+        granted(case.take(A, name="other", message="message-1"))
+
+    def test_it_can_be_left_after_the_release(self, case: StoreCase) -> None:
+        case.take(A)
+        case.store.release("n", A)
+        case.store.mark_done("n", DoneMark("message-1", 60.0))
+
+        assert isinstance(case.take(B, message="message-1"), Recorded)
+
+    def test_leaving_it_touches_no_hold(self, case: StoreCase) -> None:
+        case.take(B)
+        case.store.mark_done("n", DoneMark("message-1", 60.0))
+
+        assert case.holder() == B
+
+    def test_it_is_left_whoever_holds(self, case: StoreCase) -> None:
+        """The run lost its lock, yet its outcome is recorded: a copy must not run it again."""
+        case.take(A)
+        case.expire()
+        case.take(B)
+        assert not case.store.release("n", A, done=DoneMark("message-1", 60.0)).released
+        case.store.release("n", B)
+
+        assert isinstance(case.take("copy/1", message="message-1"), Recorded)
+
+    def test_a_holder_of_the_lock_comes_before_it(self, case: StoreCase) -> None:
+        """A copy finds a live run: it must learn who, and wait."""
+        case.store.mark_done("n", DoneMark("message-1", 60.0))
+        case.take(A)
+
+        assert refused(case.take(B, message="message-1")).hold.token == A
+
+
+class TestFence:
+    def test_it_grows_with_every_grant(self, case: StoreCase) -> None:
+        fences = []
+        for number in range(50):
+            fences.append(granted(case.take(f"job/{number}")).fence)
+            fences.append(granted(case.take(f"job/{number}")).fence)
+            case.store.release("n", f"job/{number}")
+
+        assert fences == sorted(set(fences))
+
+    def test_it_is_a_time_in_microseconds(self, case: StoreCase) -> None:
+        """So it goes on growing when a server lost all its data."""
+        fence = granted(case.take(A)).fence
+
+        assert 1_600_000_000_000_000 < fence < 2**53
+
+
+@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
+def strict_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+    """A server's store with strict fences."""
+    server, options = request.param
+    with closing(RedisCase(url_of(server), options, strict_fence=True)) as case:
+        yield case
+
+
+class TestStrictFence:
+    def test_it_grows_with_every_grant(self, strict_case: RedisCase) -> None:
+        fences = []
+        for number in range(20):
+            fences.append(granted(strict_case.take(f"job/{number}")).fence)
+            strict_case.store.release("n", f"job/{number}")
+
+        assert fences == sorted(set(fences))
+
+    def test_it_grows_on_where_the_servers_clock_was_set_back(self, strict_case: RedisCase) -> None:
+        ahead = 4_000_000_000_000_000
+        strict_case.client.set(strict_case.key(part="fence"), ahead, px=60_000)
+
+        fences = []
+        for token in (A, B):
+            fences.append(granted(strict_case.take(token)).fence)
+            strict_case.store.release("n", token)
+
+        assert fences == [ahead + 1, ahead + 2]
+
+    def test_it_does_not_go_back_where_the_key_is_behind_or_unreadable(self, strict_case: RedisCase) -> None:
+        for stored in ("17", "rubbish"):
+            strict_case.client.set(strict_case.key(part="fence"), stored, px=60_000)
+            assert granted(strict_case.take(A)).fence > 1_600_000_000_000_000
+
+    def test_its_number_outlives_the_lock_by_days_and_not_for_ever(self, strict_case: RedisCase) -> None:
+        strict_case.take(A)
+        strict_case.store.release("n", A)
+
+        left = strict_case.remaining(part="fence")
+        assert left is not None
+        assert 6 * 86400 < left <= 7 * 86400
+
+    def test_the_time_fence_needs_no_key(self, server_case: RedisCase) -> None:
+        assert isinstance(server_case.redis, RedisStore)
+        server_case.redis.acquire("n", A, 30.0, about=ABOUT)
+
+        assert not server_case.client.exists(server_case.key(part="fence"))

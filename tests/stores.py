@@ -1,0 +1,205 @@
+"""A store under test, and what a test may do behind its back: age a lock, look at raw keys.
+
+Every verb called through :attr:`StoreCase.store` is followed by a scan of the
+test's keys: none may be without a time to live, whatever was just done.
+"""
+
+import os
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+import pytest
+import redis
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.locks import LockStore, MemoryStore, connect
+from celery_redislock.locks.values import Grant, Refusal
+from tests.clocks import ManualClock
+from tests.facts import wait_until
+
+__all__ = [
+    "ABOUT",
+    "MemoryCase",
+    "RedisCase",
+    "StoreCase",
+    "binary_named",
+    "granted",
+    "refused",
+    "server_names",
+    "start_server",
+    "with_options",
+]
+
+#: What holders say about themselves in these tests.
+ABOUT = {"id": "job", "host": "here", "state": "running"}
+
+
+def granted(answer: object) -> Grant:
+    """The answer, which must be a grant."""
+    assert isinstance(answer, Grant), answer
+    return answer
+
+
+def refused(answer: object) -> Refusal:
+    """The answer, which must be a refusal."""
+    assert isinstance(answer, Refusal), answer
+    return answer
+
+
+class StoreCase(ABC):
+    """One kind of store, with the means to check it."""
+
+    store: LockStore
+
+    def take(self, token: str, ttl: float = 30.0, *, name: str = "n", **options: Any) -> Any:
+        """Acquire, with the arguments most tests do not care about."""
+        return self.store.acquire(name, token, ttl, about=ABOUT, **options)
+
+    def holder(self, name: str = "n") -> str | None:
+        """The token that holds now."""
+        hold = self.store.inspect(name)
+        return None if hold is None else hold.token
+
+    @abstractmethod
+    def expire(self, name: str = "n", part: str = "lock") -> None:
+        """Let the lock's hold (or window) reach its end, as a fact."""
+
+    @abstractmethod
+    def remaining(self, name: str = "n", part: str = "lock") -> float | None:
+        """Seconds the hold (or window) has left on the server; ``None`` if there is none."""
+
+    @abstractmethod
+    def check_every_key_expires(self) -> None:
+        """Assert the invariant of all invariants."""
+
+
+class MemoryCase(StoreCase):
+    """The store in memory, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.memory = MemoryStore(clock=self.clock)
+        self.store = _watched(self.memory, self)
+
+    def expire(self, name: str = "n", part: str = "lock") -> None:
+        self.clock.advance((self.remaining(name, part) or 0.0) + 0.001)
+
+    def remaining(self, name: str = "n", part: str = "lock") -> float | None:
+        entries = {"lock": self.memory._locks, "window": self.memory._windows}[part]
+        left = entries[name][1] - self.clock() if name in entries else 0.0
+        return left if left > 0 else None
+
+    def check_every_key_expires(self) -> None:
+        entries = (self.memory._locks, self.memory._windows, self.memory._done)
+        assert all(expiry < float("inf") for each in entries for _, expiry in each.values())
+
+
+class RedisCase(StoreCase):
+    """The store on a server, with a client beside it."""
+
+    def __init__(
+        self, url: str, options: str = "", *, client_url: str | None = None, **store_options: Any
+    ) -> None:
+        self.url = url
+        self.prefix = f"test-{secrets.token_hex(6)}"
+        self.redis = connect(with_options(url, options), prefix=self.prefix, **store_options)
+        self.store = _watched(self.redis, self)
+        self.client: redis.Redis = redis.Redis.from_url(client_url or url)
+
+    def key(self, name: str = "n", part: str = "lock") -> str:
+        """The raw key."""
+        return f"{self.prefix}:{{{name}}}:{part}"
+
+    def keys(self) -> list[str]:
+        """All raw keys of this test."""
+        return sorted(key.decode() for key in self.client.scan_iter(match=f"{self.prefix}:*", count=1000))
+
+    def expire(self, name: str = "n", part: str = "lock") -> None:
+        key = self.key(name, part)
+        self.client.pexpire(key, 1)
+        assert wait_until(lambda: not self.client.exists(key), 5)
+
+    def remaining(self, name: str = "n", part: str = "lock") -> float | None:
+        pttl = self.client.pttl(self.key(name, part))
+        assert pttl != -1, "a key without a ttl"
+        return None if pttl == -2 else pttl / 1000
+
+    def check_every_key_expires(self) -> None:
+        foreign = set(self.foreign)
+        immortal = [key for key in self.keys() if key not in foreign and self.client.pttl(key) == -1]
+        assert immortal == []
+
+    #: Keys the test itself wrote without a ttl.
+    foreign: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        """Remove this test's keys and close its connections."""
+        for key in self.keys():
+            self.client.delete(key)
+        self.client.close()
+        self.redis.close()
+
+    @property
+    def scripts(self) -> dict[str, Any]:
+        """The scripts the store sends; a test may put a mutant among them."""
+        return self.redis._scripts._scripts
+
+
+def with_options(url: str, options: str) -> str:
+    """The URL with more query options."""
+    if not options:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{options}"
+
+
+def server_names() -> list[str]:
+    """The servers the contract is tested on: embedded, redis-server, and what the environment names."""
+    more = os.environ.get("CELERY_REDISLOCK_TEST_SERVERS", "").replace(",", " ").split()
+    return ["embedded", "redis-server", *more]
+
+
+def binary_named(name: str) -> str | None:
+    """The server binary to start for a name, ``None`` for the embedded one; skips where there is none."""
+    if name == "embedded":
+        return None
+    found = shutil.which(name)
+    if found is None:
+        reason = (
+            f"no server {name!r}: install one (apt-get install redis-server, brew install redis), "
+            "or correct CELERY_REDISLOCK_TEST_SERVERS"
+        )
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+def start_server(name: str, **options: Any) -> EmbeddedServer:
+    """Start a server of one's own from a name in :func:`server_names`; the caller stops it."""
+    return EmbeddedServer(binary=binary_named(name), **options).start()
+
+
+def _watched(store: LockStore, case: StoreCase) -> LockStore:
+    """The store, checking the invariant after every verb."""
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(store, name)
+            return _then_check(value, case) if callable(value) else value
+
+    return cast("LockStore", Watched())
+
+
+def _then_check(verb: Callable[..., Any], case: StoreCase) -> Callable[..., Any]:
+    @wraps(verb)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return verb(*args, **kwargs)
+        finally:
+            case.check_every_key_expires()
+
+    return checked
