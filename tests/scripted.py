@@ -1,0 +1,108 @@
+"""A store that answers what a test wrote down beforehand."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
+from celery_redislock.locks.values import Grant, Renewal, Term
+from tests.clocks import ManualClock
+
+__all__ = ["Driven", "FailingStore", "ScriptedRenewer", "lease_on", "unavailable"]
+
+
+def unavailable() -> LockUnavailable:
+    """The error of a server that does not answer."""
+    return LockUnavailable("a server", "renew", "no answer")
+
+
+class ScriptedRenewer:
+    """Answers renewals: every one with ``True`` unless told otherwise.
+
+    Attributes:
+        calls: the terms of each call.
+        withins: the bound of each call.
+        takes: seconds each call lasts.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.calls: list[list[Term]] = []
+        self.withins: list[float | None] = []
+        self.takes = 0.0
+        self._next: deque[Sequence[bool | None] | Exception | Callable[[], None]] = deque()
+
+    @property
+    def server(self) -> str:
+        """For messages."""
+        return "scripted"
+
+    def then(self, *answers: Sequence[bool | None] | Exception | Callable[[], None]) -> None:
+        """Answer the next calls so; an exception is raised, a callable is run before a plain ``True``."""
+        self._next.extend(answers)
+
+    def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
+        """See LockStore."""
+        self.calls.append(list(terms))
+        self.withins.append(within)
+        sent_at = self.clock()
+        self.clock.advance(self.takes)
+        answer: object = self._next.popleft() if self._next else None
+        if isinstance(answer, Exception):
+            raise answer
+        if callable(answer):
+            answer()
+        renewed = answer if isinstance(answer, Sequence) else [True] * len(terms)
+        return Renewal(renewed, sent_at, self.clock())
+
+
+def lease_on(
+    renewer: ScriptedRenewer,
+    *,
+    ttl: float = 30.0,
+    name: str = "n",
+    token: str | None = None,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lease:
+    """A lease granted just now."""
+    now = renewer.clock()
+    term = Term(name, token or f"job/{name}", ttl)
+    return Lease(renewer, term, Grant(1, False, now, now), on_lost=on_lost, clock=renewer.clock)
+
+
+class Driven(Watchdog):
+    """A watchdog whose thread is the test."""
+
+    def __init__(self, renewer: ScriptedRenewer) -> None:
+        self.manual = renewer.clock
+        super().__init__(cast("LockStore", renewer), clock=renewer.clock)
+
+    def _run_thread(self) -> None:
+        pass
+
+    def run_until(self, time: float) -> None:
+        """Do all that becomes due up to a moment, each at its moment."""
+        while self._next_due() <= time:
+            self.manual.now = max(self.manual.now, self._next_due())
+            self._do_what_is_due()
+        self.manual.now = max(self.manual.now, time)
+
+
+class FailingStore(MemoryStore):
+    """Does what it is asked, and then fails to say so, for each verb named in ``fails``."""
+
+    fails: frozenset[str] = frozenset()
+
+    def acquire(self, *args: Any, **kwargs: Any) -> Any:
+        return self._answer("acquire", super().acquire(*args, **kwargs))
+
+    def release(self, *args: Any, **kwargs: Any) -> Any:
+        if "release" in self.fails:
+            raise LockUnavailable("memory", "release", "no answer")
+        return super().release(*args, **kwargs)
+
+    def _answer(self, verb: str, answer: Any) -> Any:
+        if verb in self.fails:
+            raise LockUnavailable("memory", verb, "no answer")
+        return answer

@@ -1,0 +1,192 @@
+"""``Lock``, on the store in memory: waiting, re-entry, threads, terms."""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError
+from celery_redislock.locks import Lock, MemoryStore
+from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.clocks import ManualClock
+from tests.scripted import FailingStore
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> FailingStore:
+    return FailingStore(clock=clock)
+
+
+@pytest.fixture
+def lock(store: FailingStore, clock: ManualClock) -> Lock:
+    return _lock(store, clock)
+
+
+def _lock(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:
+    return Lock(store, "n", clock=clock, sleep=clock.advance, auto_renew=False, **options)
+
+
+def _in_thread(work: Callable[[], object]) -> object:
+    result: list[object] = []
+    thread = threading.Thread(target=lambda: result.append(work()))
+    thread.start()
+    thread.join(10)
+    return result[0]
+
+
+class TestWaiting:
+    def test_one_attempt_does_not_wait(self, store: FailingStore, clock: ManualClock, lock: Lock) -> None:
+        other = _lock(store, clock)
+        assert lock.acquire(timeout=0)
+
+        assert not other.acquire(timeout=0)
+        assert clock.now == 1000.0
+
+    def test_a_bounded_wait_ends_at_its_bound(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        """Fixed once, not recomputed with every turn of the loop."""
+        lock.acquire()
+
+        assert not _lock(store, clock).acquire(timeout=5.0)
+        assert clock.now == pytest.approx(1005.0)
+
+    def test_a_wait_without_bound_ends_with_the_holder(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        lock.acquire()
+
+        assert _lock(store, clock).acquire()
+        assert 1030.0 <= clock.now < 1030.0 + 2 * LONGEST_WAIT
+
+    def test_the_pauses_grow_and_are_random_within_bounds(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        pauses: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            clock.advance(seconds)
+
+        lock.acquire()
+        random.seed(7)
+        Lock(store, "n", clock=clock, sleep=sleep).acquire(timeout=20.0)
+
+        assert FIRST_WAIT / 2 <= pauses[0] <= FIRST_WAIT
+        assert max(pauses) <= LONGEST_WAIT
+        assert len(set(pauses)) > len(pauses) / 2
+
+    def test_a_block_raises_who_holds_and_for_how_long(self, store: FailingStore, clock: ManualClock) -> None:
+        _lock(store, clock, owner="nightly").acquire()
+
+        with pytest.raises(LockBusy) as caught, _lock(store, clock, timeout=5.0):
+            pytest.fail("the block was entered")
+
+        assert (caught.value.key, caught.value.holder) == ("n", "nightly")
+        assert caught.value.expires_in == pytest.approx(25.0)
+
+    def test_a_name_with_braces_is_a_lock_of_its_own(self, store: FailingStore) -> None:
+        """Braces would cut the Cluster's hash tag: they are escaped, and so is the escape."""
+        locks = [Lock(store, name, auto_renew=False) for name in ("{a}", "%7Ba%7D", "a", "a\0b", "a%00b")]
+
+        assert all(lock.acquire(timeout=0) for lock in locks)
+        assert not any(set("{}\0") & set(name) for name in store.names())
+
+    @pytest.mark.parametrize("ttl", [0, -1.0, 0.0001, float("nan"), float("inf")])
+    def test_a_ttl_that_is_none_is_refused(self, store: FailingStore, ttl: float) -> None:
+        with pytest.raises(LockOptionError, match="ttl"):
+            Lock(store, "n", ttl=ttl)
+
+    def test_an_empty_name_is_refused(self, store: FailingStore) -> None:
+        with pytest.raises(LockOptionError, match="name"):
+            Lock(store, "")
+
+
+class TestHolding:
+    def test_the_thread_that_holds_may_enter_again(self, store: FailingStore, lock: Lock) -> None:
+        with lock, lock:
+            assert lock.acquire(timeout=0)
+            assert lock.release()
+            inside = lock.held
+
+        assert (inside, lock.held) == (True, False)
+        assert store.inspect("n") is None
+
+    def test_another_thread_is_excluded_by_the_same_object(self, lock: Lock) -> None:
+        with lock:
+            assert _in_thread(lambda: lock.acquire(timeout=0)) is False
+            assert _in_thread(lambda: (lock.held, lock.fence)) == (False, None)
+
+    @pytest.mark.parametrize("verb", ["release", "renew", "check"])
+    def test_a_thread_that_does_not_hold_is_told_so(self, lock: Lock, verb: str) -> None:
+        with pytest.raises(RuntimeError, match="does not hold"):
+            getattr(lock, verb)()
+        with lock:
+
+            def misuse() -> object:
+                try:
+                    return getattr(lock, verb)()
+                except RuntimeError as error:
+                    return error
+
+            assert isinstance(_in_thread(misuse), RuntimeError)
+            assert lock.held
+
+    def test_each_hold_has_a_larger_fence(self, lock: Lock) -> None:
+        fences = []
+        for _ in range(3):
+            with lock:
+                fences.append(lock.fence or 0)
+
+        assert fences == sorted(set(fences))
+        assert lock.fence is None
+
+    def test_holder_tells_who_it_is(self, store: FailingStore, clock: ManualClock) -> None:
+        lock = _lock(store, clock, owner="nightly")
+        assert lock.holder() is None
+        with lock:
+            hold = lock.holder()
+
+        assert hold is not None
+        assert (hold.owner, hold.about["id"], hold.about["state"]) == ("nightly", "nightly", "running")
+
+    def test_renewing_starts_the_ttl_anew(self, clock: ManualClock, lock: Lock) -> None:
+        lock.acquire()
+        clock.advance(20.0)
+        assert lock.renew()
+        clock.advance(20.0)
+        lock.check()
+        assert lock.renew(ttl=100.0)
+        clock.advance(90.0)
+
+        lock.check()
+        assert lock.release()
+
+    def test_renewing_what_is_gone_says_so(self, clock: ManualClock, lock: Lock) -> None:
+        lock.acquire()
+        clock.advance(31.0)
+
+        assert not lock.renew()
+        with pytest.raises(LockLost):
+            lock.check()
+
+    def test_another_ttl_moves_the_next_renewal(self) -> None:
+        """Thirty seconds became one: a renewal due in ten would come too late."""
+        store = MemoryStore()
+        lock = Lock(store, "n", ttl=300.0)
+        lock.acquire()
+        watchdog = watchdog_of(store)
+        before = watchdog._next_due()
+        lock.renew(ttl=100.0)
+
+        assert watchdog._next_due() < before - 60.0
+        lock.release()
+        assert watchdog._next_due() == float("inf")

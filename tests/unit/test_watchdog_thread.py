@@ -1,0 +1,216 @@
+"""The watchdog's limits and debts, and its thread over its whole life."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from celery_redislock.locks import LockStore, MemoryStore, Watchdog
+from celery_redislock.locks import watchdog as watchdog_module
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.clocks import ManualClock
+from tests.facts import wait_until
+from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
+
+
+@pytest.fixture
+def renewer() -> ScriptedRenewer:
+    return ScriptedRenewer(ManualClock())
+
+
+@pytest.fixture
+def watchdog(renewer: ScriptedRenewer) -> Driven:
+    return Driven(renewer)
+
+
+class TestMaxHold:
+    def test_a_lease_is_renewed_no_longer_and_counts_as_lost(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        told: list[float] = []
+        lease = lease_on(renewer, ttl=30.0, on_lost=lambda _: told.append(renewer.clock()))
+        watchdog.watch(lease, max_hold=65.0)
+        watchdog.run_until(1200.0)
+
+        assert told == [1065.0]
+        assert lease.lost_because is not None
+        assert "lock_max_hold (65 s)" in lease.lost_because
+
+    def test_it_is_kept_where_it_is_shorter_than_a_third_of_the_ttl(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        told: list[float] = []
+        lease = lease_on(renewer, ttl=3600.0, on_lost=lambda _: told.append(renewer.clock()))
+        watchdog.watch(lease, max_hold=5.0)
+        watchdog.run_until(1100.0)
+
+        assert told == [1005.0]
+
+    def test_half_of_it_is_warned_of_once(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        watchdog.watch(lease_on(renewer, ttl=30.0), max_hold=100.0)
+        with caplog.at_level(logging.WARNING):
+            watchdog.run_until(1049.0)
+            assert caplog.records == []
+            watchdog.run_until(1099.0)
+
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "half of lock_max_hold (100 s)" in caplog.text
+
+
+class TestDebts:
+    def test_a_release_is_tried_until_the_server_answers(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        tries: list[float] = []
+
+        def release() -> None:
+            tries.append(renewer.clock())
+            if len(tries) < 4:
+                raise unavailable()
+
+        watchdog.release_later(release, within=30.0, what="a lock")
+        watchdog.run_until(1060.0)
+
+        assert tries == [1000.0, 1001.0, 1002.0, 1003.0]
+        assert watchdog.owes == 0
+
+    def test_it_is_given_up_when_the_hold_has_expired(
+        self, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING):
+            watchdog.release_later(_raising(unavailable()), within=5.0, what="a lock")
+            watchdog.run_until(1060.0)
+
+        assert watchdog.owes == 0
+        assert "gave up giving back a lock" in caplog.text
+
+    def test_an_unexpected_error_ends_that_debt_only(
+        self, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        paid: list[str] = []
+        with caplog.at_level(logging.ERROR):
+            watchdog.release_later(_raising(ValueError("unforeseen")), within=30.0, what="one")
+            watchdog.release_later(lambda: paid.append("two"), within=30.0, what="two")
+            watchdog.run_until(1000.0)
+
+        assert paid == ["two"]
+        assert watchdog.owes == 0
+
+    def test_many_debts_to_a_dead_server_do_not_hold_up_renewals(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Each attempt may take two socket timeouts: one per round, not all of them."""
+
+        def release() -> None:
+            renewer.clock.advance(2.0)
+            raise unavailable()
+
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        for _ in range(100):
+            watchdog.release_later(release, within=60.0, what="a lock")
+        watchdog.run_until(1030.0)
+
+        assert watchdog.renewals >= 2
+        assert lease.held
+
+
+def _raising(error: Exception) -> Callable[[], Any]:
+    def release() -> None:
+        raise error
+
+    return release
+
+
+class TestThread:
+    """The thread itself; facts are awaited, nothing is slept for."""
+
+    def test_it_starts_with_the_first_lease_renews_and_ends_when_idle(
+        self, renewer: ScriptedRenewer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watchdog_module, "LINGER", 0.01)
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        threads = [watchdog._thread]
+        lease = lease_on(renewer)
+        renewer.clock.advance(30.0)
+        watchdog.watch(lease)
+
+        assert wait_until(lambda: watchdog.renewals == 1, 10)
+        threads.append(watchdog._thread)
+        before, thread = threads
+        assert before is None
+        assert thread is not None
+        assert thread.daemon
+        watchdog.forget(lease)
+        assert wait_until(lambda: not thread.is_alive(), 10)
+
+        again = lease_on(renewer, name="again")
+        renewer.clock.advance(30.0)
+        watchdog.watch(again)
+        assert wait_until(lambda: watchdog.renewals == 2, 10)
+        watchdog.forget(again)
+
+    def test_an_error_nobody_foresaw_does_not_end_it(
+        self, renewer: ScriptedRenewer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        real, failed = watchdog._do_what_is_due, threading.Event()
+
+        def fail_once() -> None:
+            if not failed.is_set():
+                failed.set()
+                message = "unforeseen"
+                raise RuntimeError(message)
+            real()
+
+        monkeypatch.setattr(watchdog, "_do_what_is_due", fail_once)
+        paid = threading.Event()
+        with caplog.at_level(logging.ERROR):
+            watchdog.release_later(paid.set, within=30.0, what="a lock")
+            assert paid.wait(10)
+
+        assert failed.is_set()
+        assert "unforeseen" in caplog.text
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+    def test_a_forked_child_watches_nothing_of_its_parents_and_renews_its_own(
+        self, renewer: ScriptedRenewer
+    ) -> None:
+        """No thread survives a fork, and a lock its thread held would stay locked for ever."""
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        parents, childs = lease_on(renewer, name="parent"), lease_on(renewer, name="child")
+        watchdog.watch(parents)
+        watchdog.release_later(_raising(unavailable()), within=30.0, what="a lock")
+        reader, writer = os.pipe()
+
+        with watchdog._wake:
+            pid = os.fork()
+        if not pid:
+            try:
+                inherited = watchdog.watches(parents) or watchdog.owes > 0
+                renewer.clock.advance(30.0)
+                watchdog.watch(childs)
+                renewed = wait_until(lambda: watchdog.renewals == 1, 10)
+                names = [term.name for call in renewer.calls for term in call]
+                os.write(writer, repr((inherited, renewed, names)).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            told = answer.read()
+
+        assert told == "(False, True, ['child'])"
+        assert watchdog.watches(parents)
+        watchdog.forget(parents)
+
+    def test_a_store_has_one_watchdog(self) -> None:
+        one, other = MemoryStore(), MemoryStore()
+
+        assert watchdog_of(one) is watchdog_of(one)
+        assert watchdog_of(one) is not watchdog_of(other)
