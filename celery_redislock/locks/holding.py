@@ -1,5 +1,6 @@
 """Who holds a :class:`~celery_redislock.locks.lock.Lock`: this thread, and how it presents itself."""
 
+import functools
 import math
 import os
 import socket
@@ -71,15 +72,20 @@ def check_terms(name: str, ttl: float) -> None:
 
 def default_owner() -> str:
     """Return ``host:pid:thread`` of the calling thread."""
-    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
+    return f"{_host()}:{os.getpid()}:{threading.get_ident()}"
 
 
 def introduce(owner: str) -> dict[str, Any]:
     """Return what a holder tells those who are refused."""
     return {
         "id": owner,
-        "host": socket.gethostname(),
+        "host": _host(),
         "pid": os.getpid(),
         "since": time.time(),
         "state": "running",
     }
+
+
+@functools.cache
+def _host() -> str:
+    return socket.gethostname()

@@ -67,9 +67,11 @@ class Schedule:
             heapq.heapify(self._heap)
 
     def next_due(self) -> float:
-        """When the first renewal is due; infinity if nothing is watched."""
-        while self._heap and not self._is_current(self._heap[0]):
-            heapq.heappop(self._heap)
+        """When to look again; infinity if nothing is watched.
+
+        That may be for a lease removed meanwhile: looking in vain every few
+        seconds costs less than waking the watchdog for every short lock.
+        """
         return self._heap[0].due if self._heap else float("inf")
 
     def take_due(self, now: float) -> list[Watch]:

@@ -69,7 +69,8 @@ class Watchdog:
         with self._wake:
             watch = self._schedule.add(lease, now=self._clock(), max_hold=max_hold)
             self._run_thread()
-            if self._schedule.next_due() >= watch.due:
+            # Most leases end before they are due: waking the thread for each would double a lock's cost.
+            if watch.due < self._sleeps_until:
                 self._wake.notify()
 
     def forget(self, lease: Lease) -> None:
@@ -103,6 +104,7 @@ class Watchdog:
         self._wake = threading.Condition()
         self._schedule = Schedule()
         self._debts = Debts(self._clock)
+        self._sleeps_until = float("-inf")
         self._thread: threading.Thread | None = None
 
     def _run_thread(self) -> None:
@@ -122,8 +124,10 @@ class Watchdog:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         with self._wake:
             while (wait := self._next_due() - self._clock()) > 0:
+                self._sleeps_until = self._clock() + min(wait, LINGER)
                 woken = self._wake.wait(min(wait, LINGER))
-                if not woken and not self._schedule and not self._debts:
+                self._sleeps_until = float("-inf")
+                if wait == float("inf") and not woken and self._next_due() == wait:
                     self._thread = None
                     return False
         return True

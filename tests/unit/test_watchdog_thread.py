@@ -130,6 +130,30 @@ def _raising(error: Exception) -> Callable[[], Any]:
 class TestThread:
     """The thread itself; facts are awaited, nothing is slept for."""
 
+    def test_it_is_not_woken_for_every_short_lock(self, renewer: ScriptedRenewer) -> None:
+        """Asleep until the first lease was due, it need not know of those that come and go before."""
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        first = lease_on(renewer)
+        watchdog.watch(first)
+        watchdog.forget(first)
+        assert wait_until(lambda: watchdog._sleeps_until > 0, 10)
+        asleep_until = watchdog._sleeps_until
+        woken: list[int] = []
+
+        def spy(n: int = 1) -> None:
+            woken.append(n)
+
+        watchdog._wake.notify = spy  # type: ignore[method-assign]  # to see whether it is called
+
+        for number in range(5):
+            renewer.clock.advance(0.1)
+            lease = lease_on(renewer, name=f"n{number}")
+            watchdog.watch(lease)
+            watchdog.forget(lease)
+
+        assert woken == []
+        assert watchdog._sleeps_until == asleep_until
+
     def test_it_starts_with_the_first_lease_renews_and_ends_when_idle(
         self, renewer: ScriptedRenewer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -147,6 +171,7 @@ class TestThread:
         assert thread is not None
         assert thread.daemon
         watchdog.forget(lease)
+        renewer.clock.advance(30.0)
         assert wait_until(lambda: not thread.is_alive(), 10)
 
         again = lease_on(renewer, name="again")
