@@ -1,0 +1,234 @@
+"""docker-compose.yml without Docker: it is well-formed, and each command does what it is there for."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.compose import (
+    COMPOSE,
+    ROOT,
+    Service,
+    free_port,
+    needs,
+    run_check,
+    services,
+    started,
+    until,
+)
+
+SERVICES = services()
+EXAMPLE = ROOT / "examples" / "quickstart"
+
+
+def test_the_services_are_a_shop_and_its_servers() -> None:
+    assert set(SERVICES) == {"redis", "rabbitmq", "worker", "beat"}
+
+
+@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+def test_a_service_has_a_pinned_image_and_a_health_check(service: Service) -> None:
+    check = COMPOSE["services"][service.name]["healthcheck"]
+    durations = [check[name] for name in ("interval", "timeout", "start_period") if name in check]
+
+    assert re.fullmatch(r"[a-z]+:\d+\.\d+(-[a-z]+)?", service.image)
+    assert check["test"][0] in {"CMD", "CMD-SHELL"}
+    assert all(isinstance(word, str) for word in [*service.command, *check["test"]])
+    assert all(re.fullmatch(r"[1-9]\d*s", duration) for duration in durations)
+    assert len(durations) >= 2
+    assert check["retries"] >= 3
+
+
+def test_published_ports_are_bound_to_loopback_only() -> None:
+    """Nothing of the example is reachable from another host."""
+    ports = [port for data in COMPOSE["services"].values() for port in data.get("ports", [])]
+
+    assert ports
+    assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)] == []
+
+
+def test_services_start_after_those_they_need_are_healthy() -> None:
+    needed = {
+        name: {other: how["condition"] for other, how in data.get("depends_on", {}).items()}
+        for name, data in COMPOSE["services"].items()
+    }
+
+    servers = dict.fromkeys(("redis", "rabbitmq"), "service_healthy")
+    assert needed == {
+        "redis": {},
+        "rabbitmq": {},
+        "worker": servers,
+        "beat": {**servers, "worker": "service_healthy"},
+    }
+
+
+def test_what_is_mounted_and_called_is_there() -> None:
+    shop = COMPOSE["x-shop"]
+    (mount,) = shop["volumes"]
+    source, target, mode = mount.split(":")
+    (entrypoint,) = [ROOT / Path(path).relative_to(target) for path in shop["entrypoint"]]
+
+    assert (ROOT / source / "pyproject.toml").is_file()
+    assert mode == "ro"
+    assert ROOT / Path(shop["working_dir"]).relative_to(target) == EXAMPLE
+    assert os.access(entrypoint, os.X_OK)
+    assert entrypoint.read_text().startswith("#!/bin/sh\n")
+    named = {path.split(":")[0] for data in COMPOSE["services"].values() for path in data.get("volumes", [])}
+    assert named - {"."} == set(COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+def test_the_programs_of_a_service_exist(service: Service) -> None:
+    needs(*service.programs)
+
+
+def test_the_entrypoint_installs_the_checkout_and_becomes_the_command(tmp_path: Path) -> None:
+    """Carried out with a ``python`` that only writes down how it was called."""
+    fake = tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(tmp_path))}/called\n')
+    fake.chmod(0o755)
+
+    done = run_check(
+        [str(EXAMPLE / "install-and-run"), "sh", "-c", "echo the command: $0", "done"],
+        {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+
+    assert done.stdout == "the command: done\n", done.stderr
+    assert (tmp_path / "called").read_text().split()[:3] == ["-m", "pip", "install"]
+    assert (tmp_path / "called").read_text().split()[-1] == "/src"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compose")
+
+
+@pytest.fixture(scope="module")
+def redis_port(folder: Path) -> Iterator[int]:
+    """The service ``redis``, on a free port, once its own health check passes."""
+    service, port = SERVICES["redis"], free_port()
+    needs(*service.programs)
+    command = [*service.command, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    check = [service.check[0], "-p", str(port), *service.check[1:]]
+    assert run_check(check, {}).returncode != 0
+    with started(command, {}, folder) as server:
+        until(lambda: run_check(check, {}).returncode == 0, 20, server, "redis is healthy")
+        yield port
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_port(folder: Path) -> Iterator[int]:
+    """The service ``rabbitmq``: a node that meets no other, with an epmd of its own."""
+    service, port, epmd_port = SERVICES["rabbitmq"], free_port(), free_port()
+    needs(*service.programs, "epmd", "erl")
+    home = folder / "rabbitmq"
+    home.mkdir()
+    (home / "plugins").write_text("[].\n")
+    environment = {
+        **service.environment,
+        "HOME": str(home),  # where the cookie is made
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(epmd_port),
+        "RABBITMQ_NODENAME": f"redislock-{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_MNESIA_BASE": str(home / "data"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_PID_FILE": str(home / "pid"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "RABBITMQ_CONFIG_FILE": str(home / "none"),
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
+    }
+    # In the foreground, so that it is ours to end: the node would start one that outlives it.
+    epmd = ["epmd", "-address", "127.0.0.1", "-port", str(epmd_port)]
+    with started(epmd, environment, folder), started(service.command, environment, folder) as server:
+        check = service.check
+        until(lambda: run_check(check, environment).returncode == 0, 60, server, "rabbitmq is healthy")
+        yield port
+
+
+def test_redis_keeps_locks_rather_than_memory(redis_port: int) -> None:
+    policy = ask_redis(redis_port, "config", "get", "maxmemory-policy")
+    is_durable = ask_redis(redis_port, "config", "get", "appendonly")
+
+    assert policy.split() == ["maxmemory-policy", "noeviction"]
+    assert is_durable.split() == ["appendonly", "yes"]
+
+
+def test_the_shop_works_with_redis_as_its_broker(redis_port: int, folder: Path) -> None:
+    """Worker, its health check and press.py, as the example's README starts them without Docker."""
+    url = f"redis://127.0.0.1:{redis_port}"
+
+    shop_works({"BROKER_URL": f"{url}/2", "RESULT_URL": f"{url}/3"}, folder)
+
+
+@pytest.mark.slow
+def test_the_shop_works_as_composed(rabbitmq_port: int, redis_port: int, folder: Path) -> None:
+    """RabbitMQ carries the messages, Redis keeps results and locks; beat ticks twice, one of two runs."""
+    environment = composed_environment(rabbitmq_port, redis_port)
+    worker, beat = SERVICES["worker"], SERVICES["beat"]
+    here = [(name, str(folder / Path(name).name)) for name in ("/tmp/beat.pid", "/tmp/beat-schedule")]  # noqa: S108
+
+    was_healthy_before = run_check(worker.check, environment).returncode == 0
+    shop_works(environment, folder)
+    with (
+        started(worker.command, environment, folder) as running,
+        started(moved(beat.command, here), environment, folder) as ticking,
+    ):
+        until(lambda: running.log.count("shop.report") > 0, 40, running, "the report ran")
+        until(lambda: "skipped shop.report" in ticking.log, 40, ticking, "a second beat's tick is skipped")
+        is_healthy = run_check(moved(beat.check, here), environment).returncode == 0
+    is_healthy_after = run_check(moved(beat.check, here), environment).returncode == 0
+
+    assert not was_healthy_before
+    assert is_healthy
+    assert not is_healthy_after
+
+
+def shop_works(environment: dict[str, str], folder: Path) -> None:
+    """Start the worker, carry out its health check, and press the buttons."""
+    worker = SERVICES["worker"]
+    with started(worker.command, environment, folder) as running:
+        until(lambda: " ready." in running.log, 40, running, "the worker is ready")
+        check = run_check(worker.check, environment)
+        pressed = run_check(["python", "press.py"], environment)
+
+    assert check.returncode == 0, check.stdout + check.stderr
+    assert "shop@worker: OK" in check.stdout
+    assert pressed.returncode == 0, pressed.stderr
+    assert len(re.findall("published$", pressed.stdout, re.MULTILINE)) == 1
+    assert len(re.findall("duplicate$", pressed.stdout, re.MULTILINE)) == 4
+    assert "every result says: ['account 42 is in sync']" in pressed.stdout
+    assert "its lock after get(): free" in pressed.stdout
+    assert "overlaps: 0" in pressed.stdout
+    assert re.search(r"accepted: [01] ", pressed.stdout)
+
+
+def composed_environment(rabbitmq_port: int, redis_port: int) -> dict[str, str]:
+    """Return what compose gives the shop, with the servers' names and ports here."""
+    servers = {"rabbitmq:5672": rabbitmq_port, "redis:6379": redis_port}
+    environment: dict[str, Any] = dict(SERVICES["worker"].environment)
+    for name, value in environment.items():
+        for there, port in servers.items():
+            environment[name] = environment[name].replace(f"@{there}", f"@127.0.0.1:{port}")
+            environment[name] = environment[name].replace(f"//{there}", f"//127.0.0.1:{port}")
+        assert "rabbitmq:" not in environment[name], value
+    return environment
+
+
+def moved(command: Sequence[str], paths: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a command with some paths replaced."""
+    words = list(command)
+    for there, here in paths:
+        words = [word.replace(there, here) for word in words]
+    return words
+
+
+def ask_redis(port: int, *command: str) -> str:
+    """Return what redis-cli prints."""
+    return run_check(["redis-cli", "-p", str(port), *command], {}).stdout
