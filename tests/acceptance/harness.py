@@ -1,0 +1,212 @@
+"""A shop with real workers: opening it, looking into it, and ending everything that was started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+
+from celery_redislock.handle import Holder
+from tests.acceptance.journal import Body, overlaps_of
+from tests.acceptance.shop import open_shop
+
+__all__ = ["POOLS", "Shop", "Worker", "wait_until"]
+
+POOLS = ("prefork", "threads", "solo")
+#: Seconds a worker may take until it is ready, and until it has ended.
+STARTING, ENDING = 30.0, 10.0
+
+T = TypeVar("T")
+
+
+def wait_until(fact: Callable[[], T], timeout: float, what: str) -> T:
+    """Return the first true answer of ``fact()``; fail, saying what was awaited, after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (answer := fact()):
+        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        time.sleep(0.01)
+    return answer
+
+
+class Worker:
+    """One ``celery worker`` process in a session of its own."""
+
+    def __init__(
+        self, plan: Mapping[str, Any], pool: str, concurrency: int, arguments: tuple[str, ...]
+    ) -> None:
+        """Start it; :meth:`wait_ready` tells when it works."""
+        handle, path = tempfile.mkstemp(prefix="worker-", suffix=".log")
+        self.log_path = Path(path)
+        command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.shop", "worker", "-P", pool]
+        command += ["-c", str(concurrency), "-n", f"{self.log_path.stem}@localhost", "-l", "INFO"]
+        command += ["--without-gossip", "--without-mingle", "--without-heartbeat", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=handle,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Containers run tests as root, which Celery refuses where pickle is accepted.
+            env={**os.environ, "SHOP_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
+        )
+        os.close(handle)
+
+    @property
+    def log(self) -> str:
+        """Everything it has written so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def wait_ready(self) -> None:
+        """Return when it takes messages."""
+        wait_until(lambda: " ready." in self.log or self._has_ended(), STARTING, "the worker is ready")
+        assert self.process.poll() is None, f"the worker ended at once:\n{self.log}"
+
+    def signal(self, number: int) -> None:
+        """Send its main process a signal."""
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        """End it and its children: as an operator would, and by force if that takes too long. Idempotent."""
+        if self.process.poll() is None:
+            for number, patience in (
+                (signal.SIGCONT, 0.0),
+                (signal.SIGTERM, ENDING),
+                (signal.SIGKILL, ENDING),
+            ):
+                self.signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(patience)
+                    break
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        # Children of a prefork pool are in its process group; on Linux they have died with it already.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(ENDING)
+        self.log_path.unlink(missing_ok=True)
+
+    def _has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+class Shop:
+    """One app with a queue, key names and journal of its own, and the workers that serve it."""
+
+    def __init__(
+        self,
+        broker: str,
+        journal: str,
+        prefix: str,
+        *,
+        backend: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open it; starts no worker.
+
+        Args:
+            broker: in Celery's form; the result backend too, unless ``backend`` says otherwise.
+            journal: where bodies write down facts, in redis-py's form.
+            prefix: begins every key name.
+            backend: result backend.
+            conf: settings over those of every shop.
+        """
+        self.plan = {
+            "broker": broker,
+            "backend": backend or broker,
+            "journal": journal,
+            "prefix": prefix,
+            "conf": dict(conf or {}),
+        }
+        self.app = open_shop(json.loads(json.dumps(self.plan)))
+        self.redis = redis.Redis.from_url(journal)
+        self.workers: list[Worker] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the task ``shop.<name>``."""
+        return self.app.tasks[f"shop.{name}"]
+
+    def start_worker(self, pool: str, *arguments: str, concurrency: int = 2) -> Worker:
+        """Start a worker and return it when it is ready."""
+        return self.start_workers(1, pool, *arguments, concurrency=concurrency)[0]
+
+    def start_workers(self, number: int, pool: str, *arguments: str, concurrency: int = 1) -> list[Worker]:
+        """Start several at once."""
+        started = [Worker(self.plan, pool, concurrency, arguments) for _ in range(number)]
+        self.workers += started
+        for worker in started:
+            worker.wait_ready()
+        return started
+
+    def close(self) -> None:
+        """End the workers, and remove what the shop left on the server."""
+        for worker in self.workers:
+            worker.end()
+        names = list(self.redis.scan_iter(f"{self.plan['prefix']}*", count=1000))
+        for first in range(0, len(names), 500):
+            self.redis.delete(*names[first : first + 500])
+        self.redis.close()
+        self.app.journal.close()
+        self.app.close()
+
+    @property
+    def log(self) -> str:
+        """What all its workers have written."""
+        return "".join(worker.log for worker in self.workers)
+
+    def lines(self, text: str) -> list[str]:
+        """Return the workers' log lines with this text."""
+        return [line for line in self.log.splitlines() if text in line]
+
+    def bodies(self, key: str) -> list[Body]:
+        """Return the bodies that ran for this key so far."""
+        return [body for body in self.app.journal.bodies() if body.key == key]
+
+    def overlaps(self, key: str) -> list[tuple[Body, Body]]:
+        """Return the pairs of bodies of this key that were on at the same time."""
+        return overlaps_of(self.bodies(key))
+
+    def notes(self, subject: str) -> list[Any]:
+        """Return what bodies noted about a subject."""
+        return list(self.app.journal.notes(subject))
+
+    def wait_started(self, key: str, number: int = 1, timeout: float = 10.0) -> Body:
+        """Return the ``number``-th body of this key once it has begun."""
+        wait_until(
+            lambda: len(self.bodies(key)) >= number,
+            timeout,
+            f"body {number} of {key!r} began: {self.bodies(key)}",
+        )
+        return self.bodies(key)[number - 1]
+
+    def wait_ended(self, key: str, number: int = 1, timeout: float = 15.0) -> list[Body]:
+        """Return the bodies of this key once ``number`` of them have ended."""
+
+        def ended() -> bool:
+            return sum(body.ended_by is not None for body in self.bodies(key)) >= number
+
+        wait_until(ended, timeout, f"{number} bodies of {key!r} ended: {self.bodies(key)}")
+        return self.bodies(key)
+
+    def holder(self, key: str, task: str = "sell") -> Holder | None:
+        """Return who holds the lock of a task's key."""
+        holder: Holder | None = self.app.tasks[f"shop.{task}"].lock_for(key).holder()
+        return holder
+
+    def wait_free(self, key: str, timeout: float, task: str = "sell") -> float:
+        """Return when the key was seen free."""
+        wait_until(
+            lambda: self.holder(key, task) is None, timeout, f"{key!r} is free: {self.holder(key, task)}"
+        )
+        return time.monotonic()
+
+    def queued(self) -> int:
+        """Return how many messages are in the queue, received by nobody."""
+        return int(self.redis.llen(f"{self.plan['prefix']}:celery"))

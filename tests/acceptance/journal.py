@@ -1,0 +1,123 @@
+"""What bodies write down while they run, and what tests read: facts, on the broker's server by raw redis-py.
+
+Times are ``time.monotonic()``, which on one host is the same clock in every process.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+__all__ = ["Body", "Journal", "overlaps_of"]
+
+#: Seconds between two signs of life of a body.
+BEAT = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One execution of a body.
+
+    Attributes:
+        name: the task's.
+        key: the argument ``key``.
+        task_id: of the message.
+        pid: of the process.
+        token: of its lease; ``None`` for an inert one.
+        fence: of its lease.
+        retries: of the message.
+        start: when it began.
+        end: when it ended; for one that was killed its last sign of life.
+        ended_by: ``""``, the exception's name, or ``None`` where it has not ended.
+    """
+
+    name: str
+    key: str
+    task_id: str
+    pid: int
+    token: str | None
+    fence: int | None
+    retries: int
+    start: float
+    end: float
+    ended_by: str | None
+
+
+class Journal:
+    """One shop's journal."""
+
+    def __init__(self, url: str, name: str) -> None:
+        """Open the journal kept on the server at ``url`` under ``name``; connects when it is used."""
+        self._redis = redis.Redis.from_url(url)
+        self._name = name
+
+    @contextmanager
+    def body(self, task: Any, key: str) -> Iterator[str]:
+        """Note a body's start and end; yields its number, for :meth:`beat`."""
+        request = task.request
+        number = str(self._redis.incr(f"{self._name}:bodies"))
+        about = {
+            "name": task.name,
+            "key": key,
+            "task_id": request.id,
+            "pid": os.getpid(),
+            "token": task.lease.token if hasattr(task, "lease") else None,
+            "fence": task.lease.fence if hasattr(task, "lease") else None,
+            "retries": request.retries,
+            "start": time.monotonic(),
+        }
+        self._redis.hset(f"{self._name}:starts", number, json.dumps(about))
+        ended_by = ""
+        try:
+            yield number
+        except BaseException as error:
+            ended_by = type(error).__name__
+            raise
+        finally:
+            self._redis.hset(f"{self._name}:ends", number, json.dumps([time.monotonic(), ended_by]))
+
+    def beat(self, number: str) -> None:
+        """Give a sign of life."""
+        self._redis.hset(f"{self._name}:beats", number, time.monotonic())
+
+    def note(self, subject: str, value: object) -> None:
+        """Write down one more fact about a subject."""
+        self._redis.rpush(f"{self._name}:notes:{subject}", json.dumps(value))
+
+    def notes(self, subject: str) -> list[Any]:
+        """Return the facts about a subject."""
+        return [json.loads(text) for text in self._redis.lrange(f"{self._name}:notes:{subject}", 0, -1)]
+
+    def bodies(self) -> list[Body]:
+        """Return every body there was, in the order they began."""
+        starts = self._redis.hgetall(f"{self._name}:starts")
+        ends = self._redis.hgetall(f"{self._name}:ends")
+        beats = self._redis.hgetall(f"{self._name}:beats")
+        bodies = []
+        for number, text in starts.items():
+            about = json.loads(text)
+            if number in ends:
+                end, ended_by = json.loads(ends[number])
+            else:
+                end, ended_by = float(beats.get(number, about["start"])), None
+            bodies.append(Body(**about, end=end, ended_by=ended_by))
+        return sorted(bodies, key=lambda body: body.start)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._redis.close()
+
+
+def overlaps_of(bodies: list[Body]) -> list[tuple[Body, Body]]:
+    """Return the pairs of bodies that were on at the same time."""
+    return [
+        (one, other)
+        for place, one in enumerate(bodies)
+        for other in bodies[place + 1 :]
+        if one.start < other.end and other.start < one.end
+    ]
