@@ -128,6 +128,7 @@ class Shop:
         self.app = open_shop(json.loads(json.dumps(self.plan)))
         self.redis = redis.Redis.from_url(journal)
         self.workers: list[Worker] = []
+        self.pool = ""
 
     def __getattr__(self, name: str) -> Any:
         """Return the task ``shop.<name>``."""
@@ -139,6 +140,7 @@ class Shop:
 
     def start_workers(self, number: int, pool: str, *arguments: str, concurrency: int = 1) -> list[Worker]:
         """Start several at once."""
+        self.pool = pool
         started = [Worker(self.plan, pool, concurrency, arguments) for _ in range(number)]
         self.workers += started
         for worker in started:

@@ -31,6 +31,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_retrying_lost": {"retry_on_worker_lost": True},
     "sell_loudly": {"on_conflict": "raise"},
     "sell_later": {"on_conflict": "retry"},
+    "sell_stubbornly": {"autoretry_for": (ValueError,), "retry_kwargs": {"max_retries": 2, "countdown": 0}},
     "sell_in_time": {"time_limit": 2},
     "sell_softly": {"soft_time_limit": 1},
     "sell_at_most": {"lock_max_hold": 2.0, "lock_ttl": 1.0},
@@ -138,6 +139,21 @@ def _retry_quietly(task: Any, key: str, more: Any) -> str:
         task.retry(countdown=0, throw=False)
     time.sleep((more or {}).get("lingering", 0))
     return f"{key} done"
+
+
+def _retry_lingering(task: Any, key: str, more: Any) -> str:
+    """Ask for a retry, and take half a second to unwind."""
+    if task.request.retries:
+        return f"{key} done"
+    try:
+        raise task.retry(countdown=0)
+    finally:
+        time.sleep(0.5)
+
+
+def _retry_badly(task: Any, key: str, more: Any) -> None:
+    """Ask for a retry that cannot be published."""
+    raise task.retry(countdown=0, serializer="of nobody")
 
 
 def _exhaust(task: Any, key: str, more: Any) -> None:
