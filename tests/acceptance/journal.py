@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import billiard
 import redis
 
 __all__ = ["Body", "Journal", "overlaps_of"]
@@ -28,6 +29,7 @@ class Body:
         key: the argument ``key``.
         task_id: of the message.
         pid: of the process.
+        worker: of the worker's main process.
         token: of its lease; ``None`` for an inert one.
         fence: of its lease.
         retries: of the message.
@@ -40,6 +42,7 @@ class Body:
     key: str
     task_id: str
     pid: int
+    worker: int
     token: str | None
     fence: int | None
     retries: int
@@ -66,6 +69,7 @@ class Journal:
             "key": key,
             "task_id": request.id,
             "pid": os.getpid(),
+            "worker": os.getppid() if _is_pool_child() else os.getpid(),
             "token": task.lease.token if hasattr(task, "lease") else None,
             "fence": task.lease.fence if hasattr(task, "lease") else None,
             "retries": request.retries,
@@ -111,6 +115,10 @@ class Journal:
     def close(self) -> None:
         """Close its connections."""
         self._redis.close()
+
+
+def _is_pool_child() -> bool:
+    return type(billiard.current_process()).__name__ == "ForkProcess"
 
 
 def overlaps_of(bodies: list[Body]) -> list[tuple[Body, Body]]:

@@ -13,7 +13,7 @@ class Stumbling(SingletonTask):
     """Fails before its body begins."""
 
     name = "shop.stumble"
-    lock_key = ("key",)
+    lock_key = "sale:{key}"
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         message = "stumbled"
@@ -32,7 +32,7 @@ def declare_kinds(app: Celery) -> list[Any]:
         """Pass a value on; an ordinary task."""
         return value
 
-    @app.task(name="shop.share", base=SingletonTask, bind=True, shared=False, lock_key="counter:{key}")
+    @app.task(name="shop.share", base=SingletonTask, bind=True, shared=False, lock_key="sale:{key}")
     def share(self: Any, key: str) -> str:
         """Do other work on the resource of ``serve``."""
         with self.app.journal.body(self, key):

@@ -19,7 +19,10 @@ from celery.exceptions import Ignore, Reject
 from celery_redislock import LockLost, SingletonTask
 from tests.acceptance.journal import BEAT, Journal
 
-__all__ = ["DECLARED", "open_shop"]
+__all__ = ["DECLARED", "SALE", "open_shop"]
+
+#: The resource of nearly every task: one sale of a thing at a time.
+SALE = "sale:{key}"
 
 #: What the tests say about how a task is declared, by name.
 DECLARED: Mapping[str, Mapping[str, Any]] = {
@@ -28,7 +31,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_quietly": {"ignore_result": True},
     "sell_late_quietly": {"acks_late": True, "ignore_result": True},
     "sell_late_again": {"acks_late": True, "reject_on_worker_lost": True},
-    "sell_retrying_lost": {"retry_on_worker_lost": True},
+    "sell_retrying_lost": {"retry_on_worker_lost": True, "default_retry_delay": 0},
     "sell_loudly": {"on_conflict": "raise"},
     "sell_later": {"on_conflict": "retry"},
     "sell_stubbornly": {"autoretry_for": (ValueError,), "retry_kwargs": {"max_retries": 2, "countdown": 0}},
@@ -38,11 +41,11 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_or_stop": {"on_lock_lost": "terminate", "lock_ttl": 1.0},
     "sell_regardless": {"on_lock_error": "run"},
     "sell_everything": {"lock_key": None},
-    "serve": {"lock": "while_executing", "lock_key": "counter:{key}"},
-    "serve_too": {"lock": "while_executing", "lock_key": "counter:{key}"},
-    "serve_once": {"lock": "while_executing", "lock_key": "counter:{key}", "max_retries": 1},
-    "serve_or_skip": {"lock": "while_executing", "lock_key": "counter:{key}", "on_conflict": "skip"},
-    "serve_or_fail": {"lock": "while_executing", "lock_key": "counter:{key}", "on_conflict": "raise"},
+    "serve": {"lock": "while_executing"},
+    "serve_too": {"lock": "while_executing"},
+    "serve_once": {"lock": "while_executing", "max_retries": 1},
+    "serve_or_skip": {"lock": "while_executing", "on_conflict": "skip"},
+    "serve_or_fail": {"lock": "while_executing", "on_conflict": "raise"},
     "queue": {"lock": "until_executing"},
     "offer": {"lock": "until_expired", "lock_period": 2.0},
     "open_daily": {"lock_period": 2.0},
@@ -76,7 +79,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     app.conf.update(plan["conf"])
     app.journal = Journal(plan["journal"], plan["prefix"])
     for name, options in DECLARED.items():
-        keyed = {"lock_key": ("key",), **options}
+        keyed = {"lock_key": SALE, **options}
         app.task(name=f"shop.{name}", base=SingletonTask, bind=True, shared=False, **keyed)(_new_body())
     for task in _kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
@@ -88,17 +91,18 @@ def _new_body() -> Callable[..., Any]:
 
     def work(self: Any, key: str, seconds: float = 0.0, then: str | None = None, more: Any = None) -> Any:
         with self.app.journal.body(self, key) as number:
-            _stay(self, number, seconds)
+            self.request.body = number
+            _stay(self, seconds)
             return ENDINGS[then](self, key, more) if then else f"{key} done"
 
     return work
 
 
-def _stay(task: Any, number: str, seconds: float) -> None:
+def _stay(task: Any, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(BEAT, left))
-        task.app.journal.beat(number)
+        task.app.journal.beat(task.request.body)
 
 
 def _fail(task: Any, key: str, more: Any) -> None:
@@ -177,9 +181,9 @@ def _hold_interpreter(task: Any, key: str, more: Any) -> str:
 def _swallow(task: Any, key: str, more: Any) -> str:
     """Refuse to end on SIGTERM for ``more`` seconds."""
     until = time.monotonic() + more
-    while time.monotonic() < until:
+    while (left := until - time.monotonic()) > 0:
         try:
-            time.sleep(BEAT)
+            _stay(task, left)
         except SystemExit:
             task.app.journal.note(f"swallowed {key}", time.monotonic())
     return f"{key} done"

@@ -89,5 +89,5 @@ def test_an_error_in_before_start_frees_the_lock(any_shop: Shop, key: str) -> No
     with pytest.raises(ValueError, match="stumbled"):
         result.get(timeout=10)
 
-    assert any_shop.holder(key, "stumble") is None
+    assert any_shop.holder(key) is None
     assert any_shop.bodies(key) == []

@@ -52,7 +52,7 @@ def test_an_automatic_retry_keeps_the_lock_and_its_budget(any_shop: Shop, key: s
 
     assert [body.retries for body in any_shop.bodies(key)] == [0, 1, 2]
     assert any_shop.overlaps(key) == []
-    assert any_shop.holder(key, "sell_stubbornly") is None
+    assert any_shop.holder(key) is None
 
 
 def test_waiting_for_a_lock_spends_no_retry(any_shop: Shop, key: str) -> None:

@@ -1,0 +1,157 @@
+"""Law 8: a second copy of a message is no duplicate, and makes no second run."""
+
+import json
+import signal
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.acceptance.harness import Shop, wait_until
+
+
+def captured(shop: Shop, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    """Publish a call where no worker looks, and return its message as it lies in the broker."""
+    task.apply_async(args, queue="aside", **options)
+    text = shop.redis.lpop(f"{shop.plan['prefix']}:aside")
+    message: dict[str, Any] = json.loads(text)
+    return message
+
+
+def deliver(shop: Shop, message: dict[str, Any], *, again: bool = False) -> None:
+    """Put one more copy of a message into the queue, as kombu's Redis transport restores one."""
+    properties = {
+        **message["properties"],
+        "delivery_tag": str(uuid.uuid4()),
+        "delivery_info": {
+            "exchange": "",
+            "routing_key": "celery",
+            **({"redelivered": True} if again else {}),
+        },
+    }
+    headers = {**message["headers"], **({"redelivered": True} if again else {})}
+    copy = {**message, "headers": headers, "properties": properties}
+    shop.redis.lpush(f"{shop.plan['prefix']}:celery", json.dumps(copy))
+
+
+@pytest.mark.parametrize("task", ["sell", "sell_late", "sell_late_quietly"])
+@pytest.mark.parametrize("flagged", [True, False])
+def test_a_second_copy_waits_and_then_does_nothing(
+    any_shop: Shop, key: str, task: str, flagged: bool
+) -> None:
+    """Law 8: told by the result, or by a done mark where results are ignored."""
+    shop = any_shop
+    message = captured(shop, getattr(shop, task), key, 0.8)
+    task_id = message["headers"]["id"]
+    deliver(shop, message)
+    shop.wait_started(key)
+    deliver(shop, message, again=flagged)
+    wait_until(
+        lambda: [line for line in shop.lines("was delivered again after") if task_id in line],
+        10.0,
+        "the copy finds the outcome recorded",
+    )
+
+    assert [body.ended_by for body in shop.bodies(key)] == [""]
+    assert [line for line in shop.lines("this copy waits") if task_id in line]
+    assert shop.holder(key) is None
+
+
+@pytest.mark.parametrize("task", ["sell_late", "sell_late_quietly"])
+def test_a_copy_that_comes_after_the_end_does_nothing(prefork_shop: Shop, key: str, task: str) -> None:
+    """Law 8: the visibility timeout may pass long after."""
+    shop = prefork_shop
+    message = captured(shop, getattr(shop, task), key)
+    deliver(shop, message)
+    shop.wait_ended(key)
+    shop.wait_free(key, 2.0)
+    if task == "sell_late":
+        shop.app.AsyncResult(message["headers"]["id"]).get(timeout=5)
+    deliver(shop, message, again=True)
+    wait_until(
+        lambda: any(message["headers"]["id"] in line for line in shop.lines("was delivered again after")),
+        10.0,
+        "the copy finds the outcome recorded",
+    )
+
+    assert len(shop.bodies(key)) == 1
+
+
+def test_a_copy_of_a_call_with_links_does_nothing(prefork_shop: Shop, key: str) -> None:
+    """Law 8: where links follow, the done mark is written when they are published."""
+    shop = prefork_shop
+    link = shop.sell.si(f"{key}-link")
+    message = captured(shop, shop.sell_late_quietly, key, link=link)
+    deliver(shop, message)
+    shop.wait_ended(f"{key}-link")
+    deliver(shop, message, again=True)
+    wait_until(
+        lambda: any(message["headers"]["id"] in line for line in shop.lines("was delivered again after")),
+        10.0,
+        "the copy finds the outcome recorded",
+    )
+
+    assert len(shop.bodies(key)) == 1
+    assert len(shop.bodies(f"{key}-link")) == 1
+
+
+def test_a_copy_does_not_skip_the_result_of_the_first(prefork_shop: Shop, key: str) -> None:
+    """Law 8: a waiting copy writes no state for an id that is running."""
+    shop = prefork_shop
+    message = captured(shop, shop.sell_late, key, 1.5)
+    result = shop.app.AsyncResult(message["headers"]["id"])
+    deliver(shop, message)
+    shop.wait_started(key)
+    deliver(shop, message, again=True)
+    states = set()
+    wait_until(lambda: states.add(result.state) or result.ready(), 10.0, "the result")
+
+    assert states <= {"PENDING", "STARTED", "SUCCESS"}
+    assert result.get() == f"{key} done"
+
+
+def test_publishing_a_task_id_again_is_a_new_job(prefork_shop: Shop, key: str) -> None:
+    """A message's identity is its claim, not its task id."""
+    first = prefork_shop.sell.delay(key)
+    first.get(timeout=10)
+    prefork_shop.sell.apply_async((key,), task_id=first.id)
+    bodies = prefork_shop.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == [first.id] * 2
+
+
+SWEEPING = {
+    # Sweep every second; kombu's own default, ten times ten seconds, would take minutes.
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+}
+
+
+@pytest.mark.slow
+def test_the_copy_takes_over_when_the_first_run_dies(new_shop: Callable[..., Shop], key: str) -> None:
+    """Law 8: the message of a run that was killed with its worker is delivered again, and runs once more."""
+    options = {"visibility_timeout": 3, **SWEEPING}
+    shop = new_shop(conf={"broker_transport_options": options, "redislock_ttl": 1.0})
+    shop.start_workers(2, "prefork")
+    result = shop.sell_late.delay(key, 4.0)
+    body = shop.wait_started(key)
+    wait_until(lambda: shop.lines("this copy waits"), 15.0, "a copy waits")
+    next(worker for worker in shop.workers if worker.process.pid == body.worker).signal(signal.SIGKILL)
+
+    assert result.get(timeout=30) == f"{key} done"
+    assert [one.ended_by for one in shop.bodies(key)] == [None, ""]
+    assert shop.overlaps(key) == []
+
+
+@pytest.mark.slow
+def test_a_body_longer_than_the_visibility_timeout_runs_once(new_shop: Callable[..., Shop], key: str) -> None:
+    """Law 8: the broker gives the message to a second worker while the first is at work on it."""
+    shop = new_shop(conf={"broker_transport_options": {"visibility_timeout": 2, **SWEEPING}})
+    shop.start_workers(2, "prefork")
+    result = shop.sell_late.delay(key, 7.0)
+
+    assert result.get(timeout=30) == f"{key} done"
+    wait_until(lambda: shop.lines("was delivered again after"), 20.0, "the copy has ended")
+    assert shop.lines("this copy waits")
+    assert len(shop.bodies(key)) == 1
