@@ -8,7 +8,7 @@ from celery_redislock.locks.lease import Lease
 
 __all__ = ["Schedule", "Watch"]
 
-#: Stale entries beyond this many, and beyond twice the live ones, are swept out.
+#: The schedule is swept when it has grown to this many, or to twice what the last sweep left.
 SLACK = 100
 
 
@@ -42,6 +42,7 @@ class Schedule:
         self._numbers = itertools.count()
         self._watched: dict[str, Watch] = {}
         self._heap: list[Watch] = []
+        self._sweep_at = SLACK
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -54,6 +55,8 @@ class Schedule:
         # A third of the ttl; sooner where the grant took long and little of its term is left.
         due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
         watch = Watch(_capped(due, now, max_hold), next(self._numbers), lease, now, max_hold)
+        if len(self._heap) >= self._sweep_at:
+            self._sweep()
         self._watched[lease.token] = watch
         heapq.heappush(self._heap, watch)
         return watch
@@ -61,10 +64,6 @@ class Schedule:
     def remove(self, lease: Lease) -> None:
         """Watch a lease no more; harmless if it is not watched."""
         self._watched.pop(lease.token, None)
-        if len(self._heap) > SLACK + 2 * len(self._watched):
-            # Released long before they were due, as most are: without this they would pile up.
-            self._heap = [watch for watch in self._heap if self._is_current(watch)]
-            heapq.heapify(self._heap)
 
     def next_due(self) -> float:
         """When to look again; infinity if nothing is watched.
@@ -92,6 +91,20 @@ class Schedule:
             return
         watch.due = _capped(due, watch.since, watch.max_hold)
         heapq.heappush(self._heap, watch)
+
+    def _sweep(self) -> None:
+        """Drop what is over: most leases end long before they are due, and would pile up until then."""
+        live = []
+        for watch in self._heap:
+            if not self._is_current(watch):
+                continue
+            if watch.lease.held:
+                live.append(watch)
+            else:
+                del self._watched[watch.lease.token]
+        heapq.heapify(live)
+        self._heap = live
+        self._sweep_at = max(SLACK, 2 * len(live))
 
     def _is_current(self, watch: Watch) -> bool:
         return self._watched.get(watch.lease.token) is watch
