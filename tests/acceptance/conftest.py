@@ -1,5 +1,6 @@
 """Shops: one per pool for the whole session, shared by tests that keep to keys of their own; one per test
-where workers are killed, servers go away or settings differ."""
+where workers are killed, servers go away or settings differ.
+"""
 
 import secrets
 from collections.abc import Callable, Iterator

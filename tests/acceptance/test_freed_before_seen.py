@@ -1,11 +1,7 @@
 """Law 5: who has seen a task's result, or is the next link of its chain, finds the lock free."""
 
-import os
-from collections.abc import Callable
-
 import pytest
 from celery import chain
-from celery.exceptions import Ignore, Reject
 
 from tests.acceptance.harness import Shop, wait_until
 
