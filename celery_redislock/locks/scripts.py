@@ -122,6 +122,22 @@ class Scripts:
                 lost = second
         raise LockUnavailable(self._connections.server, operation, str(lost)) from lost.__cause__
 
+    def info(self, section: str) -> bytes:
+        """Return a section of the server's INFO; one attempt.
+
+        Raises:
+            LockUnavailable: no answer in time, or the server refused.
+        """
+        connection = self._connections.take()
+        try:
+            connection.send_command("INFO", section)
+            text: bytes = connection.read_response()
+        except (redis.RedisError, OSError) as error:
+            connection.disconnect()
+            raise LockUnavailable(self._connections.server, "tell about itself", _words(error)) from error
+        self._connections.give_back(connection)
+        return text
+
     def _attempt(self, request: "_Request", connection: Any, *, repeated: bool) -> Call:
         sent_at = self._clock()
         try:

@@ -56,8 +56,8 @@ class TestEachModule:
         names = {
             target.id
             for node in tree.body
-            if isinstance(node, ast.Assign)
-            for target in node.targets
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
             if isinstance(target, ast.Name)
         }
 
