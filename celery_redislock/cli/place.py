@@ -1,0 +1,140 @@
+"""Where a command looks: the lock server of a Celery app, or of a URL."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from celery_redislock.cli import Server
+from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
+from celery_redislock.locks.store import Hold, LockStore
+
+__all__ = ["Place", "Trouble", "place_of", "reported"]
+
+#: More names than this are not looked through.
+ALL = 100_000
+
+_NO_APP = (
+    "no Celery app was given, so Celery offers its default one, which has none of your tasks and no Redis; "
+    "say which: celery -A proj redislock …, or name a server: celery-redislock --url redis://host:port/db …"
+)
+
+
+class Trouble(click.ClickException):
+    """What keeps a command from answering; one line, exit status 2."""
+
+    exit_code = 2
+
+
+class Place:
+    """One lock server, and the app whose tasks lock there.
+
+    Attributes:
+        store: of the locks.
+        app: Celery's; ``None`` where only a URL was given.
+        command: what to type before ``list``, ``show`` or ``release`` to look here again.
+    """
+
+    def __init__(self, store: LockStore, *, app: Any = None, command: str) -> None:
+        """Look here; connects to nothing yet."""
+        self.store = store
+        self.app = app
+        self.command = command
+
+    def tasks(self) -> dict[str, Any]:
+        """Return the app's tasks by name, those of included and discovered modules among them.
+
+        Raises:
+            Trouble: one of these modules cannot be imported.
+        """
+        if self.app is None:
+            return {}
+        try:
+            self.app.loader.import_default_modules()
+            self.app.finalize(auto=True)
+        except Exception as error:
+            message = f"the app's task modules cannot be imported: {type(error).__name__}: {error}"
+            raise Trouble(_masked(message)) from error
+        return dict(self.app.tasks)
+
+    def holds(self, *, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Hold]:
+        """Look at every lock whose name is wanted, soonest to expire first; one request each."""
+        for name in self.store.names(limit=ALL):
+            hold = self.store.inspect(name) if wanted(name) else None
+            if hold is not None:
+                yield hold
+
+    def nearest(self, word: str, among: Sequence[str] = ()) -> list[str]:
+        """Return what the word may have been meant for, among these and the held keys."""
+        return get_close_matches(word, [*among, *self.store.names()], n=3, cutoff=0.6)
+
+    def release_command(self, key: str) -> str:
+        """Return the command that releases this lock, as one would type it in a shell."""
+        return f"{self.command} release --reason TEXT -- {shlex.quote(key)}"
+
+
+def place_of(ctx: click.Context) -> Place:
+    """Return where the command looks.
+
+    Raises:
+        Trouble: neither an app nor a URL names a Redis server.
+    """
+    if isinstance(ctx.obj, Server):
+        return _place_of_url(ctx.obj)
+    from celery_redislock.connection import store_of  # noqa: PLC0415  imports redis
+    from celery_redislock.options import read_settings  # noqa: PLC0415  only here
+
+    app = ctx.obj.app
+    named = ctx.find_root().params.get("app")
+    try:
+        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+        store = store_of(app, settings)
+    except LockOptionError as error:
+        raise Trouble(_masked(str(error)) if named else _NO_APP) from None
+    if not named:
+        click.echo(f"no app given (-A): looking at {store.server} for {settings.prefix!r}", err=True)
+    app_name = named if isinstance(named, str) else "proj"
+    return Place(store, app=app, command=f"celery -A {shlex.quote(app_name)} redislock")
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn this package's errors into one line and exit status 2, passwords masked.
+
+    Raises:
+        Trouble: in place of them.
+    """
+    try:
+        yield
+    except LockUnavailable as error:
+        message = f"the lock server {error.server} does not answer as it should: {error.reason}"
+        raise Trouble(_masked(" ".join(message.split()))) from error
+    except RedisLockError as error:
+        raise Trouble(_masked(" ".join(str(error).split()))) from error
+
+
+def _place_of_url(server: Server) -> Place:
+    from celery_redislock.locks import connect  # noqa: PLC0415  imports redis
+
+    if server.url is None:
+        raise Trouble("no lock server: give --url redis://host:port/db, or set REDIS_URL")
+    # Celery's way to write a unix socket.
+    url = re.sub(r"^redis\+socket://", "unix://", server.url).replace("virtual_host=", "db=")
+    command = "celery-redislock"
+    if not server.is_from_environment:
+        command += f" --url {shlex.quote(_masked(server.url))}"
+    if server.prefix != "redislock":
+        command += f" --prefix {shlex.quote(server.prefix)}"
+    with reported():
+        return Place(connect(url, prefix=server.prefix), command=command)
+
+
+def _masked(text: str) -> str:
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+
+    return mask_password(text) if "://" in text else text

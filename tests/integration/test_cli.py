@@ -1,0 +1,361 @@
+"""``celery -A proj redislock`` and ``celery-redislock``, as processes, on real locks."""
+
+import json
+import os
+import pty
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redislock.guard import QUEUED, RUNNING, Work
+from celery_redislock.locks import RedisStore, connect
+from celery_redislock.locks.store import new_token
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What the entry points do, for a checkout that is not installed.
+_CELERY = (
+    "from celery.bin.celery import celery; from celery_redislock.cli import redislock; "
+    "celery.add_command(redislock, 'redislock'); celery(auto_envvar_prefix='CELERY')"
+)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands against one server, under one prefix."""
+
+    url: str
+    celery_url: str
+    prefix: str
+    store: RedisStore
+
+    def celery(self, *words: str, app: bool = True) -> subprocess.CompletedProcess[str]:
+        chosen = ["-A", "tests.integration.cli_app"] if app else []
+        return self._run([sys.executable, "-c", _CELERY, *chosen, "redislock", *words])
+
+    def standalone(self, *words: str) -> subprocess.CompletedProcess[str]:
+        where = ["--url", self.url, "--prefix", f"{self.prefix}redislock"]
+        return self._run([sys.executable, "-m", "celery_redislock.cli", *where, *words])
+
+    def hold(self, key: str, *, task: str = "shop.nightly", state: str = QUEUED, ttl: float = 60.0) -> str:
+        """Take a lock as a publisher or a run does; return the owner."""
+        work = Work(key, task, f"owner-of-{key}", "digest")
+        self.store.acquire(key, new_token(work.task_id), ttl, about=work.about(state))
+        return work.task_id
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if k != "REDIS_URL" and not k.startswith("CELERY_")}
+        return {**kept, "CLI_APP_URL": self.celery_url, "CLI_APP_PREFIX": self.prefix}
+
+
+@pytest.fixture
+def shell(redis_url: str, celery_url: str, prefix: str) -> Iterator[Shell]:
+    store = connect(redis_url, prefix=f"{prefix}-redislock")
+    yield Shell(redis_url, celery_url, f"{prefix}-", store)
+    for name in store.names():
+        store.force_release(name)
+    store.close()
+
+
+def _key_of(shell: Shell, *words: str) -> str:
+    return str(json.loads(shell.celery("show", *words, "--json").stdout)["key"])
+
+
+class TestList:
+    def test_nothing_held_is_said_and_is_exit_status_1(self, shell: Shell) -> None:
+        done = shell.celery("list")
+
+        assert done.returncode == 1
+        assert done.stdout.startswith("no lock is held on ")
+
+    def test_locks_are_listed_soonest_to_expire_first(self, shell: Shell) -> None:
+        shell.hold("late", ttl=300.0)
+        shell.hold("early", state=RUNNING, ttl=100.0)
+
+        done = shell.celery("list")
+
+        assert (done.returncode, done.stderr) == (0, "")
+        head, first, second = done.stdout.splitlines()
+        assert head.split() == ["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]
+        assert first.split()[:4] == ["early", "running", "shop.nightly", "owner-of-early"]
+        assert second.split()[:4] == ["late", "queued", "shop.nightly", "owner-of-late"]
+
+    def test_json_is_one_document_with_the_documented_names(self, shell: Shell) -> None:
+        owner = shell.hold("night", state=RUNNING)
+
+        done = shell.standalone("list", "--json")
+
+        document = json.loads(done.stdout)
+        assert list(document) == ["server", "locks", "more"]
+        (lock,) = document["locks"]
+        assert lock["owner"] == owner
+        assert (lock["key"], lock["state"], lock["pid"]) == ("night", "running", os.getpid())
+        assert lock["host"] == socket.gethostname()
+        assert 0 < lock["remaining"] <= 60
+        assert lock["token"].startswith(f"{owner}/")
+
+    def test_a_pattern_a_task_and_a_limit_narrow_it(self, shell: Shell) -> None:
+        for key, task in (("account:1", "a"), ("account:2", "b"), ("night", "a")):
+            shell.hold(key, task=task)
+
+        def keys(*words: str) -> set[str]:
+            return {
+                lock["key"] for lock in json.loads(shell.standalone("list", "--json", *words).stdout)["locks"]
+            }
+
+        assert keys("account:*") == {"account:1", "account:2"}
+        assert keys("--task", "a") == {"account:1", "night"}
+        assert keys("account:*", "--task", "b") == {"account:2"}
+        limited = json.loads(shell.standalone("list", "--json", "--limit", "2").stdout)
+        assert (len(limited["locks"]), limited["more"]) == (2, True)
+
+
+class TestShow:
+    def test_a_tasks_lock_is_found_by_its_arguments_however_they_are_given(self, shell: Shell) -> None:
+        """They are bound as delay() binds them, defaults filled in."""
+        key = _key_of(shell, "shop.sync_account", "42")
+        shell.hold(key, task="shop.sync_account")
+
+        for words in (["42", "false"], ["account_id=42"], ["deep=false", "account_id=42"]):
+            done = shell.celery("show", "shop.sync_account", *words)
+            assert done.returncode == 0, done.stderr
+            assert f"owner         owner-of-{key}" in done.stdout
+        assert shell.celery("show", "shop.sync_account", "43").returncode == 1
+        assert shell.celery("show", "shop.sync_account", '"42"').returncode == 1
+
+    def test_a_negative_number_comes_after_two_dashes(self, shell: Shell) -> None:
+        done = shell.celery("show", "--json", "--", "shop.sync_account", "-1")
+
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["lock"] is None
+
+    def test_a_task_of_an_included_module_is_known(self, shell: Shell) -> None:
+        done = shell.celery("show", "shop.included", "1")
+
+        assert done.returncode == 1
+        assert done.stdout.startswith("nobody holds shop.included:v1:")
+
+    def test_the_release_command_it_shows_releases_the_lock(self, shell: Shell) -> None:
+        shell.hold("a 'quoted' night")
+        done = shell.standalone("show", "a 'quoted' night", "--json")
+        program, *words = shlex.split(json.loads(done.stdout)["release_command"])
+        assert program == "celery-redislock"
+
+        command = [sys.executable, "-m", "celery_redislock.cli", *words[:-2], "--yes", *words[-2:]]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+
+        assert shell.store.inspect("a 'quoted' night") is None
+
+    @pytest.mark.parametrize(
+        ("words", "status", "said"),
+        [
+            (["shop.sync_acount"], 1, "did you mean shop.sync_account?"),
+            (["shop.sync_acount", "1"], 2, "did you mean shop.sync_account?"),
+            (["nigt"], 1, "did you mean night?"),
+            (["shop.plain"], 2, "takes no lock"),
+            (["shop.free"], 2, "takes no lock"),
+            (["shop.sync_account"], 2, "missing a required argument: 'account_id'"),
+            (["shop.sync_account", "1", "account_id=1"], 2, "multiple values for argument 'account_id'"),
+        ],
+    )
+    def test_what_was_mistaken_is_told(self, shell: Shell, words: list[str], status: int, said: str) -> None:
+        shell.hold("night")
+
+        done = shell.celery("show", *words)
+
+        assert done.returncode == status
+        assert said in done.stderr
+
+
+class TestRelease:
+    def test_it_takes_the_lock_away_and_says_from_whom(self, shell: Shell) -> None:
+        owner = shell.hold("night", state=RUNNING)
+
+        done = shell.celery("release", "shop.nightly", "--reason", "host died", "--yes")
+
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"released night: taken from {owner} (shop.nightly, running, ")
+        assert shell.store.inspect("night") is None
+
+    def test_without_a_terminal_and_yes_it_refuses(self, shell: Shell) -> None:
+        shell.hold("night")
+
+        done = shell.standalone("release", "night", "--reason", "test")
+
+        assert done.returncode == 2
+        assert "--yes" in done.stderr
+        assert shell.store.inspect("night") is not None
+
+    @pytest.mark.parametrize(("answer", "status", "is_held"), [("y", 0, False), ("n", 1, True)])
+    def test_on_a_terminal_it_asks(self, shell: Shell, answer: str, status: int, is_held: bool) -> None:
+        owner = shell.hold("night", state=RUNNING)
+        ours, its = pty.openpty()
+        words = [
+            "--url",
+            shell.url,
+            "--prefix",
+            f"{shell.prefix}redislock",
+            "release",
+            "night",
+            "--reason",
+            "x",
+        ]
+        try:
+            os.write(ours, f"{answer}\n".encode())
+            done = subprocess.run(
+                [sys.executable, "-m", "celery_redislock.cli", *words],
+                cwd=ROOT, stdin=its, capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            os.close(ours)
+            os.close(its)
+
+        assert done.returncode == status
+        assert f"night is held by {owner}" in done.stdout
+        assert "goes on without its lock" in done.stdout
+        assert (shell.store.inspect("night") is not None) is is_held
+
+    def test_queued_spares_a_run(self, shell: Shell) -> None:
+        shell.hold("night", state=RUNNING)
+
+        done = shell.standalone("release", "night", "--queued", "--reason", "test", "--json")
+
+        assert done.returncode == 1
+        document = json.loads(done.stdout)
+        assert document["released"] == []
+        assert document["kept"][0]["held_by"]["state"] == "running"
+        assert shell.store.inspect("night") is not None
+
+    def test_queued_with_a_task_releases_all_its_claims_and_nothing_else(self, shell: Shell) -> None:
+        """For use after a purge: the messages are gone, their claims are not."""
+        task = "shop.sync_account"
+        shell.hold("one", task=task)
+        shell.hold("two", task=task)
+        shell.hold("at work", task=task, state=RUNNING)
+        shell.hold("another's")
+
+        done = shell.celery("release", task, "--queued", "--reason", "purged", "--json")
+
+        document = json.loads(done.stdout)
+        assert done.returncode == 0
+        assert {lock["key"] for lock in document["released"]} == {"one", "two"}
+        assert (document["task"], document["key"], document["reason"]) == (task, None, "purged")
+        assert set(shell.store.names()) == {"at work", "another's"}
+
+    def test_nothing_held_is_exit_status_1(self, shell: Shell) -> None:
+        done = shell.celery("release", "shop.nightly", "--reason", "test", "--yes")
+
+        assert done.returncode == 1
+        assert done.stdout == "nobody holds night\n"
+
+    def test_a_holder_that_came_meanwhile_keeps_the_lock(
+        self, shell: Shell, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between look and release the lock changes hands; the token seen is what is compared."""
+        from click.testing import CliRunner
+
+        from celery_redislock.cli import main
+        from celery_redislock.locks.redisstore import RedisStore as Store
+
+        shell.hold("night")
+        look = Store.inspect
+
+        def look_and_lose(self: Store, name: str) -> Any:
+            seen = look(self, name)
+            shell.store.force_release("night")
+            shell.store.acquire("night", "newcomer/1", 60.0, about={"state": QUEUED})
+            return seen
+
+        monkeypatch.setattr(Store, "inspect", look_and_lose)
+        words = ["--url", shell.url, "--prefix", f"{shell.prefix}redislock"]
+        done = CliRunner().invoke(main, [*words, "release", "night", "--reason", "test", "--yes"])
+
+        assert done.exit_code == 1
+        assert "night has passed on to newcomer" in done.output
+        assert look(shell.store, "night").owner == "newcomer"  # type: ignore[union-attr]  # it is held
+
+
+class TestTrouble:
+    def test_without_an_app_it_says_what_to_do(self, shell: Shell) -> None:
+        """Celery then hands over a default app with an amqp:// broker, and says nothing."""
+        done = shell.celery("list", app=False)
+
+        assert done.returncode == 2
+        assert "celery -A proj redislock" in done.stderr
+        assert "celery-redislock --url" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_an_unreachable_server_is_one_line_without_its_password(self, prefix: str) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            url = f"redis://me:hush@127.0.0.1:{unused.getsockname()[1]}/0"
+            shell = Shell(url, url, prefix, connect(url))
+            for done in (shell.celery("list"), shell.standalone("list")):
+                assert done.returncode == 2
+                assert done.stdout == ""
+                assert done.stderr.count("\n") == 1
+                assert "Connection refused" in done.stderr
+                assert "hush" not in done.stderr
+
+    def test_a_wrong_password_is_not_repeated(self, shell: Shell) -> None:
+        if not shell.url.startswith("unix:"):
+            pytest.skip("a URL with a password is made from the embedded server's")
+        url = shell.url.replace("unix://", "unix://me:hush@")
+        wrong = Shell(url, url, shell.prefix, shell.store)
+
+        done = wrong.standalone("list")
+
+        assert done.returncode == 2
+        assert "hush" not in done.stderr
+
+    def test_an_app_without_redis_is_told_the_setting(self, shell: Shell) -> None:
+        other = Shell(shell.url, "amqp://me:hush@127.0.0.1:1//", shell.prefix, shell.store)
+
+        done = other.celery("list")
+
+        assert done.returncode == 2
+        assert "set redislock_url" in done.stderr
+        assert "hush" not in done.stderr
+
+
+class TestEntryPoints:
+    def test_the_project_declares_both(self) -> None:
+        text = (ROOT / "pyproject.toml").read_text()
+
+        assert (
+            '[project.entry-points."celery.commands"]\nredislock = "celery_redislock.cli:redislock"' in text
+        )
+        assert 'celery-redislock = "celery_redislock.cli:main"' in text
+
+    @pytest.mark.skipif(
+        not entry_points(group="celery.commands", name="redislock"), reason="the project is not installed"
+    )
+    def test_celery_lists_the_command(self) -> None:
+        celery = Path(sys.executable).with_name("celery")
+
+        done = subprocess.run([celery, "--help"], check=True, capture_output=True, text=True)
+
+        assert "redislock  Look at the locks of unique tasks" in done.stdout
+        assert "could not load" not in done.stdout
+        assert shutil.which("celery-redislock", path=str(celery.parent))
