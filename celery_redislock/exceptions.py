@@ -121,7 +121,7 @@ class LockUnavailable(RedisLockError):  # noqa: N818  public name fixed by the b
 
     def __str__(self) -> str:
         return (
-            f"the lock server {self.server} could not {self.operation}: {self.reason}; check that it runs "
+            f"{self.operation!r} failed at the lock server {self.server}: {self.reason}; check that it runs "
             "and accepts writes, or choose what happens without it with redislock_on_lock_error"
         )
 

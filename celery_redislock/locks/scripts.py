@@ -134,7 +134,7 @@ class Scripts:
             text: bytes = connection.read_response()
         except (redis.RedisError, OSError) as error:
             connection.disconnect()
-            raise LockUnavailable(self._connections.server, "tell about itself", _words(error)) from error
+            raise LockUnavailable(self._connections.server, "info", _words(error)) from error
         self._connections.give_back(connection)
         return text
 

@@ -9,8 +9,8 @@ class TestMaskPassword:
     @pytest.mark.parametrize(
         ("url", "masked"),
         [
-            ("redis://me:hush@host:1/0", "redis://me:***@host:1/0"),
-            ("redis://:hu/s@h@host/0", "redis://:***@host/0"),
+            ("redis://me:hush@host:1/0", "redis://***@host:1/0"),
+            ("redis://:hu/s@h@host/0", "redis://***@host/0"),
             ("unix:///run/s?db=0&password=hush", "unix:///run/s?db=0&password=***"),
             ("redis://host:1/0", "redis://host:1/0"),
         ],
