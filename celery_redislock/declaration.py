@@ -95,6 +95,7 @@ class Declaration:
         *,
         options: LockOptions | None = None,
         key: str | None = None,
+        fingerprint: str | None = None,
     ) -> Work:
         """Say what is locked for one call.
 
@@ -104,14 +105,20 @@ class Declaration:
             task_id: the owner.
             options: of the call, where they differ from the task's.
             key: as carried by the message, which beats computing it again.
+            fingerprint: ``Work.arguments``, as carried by the message.
 
         Raises:
             LockKeyError: no key can be made of these arguments.
             TypeError: they do not fit the signature.
         """
+        if key is not None and fingerprint is not None:
+            return Work(key, self.task.name, task_id, fingerprint)
         arguments = self.arguments(args, kwargs)
         if key is None:
-            key = self._rule_for(options).name(arguments)
+            rule = self._rule_for(options)
+            key = rule.name(arguments)
+            if rule.tells_all:
+                return Work(key, self.task.name, task_id, "")
         return Work(key, self.task.name, task_id, arguments_digest(self.task.name, arguments))
 
     def for_call(

@@ -76,7 +76,7 @@ def _is_awaited(run: "Run") -> bool:
 
 
 def _wait_for(run: "Run", hold: Hold) -> Exception:
-    header = run.header or Header(run.work.key, run.work.task_id)
+    header = run.header or Header(run.work.key, run.work.task_id, fingerprint=run.work.arguments)
     seen = HolderSeen(hold.owner, is_same_work=hold.about.get("args") == run.work.arguments)
     delay = put_off_delay(header.put_off, longest=run.options.lock_retry_delay)
     logger.info(

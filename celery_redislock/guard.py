@@ -48,7 +48,8 @@ class Work:
         key: the lock's name.
         task: the task's name.
         task_id: the owner.
-        arguments: digest of the task and all its arguments: who has the same does the same work.
+        arguments: digest of the task and all its arguments, empty where the key is one itself: who has
+            the same key and the same digest does the same work.
     """
 
     key: str

@@ -9,13 +9,15 @@ copy of a message has the same one, publishing a task id again has another.
 
     {"v": 1, "k": key, "t": token, "at": epoch seconds, "c": claimed, "w": in a workflow,
      "o": {per-call options}, "p": its key was given per call, "f": {"id": …, "same": …},
-     "n": deliveries put off, "r": a copy}
+     "n": deliveries put off, "r": a copy, "a": fingerprint of the arguments}
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from celery_redislock.locks.values import owner_of
 
 __all__ = ["HEADER", "Header", "HolderSeen"]
 
@@ -57,6 +59,8 @@ class Header:
         put_off: how many times it was put off already.
         is_copy: a second copy of a message, published again by a worker: the broker's ``redelivered``
             flag does not survive that.
+        fingerprint: ``Work.arguments`` of the publisher's, so that nobody decodes and digests the
+            arguments again; ``None`` where it was not known.
     """
 
     key: str | None
@@ -69,6 +73,7 @@ class Header:
     waits_for: HolderSeen | None = None
     put_off: int = 0
     is_copy: bool = False
+    fingerprint: str | None = None
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -92,6 +97,8 @@ class Header:
             data["n"] = self.put_off
         if self.is_copy:
             data["r"] = 1
+        if self.fingerprint is not None:
+            data["a"] = self.fingerprint
         return _encode(data)
 
     @classmethod
@@ -119,9 +126,14 @@ class Header:
                 waits_for=HolderSeen(seen["id"], bool(seen["same"])) if seen else None,
                 put_off=int(data.get("n", 0)),
                 is_copy=bool(data.get("r")),
+                fingerprint=data.get("a"),
             )
         except (KeyError, TypeError, ValueError):
             return None
+
+    def fingerprint_for(self, task_id: str) -> str | None:
+        """The fingerprint it carries, unless it is another message's header that was copied along."""
+        return self.fingerprint if owner_of(self.token) == task_id else None
 
     def put_off_for(self, seen: HolderSeen) -> "Header":
         """Return the header for the next delivery of a message that waits for this holder."""

@@ -227,11 +227,10 @@ class _Publication:
             token=token or self.declaration.guard.new_claim(self.work.task_id),
             claimed=claimed,
             published_at=time.time(),
-            is_workflow_member=self._is_workflow_member()
-            if is_workflow_member is None
-            else is_workflow_member,
+            is_workflow_member=is_workflow_member,
             options=self.travels,
             has_own_key=self.has_own_key,
+            fingerprint=self.work.arguments,
         )
         _add_header(self.options, header)
         return self.send(self.args, self.kwargs, task_id=self.work.task_id, **self.options)

@@ -228,8 +228,14 @@ class _Locked:
         options = from_header(declaration.options, header.options) if header else declaration.options
         if not declaration.settings.enabled or options.lock is None:
             return None
-        key = header.key if header else None
-        return cls(declaration, options, declaration.work(request.args, request.kwargs, request.id, key=key))
+        fingerprint = header.fingerprint_for(request.id) if header else None
+        if header is not None and header.key is not None and fingerprint is not None:
+            # The message says it all: its body need not be decoded here, once more than Celery does.
+            work = Work(header.key, request.task.name, request.id, fingerprint)
+        else:
+            key = header.key if header else None
+            work = declaration.work(request.args, request.kwargs, request.id, key=key)
+        return cls(declaration, options, work)
 
 
 class _Support(Lease):

@@ -86,7 +86,13 @@ class Run:
         self.header = header
         self.args, self.kwargs = args, kwargs
         self.guard: Guard = declaration.guard
-        self.work: Work = declaration.work(args, kwargs, request.id, key=header.key if header else None)
+        self.work: Work = declaration.work(
+            args,
+            kwargs,
+            request.id,
+            key=header.key if header else None,
+            fingerprint=header.fingerprint_for(request.id) if header else None,
+        )
         self.lease: Lease | None = None
         self.in_body = False
         self.interrupt: Callable[[], None] = _nothing
@@ -180,7 +186,10 @@ class Run:
             (``acks_late``) or the broker's error, so that the task fails visibly.
         """
         # Without a header its identity is the task id, and stays so.
-        again = header or self.header or Header(self.work.key, self.work.task_id, published_at=time.time())
+        again = header or self.header
+        if again is None:
+            work = self.work
+            again = Header(work.key, work.task_id, published_at=time.time(), fingerprint=work.arguments)
         if is_copy or self.is_redelivered:
             again = again.as_copy()
         app = self.task.app

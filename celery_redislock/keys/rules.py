@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.keys.digest import as_worker_sees, digest
@@ -32,6 +32,11 @@ VERSION = "v1"
 
 class KeyRule(Protocol):
     """Names the lock of one call."""
+
+    @property
+    def tells_all(self) -> bool:
+        """Equal names mean: the same task with the same arguments."""
+        ...
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         """Return the lock's name: at most 200 bytes of UTF-8, no braces, white space or controls.
@@ -71,6 +76,10 @@ class _PerTask:
     task_name: str
     names: tuple[str, ...] | None = None
 
+    @property
+    def tells_all(self) -> bool:
+        return self.names is None
+
     def name(self, arguments: Mapping[str, object], /) -> str:
         chosen = dict(arguments) if self.names is None else self._chosen(self.names, arguments)
         return _per_task(self.task_name, chosen)
@@ -88,6 +97,7 @@ class _PerTask:
 @dataclass(frozen=True, slots=True)
 class _Fixed:
     resource: str
+    tells_all: ClassVar[bool] = False
 
     def name(self, _arguments: Mapping[str, object], /) -> str:
         return self.resource
@@ -97,6 +107,7 @@ class _Fixed:
 class _Templated:
     task_name: str
     template: Template
+    tells_all: ClassVar[bool] = False
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         text = self.template.render(arguments, where=self.task_name)
@@ -109,6 +120,7 @@ class _Templated:
 class _Computed:
     task_name: str
     function: Callable[[Mapping[str, object]], object]
+    tells_all: ClassVar[bool] = False
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})
