@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 __all__ = ["COMPOSE", "ROOT", "Service", "free_port", "needs", "run_check", "services", "started", "until"]
 

@@ -1,0 +1,188 @@
+"""The code in the pages works: each page's Python runs, in order, against a server."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import connect
+from celery_redislock.locks.store import DoneMark, Grant, Term
+from tests.pages import PAGES, ROOT, blocks_of
+
+#: In the pages this is where the server is.
+THERE = "localhost:6379"
+
+#: What the pages only declare is carried out after their own code.
+AFTERWARDS = {
+    "README.md": """
+app.conf.redislock_eager = True
+assert charge.apply((42, 5)).get() > 0  # a fence: it held its lock
+assert not hourly_report.delay().is_duplicate
+assert hourly_report.delay().is_duplicate
+""",
+    "docs/long-tasks.md": """
+app.conf.redislock_eager = True
+assert set_balance.apply((1, 50)).get() == 50
+balance, fence = database.execute("SELECT balance, fence FROM account").fetchone()
+assert balance == 50 and fence > 0
+database.execute("UPDATE account SET fence = 9e18")  # a later holder was here
+assert "later holder" in str(set_balance.apply((1, 60)).result)
+""",
+    "docs/workflows.md": """
+from celery.contrib.testing.worker import start_worker
+from celery_redislock import lock_acquired
+runs = []
+lock_acquired.connect(lambda sender, key, lease, **_: lease and runs.append(key), weak=False)
+with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
+    assert basket.apply_async().get(timeout=30) == 3 + 4 + 3
+    # One of the teas may have ended before the other was published: then it was no duplicate, and both ran.
+    assert 2 <= len(runs) <= 3, runs
+    assert twice.apply_async().get(timeout=30) == 3
+    assert both.apply_async().get(timeout=30) == [3, 3]
+""",
+}
+
+RUNNABLE = sorted({block.page for block in blocks_of("python")} - {"docs/testing.md"})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(port=0) as server:
+        yield server
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run a program with warnings from this package as errors, and show what it wrote if it fails."""
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=100, cwd=folder, env=_environment()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "REDISLOCK_ENABLED": ""}
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_the_python_of_a_page_runs(page: str, server: EmbeddedServer, tmp_path: Path) -> None:
+    lines = [""] * PAGES[page].count("\n")
+    for block in blocks_of("python"):
+        if block.page == page:
+            code = block.code.replace(THERE, f"127.0.0.1:{server.port}").splitlines()
+            lines[block.line - 1 : block.line - 1 + len(code)] = code
+    # A name of its own: Celery names tasks after the file, and each page must meet no other page's locks.
+    program = tmp_path / f"{re.sub('[^a-z]', '_', page.lower())}.py"
+    program.write_text("\n".join(lines) + AFTERWARDS.get(page, ""))
+    server_of_pages = redis.Redis.from_url(server.redis_url)
+    server_of_pages.flushall()  # ours alone
+    server_of_pages.close()
+
+    run([sys.executable, program.name], tmp_path)
+
+
+def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
+    files = [block for block in blocks_of("python") if block.page == "docs/testing.md"]
+    names = [re.match(r"# (\w+\.py)\n", block.code) for block in files]
+    for block, name in zip(files, names, strict=True):
+        (tmp_path / (name[1] if name else "server.py")).write_text(block.code)
+
+    assert [name and name[1] for name in names] == ["shop.py", "conftest.py", "test_shop.py", None]
+    run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)], tmp_path
+    )
+    run([sys.executable, "server.py"], tmp_path)
+
+
+def acl_rule() -> list[str]:
+    (block,) = [block for block in blocks_of("text") if block.code.startswith("ACL SETUSER")]
+    return shlex.split(block.code)
+
+
+def ask(server: redis.Redis, *command: str) -> Any:
+    """Send a command as it is written."""
+    return server.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+
+def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
+    """Call every verb of the lock store as the user of the page; the first refusal is raised."""
+    url = f"redis://locks:password@127.0.0.1:{server.port}/1"
+    store = connect(url, strict_fence=True, min_replicas=replicas)
+    token = "owner/token"  # noqa: S105  no secret
+    assert isinstance(store.acquire("name", token, 5.0, about={}, period=5.0, message="m"), Grant)
+    assert store.renew([Term("name", token, 6.0)]).renewed == [True]
+    assert store.inspect("name") is not None
+    assert store.names() == ["name"]
+    assert store.release("name", token, undo=True, done=DoneMark("m", 5.0)).released
+    store.acquire("name", token, 0.001, about={})
+    store.force_release("name")
+    assert store.eviction_policy() == "noeviction"
+
+
+def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server: EmbeddedServer) -> None:
+    """Each command is taken away in turn, and missed."""
+    rule = acl_rule()
+    admin = redis.Redis.from_url(server.redis_url)
+    # What a verb calls depends on what there is: with an entry that has expired, acquire tidies up as well.
+    stale = {"gone": 1}
+    allowed = [word for word in rule if re.fullmatch(r"\+\w+", word)]
+    missed = []
+    for without in [None, *allowed]:
+        admin.flushall()  # ours alone
+        admin.script_flush()
+        admin.select(1)
+        admin.zadd("redislock:index", stale)
+        admin.acl_deluser("locks")
+        ask(admin, *[word for word in rule if word != without])
+        try:
+            use_everything(server)
+        except LockUnavailable as error:
+            missed.append(str(error))
+    admin.close()
+
+    # Nothing here waits for replicas; the test below does.
+    needed = [word for word in allowed if word != "+wait"]
+    assert len(missed) == len(needed), missed
+    assert all("permission" in words.lower() for words in missed), missed
+
+
+def test_the_commands_allowed_by_the_page_include_waiting_for_replicas(server: EmbeddedServer) -> None:
+    admin = redis.Redis.from_url(server.redis_url)
+    admin.flushall()  # ours alone
+    admin.acl_deluser("locks")
+    ask(admin, *acl_rule())
+    admin.close()
+
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+        use_everything(server, replicas=1)
+
+
+def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
+    rows = re.findall(r"^\| `(redislock:[^`]+)` \| (\w[\w ]*) \|", PAGES["docs/operating.md"], re.MULTILINE)
+    table = dict(rows)
+    admin = redis.Redis.from_url(server.redis_url)
+    admin.flushall()  # ours alone
+    store = connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)
+    store.acquire("N", "owner/token", 5.0, about={}, period=5.0)
+    store.mark_done("N", DoneMark("MESSAGE", 5.0))
+    kinds = {b"zset": "sorted set", b"string": "string"}
+    keys = ask(admin, "KEYS", "*")
+    found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}
+    without_end = [key for key in keys if ask(admin, "PTTL", key) <= 0]
+    admin.close()
+
+    assert found == table
+    assert without_end == []
+
+
+def test_pages_with_code_are_found() -> None:
+    assert len(RUNNABLE) >= 6
+    assert set(AFTERWARDS) <= set(RUNNABLE)

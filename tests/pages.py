@@ -1,0 +1,44 @@
+"""The pages people read, and the code in them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PAGES", "ROOT", "Block", "blocks_of"]
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Every page, by its path from the top of the checkout.
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        ROOT / "examples" / "quickstart" / "README.md",
+    ]
+}
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One piece of code in a page."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(*languages: str) -> list[Block]:
+    """Return the pieces of code in these languages, page by page, in order."""
+    return [
+        Block(page, text[: found.start(2)].count("\n") + 1, found[1], found[2])
+        for page, text in PAGES.items()
+        for found in _FENCE.finditer(text)
+        if found[1] in languages
+    ]

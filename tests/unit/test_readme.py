@@ -1,0 +1,218 @@
+"""What the pages name exists: commands, options, links. That their code works is an integration test."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from celery.bin.celery import celery as celery_command
+
+from celery_redislock.options.strategies import SCOPES, STRATEGIES
+from celery_redislock.options.table import SETTING_ROWS, TASK_ROWS
+from tests.acceptance.compose import COMPOSE
+from tests.pages import PAGES, ROOT, Block, blocks_of
+
+#: Names that begin like an option and are something else.
+OTHER_NAMES = {
+    "lock_for",
+    "lock_acquired",
+    "lock_released",
+    "lock_lost",
+    "lock_conflict",
+    "redislock_memory",
+    "redislock_off",
+    "redislock_skipped",
+}
+OPTION = re.compile(r"(?<![\w./-])((?:redislock_|lock_|on_lock_)[a-z_]*[a-z])\b(?!\.(?:py|lua|md))")
+CHOICE = re.compile(r"\b(lock|on_conflict)=\"(\w+)\"")
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_named_exists(page: str) -> None:
+    named = set(OPTION.findall(PAGES[page]))
+
+    assert named - set(TASK_ROWS) - set(SETTING_ROWS) - OTHER_NAMES == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_scope_and_strategy_given_as_a_value_exists(page: str) -> None:
+    known = {"lock": set(SCOPES), "on_conflict": set(STRATEGIES)}
+
+    assert [found for found in CHOICE.findall(PAGES[page]) if found[1] not in known[found[0]]] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    folder = (ROOT / page).parent
+
+    assert [target for target, _ in LINK.findall(PAGES[page]) if not (folder / target).exists()] == []
+
+
+def test_every_page_of_docs_is_linked_from_the_readme() -> None:
+    linked = {target for target, _ in LINK.findall(PAGES["README.md"])}
+
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked == set()
+
+
+@pytest.mark.parametrize("block", blocks_of("python"), ids=str)
+def test_python_code_is_python(block: Block) -> None:
+    compile(block.code, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", blocks_of("sh"), ids=str)
+def test_every_command_can_be_called_like_that(block: Block) -> None:
+    for line in block.code.splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            check_command(words)
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    first, without_make = [block.code for block in blocks_of("sh") if block.page == "README.md"][:2]
+
+    assert re.findall(r"^make (\w+)", first, re.MULTILINE) == ["demo", "test"]
+    for target in ("demo", "test"):
+        _, recipe = recipe_of(target)
+        assert recipe.replace("$(BIN)/", ".venv/bin/") in without_make.splitlines()
+
+
+def test_the_readme_names_the_supported_versions() -> None:
+    requirements = dict(re.findall(r'"(celery|redis)>=([\d.]+),', PYPROJECT))
+
+    assert (
+        f"| Python | {re.findall(r'requires-python = .>=([0-9.]+)', PYPROJECT)[0]} or newer |"
+        in PAGES["README.md"]
+    )
+    assert f"| Celery | {requirements['celery']} to " in PAGES["README.md"]
+    assert f"| redis-py | {requirements['redis']} to " in PAGES["README.md"]
+
+
+def check_command(words: list[str]) -> None:
+    """Fail where a line names a program, a target, a module, a subcommand or an option that is not there."""
+    program, *rest = words
+    program = program.removeprefix(".venv/bin/")
+    checks = {
+        "make": check_make,
+        "python": check_python,
+        "python3": check_python,
+        "pip": check_pip,
+        "celery": check_celery,
+        "celery-redislock": check_own_command,
+        "docker": check_docker,
+        "bash": check_script,
+        "redis-cli": check_redis_cli,
+    }
+    assert program in checks, words
+    checks[program](rest)
+
+
+def check_make(rest: list[str]) -> None:
+    for target in rest:
+        recipe_of(target)
+
+
+def recipe_of(target: str) -> tuple[str, str]:
+    """Return a target's prerequisites and its (first) command."""
+    found = re.search(rf"^{target}:(.*)\n\t(.+)$", MAKEFILE, re.MULTILINE)
+    assert found, f"no make target {target}"
+    return found[1], found[2]
+
+
+def check_python(rest: list[str]) -> None:
+    if rest[0] == "-m":
+        assert importlib.util.find_spec(rest[1]), rest
+        check_paths(rest[2:])
+    else:
+        assert (ROOT / "examples" / "quickstart" / rest[0]).is_file(), rest
+
+
+def check_paths(words: list[str]) -> None:
+    for word in words:
+        if word.startswith(("tests", "benchmarks", "docs")):
+            assert (ROOT / word.partition("::")[0]).exists(), word
+
+
+def check_pip(rest: list[str]) -> None:
+    assert rest[0] == "install"
+    for word in rest[1:]:
+        extra = re.fullmatch(r"\.\[(\w+)\]", word)
+        assert word in {"-e", "."} or (extra and re.search(rf"^{extra[1]} = \[", PYPROJECT, re.MULTILINE)), (
+            rest
+        )
+
+
+def check_script(rest: list[str]) -> None:
+    assert (ROOT / rest[0]).is_file(), rest
+
+
+def check_redis_cli(rest: list[str]) -> None:
+    assert {"GET", "TTL"} & set(rest), rest
+
+
+def check_docker(rest: list[str]) -> None:
+    assert rest[0] == "compose"
+    assert rest[1] in {"up", "exec", "logs", "down"}
+    if rest[1] in {"exec", "logs"}:
+        assert rest[2] in COMPOSE["services"], rest
+
+
+def check_celery(rest: list[str]) -> None:
+    assert rest[0] == "-A"
+    if rest[2] == "redislock":
+        from celery_redislock.cli import redislock
+
+        parse(redislock, rest[3:])
+    else:
+        assert rest[2] in celery_command.commands, rest
+
+
+def check_own_command(rest: list[str]) -> None:
+    from celery_redislock.cli import main
+
+    parse(main, rest)
+
+
+def parse(group: click.Group, words: list[str]) -> None:
+    """Parse a command line as click would, without carrying it out."""
+    context = click.Context(group)
+    options = {name for parameter in group.params for name in parameter.opts}
+    while words[0].startswith("-"):
+        assert words[0] in options, words
+        words = words[2:]
+    command = group.get_command(context, words[0])
+    assert command is not None, words
+    command.make_context(words[0], words[1:], parent=context).close()
+
+
+def test_the_checks_see_what_is_wrong() -> None:
+    """Each line is a mistake that somebody could make in a page."""
+    for line in (
+        "make demos",
+        "python3 -m no_such_module",
+        "python pres.py",
+        "pip install '.[tests]'",
+        "celery -A shop redislok list",
+        "docker compose exec wroker python press.py",
+        "python -m pytest tests/unitt",
+        "celery -A shop redislock lst",
+        "celery -A shop redislock release account:42",
+        "celery-redislock --uri redis://localhost list",
+        "redis-server",
+    ):
+        with pytest.raises((AssertionError, click.UsageError)):
+            check_command(shlex.split(line))
+
+
+def test_the_pages_are_where_they_are_looked_for() -> None:
+    assert {Path(page).name for page in PAGES} >= {
+        "README.md",
+        "CONTRIBUTING.md",
+        "options.md",
+        "operating.md",
+    }
