@@ -231,8 +231,11 @@ class Run:
             # The body's outcome counts; its lock expires.
             logger.warning("could not release %r of %s: %s", lease.key, self.work.task_id, problem)
             return
-        if not was_ours and not lease.lost:
-            logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
+        if not was_ours:
+            # Somebody else ended it: nothing was given back, and a loss has been announced as such.
+            if not lease.lost:
+                logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
+            return
         lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
 
     def _hand_on(self, lease: Lease, error: BaseException | None) -> None:
