@@ -25,13 +25,6 @@ __all__ = ["interruptible"]
 INTERRUPT_SIGNAL = getattr(signal, "SIGUSR2", None)
 
 
-class _LostInThread(LockLost):
-    """What is raised at a bytecode: the interpreter creates it without arguments."""
-
-    def __init__(self) -> None:
-        super().__init__("", "", None)
-
-
 @contextmanager
 def interruptible(lease: Lease) -> Iterator[Callable[[], None]]:
     """Run a body that another thread can interrupt; yields the function that does.
@@ -80,13 +73,14 @@ def _thread_way(lease: Lease) -> Iterator[Callable[[], None]]:
     """A pool thread: an exception set by another thread, raised at the next bytecode."""
     body = ctypes.c_ulong(threading.get_ident())
     switch = threading.Lock()
+    lost = _lost_in_thread(lease)
     state = {"on": True, "sent": False}
 
     def interrupt() -> None:
         with switch:
             if state["on"]:
                 state["sent"] = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(body, ctypes.py_object(_LostInThread))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(body, ctypes.py_object(lost))
 
     try:
         try:
@@ -95,8 +89,18 @@ def _thread_way(lease: Lease) -> Iterator[Callable[[], None]]:
             with switch:
                 state["on"] = False
             _take_in(pending=state["sent"])
-    except _LostInThread:
-        raise _lost(lease) from None
+    except lost as error:
+        # That class lives in this process only: it would not survive a pickle.
+        raise _lost(lease) from error
+
+
+def _lost_in_thread(lease: Lease) -> type[LockLost]:
+    """Make the error for one lease: the interpreter creates it without arguments."""
+
+    def init(self: LockLost) -> None:
+        LockLost.__init__(self, *_lost(lease).args)
+
+    return type(LockLost.__name__, (LockLost,), {"__init__": init})
 
 
 def _take_in(*, pending: bool) -> None:
