@@ -1,0 +1,221 @@
+"""A Celery app in this process: broker, results and locks in memory, and one worker's steps, by hand.
+
+Nothing runs by itself: a test publishes, receives, and runs, each when it says so.
+"""
+
+import os
+import pickle
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery import Celery
+from celery.app.task import Context
+from celery.app.trace import trace_task_ret
+
+from celery_redislock import SingletonTask
+from celery_redislock.connection import use_store
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.header import HEADER, Header
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.store import Hold
+from celery_redislock.request import LockRequest
+
+__all__ = ["FlakyStore", "Shop", "einfo", "no_patience"]
+
+NAME = "shop.sync"
+
+
+class FlakyStore(MemoryStore):
+    """A store whose server is away for the next ``failures`` verbs; it writes down what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: float = 0
+        self.calls: list[str] = []
+        self.error: Callable[[str], Exception] = lambda verb: LockUnavailable("memory", verb, "it is away")
+
+    def _asked(self, verb: str) -> None:
+        self.calls.append(verb)
+        if self.failures > 0:
+            self.failures -= 1
+            raise self.error(verb)
+
+    def acquire(self, *args: Any, **kwargs: Any) -> Any:
+        self._asked("acquire")
+        return super().acquire(*args, **kwargs)
+
+    def renew(self, *args: Any, **kwargs: Any) -> Any:
+        self._asked("renew")
+        return super().renew(*args, **kwargs)
+
+    def release(self, *args: Any, **kwargs: Any) -> Any:
+        self._asked("release")
+        return super().release(*args, **kwargs)
+
+    def inspect(self, name: str) -> Hold | None:
+        self._asked("inspect")
+        return super().inspect(name)
+
+    def mark_done(self, *args: Any, **kwargs: Any) -> None:
+        self._asked("mark_done")
+        super().mark_done(*args, **kwargs)
+
+    def has_wrong_type(self, name: str) -> None:
+        """Answer everything from now on as a server does where the key is a list."""
+        self.failures = float("inf")
+        self.error = lambda _verb: LockKeyError(name, "its key holds a list, not a lock; rename one of them")
+
+
+class Shop:
+    """An app, its one queue, and its locks."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.queue = f"shop-{secrets.token_hex(6)}"
+        self.app = Celery(self.queue, set_as_current=False)
+        self.app.conf.update(
+            {
+                "broker_url": "memory://",
+                "result_backend": "cache+memory://",
+                "task_default_queue": self.queue,
+                # The memory of Celery's cache backend is one for all apps.
+                "result_backend_transport_options": {"global_keyprefix": self.queue},
+                "task_publish_retry": False,
+                **settings,
+            }
+        )
+        self.store = FlakyStore()
+        use_store(self.app, self.store)
+        self.acks: list[str] = []
+
+    def unique(self, body: Callable[..., Any], *, name: str = NAME, **options: Any) -> Any:
+        """Declare a unique task."""
+        options = {"base": SingletonTask, "lazy": False, **options}
+        # Shared, it would be declared for every app of every test.
+        return self.app.task(name=name, shared=False, **options)(body)
+
+    def messages(self) -> list[Any]:
+        """Take every message from the queue, oldest first."""
+        found = []
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            while (message := channel.basic_get(self.queue, no_ack=True)) is not None:
+                found.append(message)
+        return found
+
+    def message(self) -> Any:
+        """Take the one message there is."""
+        (message,) = self.messages()
+        return message
+
+    def receive(self, message: Any = None, *, redelivered: bool = False) -> LockRequest:
+        """Do what the worker's main process does on receipt."""
+        message = message or self.message()
+        message.delivery_info["redelivered"] = redelivered
+        return LockRequest(
+            message,
+            app=self.app,
+            on_ack=lambda *_: self.acks.append("ack"),
+            on_reject=lambda _logger, _errors, requeue: self.acks.append("requeue" if requeue else "reject"),
+            hostname="here",
+        )
+
+    def run(self, request: LockRequest | None = None, *, redelivered: bool = False) -> Any:
+        """Do what a pool child does with a request, and tell the main process; return what the task returned.
+
+        An error the task ended with is returned, not raised.
+        """
+        request = request or self.receive(redelivered=redelivered)
+        request.on_accepted(os.getpid(), time.monotonic())
+        sent = pickle.loads(pickle.dumps(request.request_dict))  # noqa: S301  as billiard does
+        failed, value, runtime = trace_task_ret(
+            request.type,
+            request.id,
+            sent,
+            request.body,
+            request.content_type,
+            request.content_encoding,
+            app=self.app,
+        )
+        request.on_success((failed, value, runtime))
+        if not failed:
+            return self.meta(request.id).get("result")
+        return getattr(value.exception, "exc", None) or value.exception
+
+    def meta(self, task_id: str) -> Mapping[str, Any]:
+        """What the result backend knows."""
+        meta: Mapping[str, Any] = self.app.backend.get_task_meta(task_id, cache=False)
+        return meta
+
+    def state(self, task_id: str) -> str:
+        """The state in the result backend."""
+        return str(self.meta(task_id)["status"])
+
+    def holder(self, key: str) -> Hold | None:
+        """Who holds a lock, without being counted as a call."""
+        return MemoryStore.inspect(self.store, key)
+
+    def held(self) -> dict[str, Hold]:
+        """Every lock held now."""
+        return {name: hold for name in self.store.names() if (hold := self.holder(name)) is not None}
+
+    @contextmanager
+    def running(
+        self,
+        task: Any,
+        *,
+        task_id: str = "t1",
+        header: Header | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **request: Any,
+    ) -> Iterator[Context]:
+        """Push a request by hand, as the tracer does around a body."""
+        from celery._state import _task_stack
+
+        headers = {HEADER: header.dumps()} if header is not None else {}
+        given = {
+            "id": task_id,
+            "called_directly": False,
+            "args": list(args),
+            "kwargs": dict(kwargs or {}),
+            "headers": headers,
+            "delivery_info": {"redelivered": False, "routing_key": self.queue, "exchange": ""},
+            "properties": {},
+            **request,
+        }
+        _task_stack.push(task)
+        task.push_request(**given)
+        try:
+            yield task.request_stack.top
+        finally:
+            task.pop_request()
+            _task_stack.pop()
+
+
+def einfo(error: BaseException) -> ExceptionInfo:
+    """What billiard hands the main process when a run failed."""
+    try:
+        raise error  # noqa: TRY301  a traceback is all it is for
+    except BaseException:  # noqa: BLE001  whatever it is
+        return ExceptionInfo()
+
+
+def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
+    """Let the worker ask again without waiting: time passes as soon as it sleeps."""
+    from celery_redislock import runner
+    from celery_redislock.locks.patience import keep_trying
+
+    now, slept = [0.0], pauses if pauses is not None else []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    def impatient(attempt: Callable[[], Any], *, for_seconds: float) -> Any:
+        return keep_trying(attempt, for_seconds=for_seconds, clock=lambda: now[0], sleep=sleep)
+
+    monkeypatch.setattr(runner, "keep_trying", impatient)
