@@ -12,6 +12,7 @@ Whatever the server cannot be told at the end is told later by the watchdog,
 or settled by expiry.
 """
 
+import logging
 import os
 import socket
 import time
@@ -35,6 +36,8 @@ from celery_redislock.locks.store import (
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 
 __all__ = ["QUEUED", "RUNNING", "Guard", "Started", "Work"]
+
+logger = logging.getLogger("celery_redislock")
 
 #: The states a holder writes about itself: its message is on its way, or its run is on.
 QUEUED, RUNNING = "queued", "running"
@@ -135,7 +138,9 @@ class Guard:
             return self.store.release(key, token, undo=undo)
         except LockUnavailable:
             self.give_back_later(key, token, ttl=ttl, undo=undo)
-            return None
+        except RedisLockError as error:
+            logger.warning("could not give back the hold on %r: %s", key, error)
+        return None
 
     def start(
         self,
