@@ -54,16 +54,29 @@ def _publishing(client, *, quick: bool) -> list[Figure]:
 
     times, calls = (2, 20) if quick else (15, 150)
     say("publishing: accepted, with results")
-    accepted = rounds(times, {kind: _accepted(task, client, calls) for kind, task in KINDS.items()})
+    accepted = rounds(
+        times,
+        {
+            **{kind: _accepted(task, client, calls) for kind, task in KINDS.items()},
+            "plain and a PING": _accepted(KINDS["plain"], client, calls, before=_ping(client)),
+        },
+    )
     say("publishing: accepted, results ignored")
     ignored = rounds(times, {kind: _accepted(task, client, calls) for kind, task in IGNORED.items()})
     say("publishing: refused")
     unique = {kind: task for kind, task in KINDS.items() if kind != "plain"}
-    refused = rounds(times, {kind: _refused(task, client, calls) for kind, task in unique.items()})
+    refused = rounds(
+        times,
+        {
+            **{kind: _refused(task, client, calls) for kind, task in unique.items()},
+            "PING": _alone(_ping(client), calls),
+        },
+    )
     best = min((refused[kind]["p50"] for kind in unique if kind != "ours"), key=statistics.median)
     return [
         Figure("delay() p50: ours / plain", _ratios(accepted, "p50", "ours", "plain"), 1.25),
         Figure("  results ignored: ours / plain", _ratios(ignored, "p50", "ours", "plain"), 1.25),
+        Figure("  plain after a bare PING / plain", _ratios(accepted, "p50", "plain and a PING", "plain")),
         Figure("  celery-singleton / plain", _ratios(accepted, "p50", "celery-singleton", "plain")),
         Figure("  celery-once / plain", _ratios(accepted, "p50", "celery-once", "plain")),
         *(Figure(f"  {kind}", _in_us(accepted[kind]["p50"]), unit="us") for kind in KINDS),
@@ -73,17 +86,38 @@ def _publishing(client, *, quick: bool) -> list[Figure]:
             2.0,
             at_least=True,
         ),
-        *(Figure(f"  {kind}", _in_us(refused[kind]["p50"]), unit="us") for kind in unique),
+        *(Figure(f"  {kind}", _in_us(values["p50"]), unit="us") for kind, values in refused.items()),
     ]
 
 
-def _accepted(task, client, calls: int) -> Callable[[], Mapping[str, float]]:
+def _accepted(
+    task, client, calls: int, *, before: Callable[[], object] = lambda: None
+) -> Callable[[], Mapping[str, float]]:
+    def publish() -> None:
+        before()
+        task.delay(next(_numbers), full=True)
+
     def measure() -> Mapping[str, float]:
-        taken = [_timed(lambda: task.delay(next(_numbers), full=True)) for _ in range(calls)]
+        taken = [_timed(publish) for _ in range(calls)]
         client.delete("celery")
         return {"p50": statistics.median(taken)}
 
     return measure
+
+
+def _ping(client) -> Callable[[], object]:
+    """The least any lock on a server can cost: one trip with nothing in it, on a connection kept open."""
+    connection = client.connection_pool.get_connection()
+
+    def ping() -> None:
+        connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
+        connection.read_response()
+
+    return ping
+
+
+def _alone(call: Callable[[], object], calls: int) -> Callable[[], Mapping[str, float]]:
+    return lambda: {"p50": statistics.median([_timed(call) for _ in range(calls)])}
 
 
 def _refused(task, client, calls: int) -> Callable[[], Mapping[str, float]]:
@@ -122,13 +156,13 @@ def _draining(client, *, quick: bool) -> list[Figure]:
     ]
 
 
-def _drained(task, kind: str, client, messages: int, worker: subprocess.Popen) -> Callable[[], Mapping[str, float]]:
+def _drained(
+    task, kind: str, client, messages: int, worker: subprocess.Popen
+) -> Callable[[], Mapping[str, float]]:
     """Publish into a list nobody reads, then give it the name of the worker's queue: all begin at once."""
 
     def measure() -> Mapping[str, float]:
-        ids = [
-            task.apply_async((next(_numbers),), {"full": True}, queue=PARKED).id for _ in range(messages)
-        ]
+        ids = [task.apply_async((next(_numbers),), {"full": True}, queue=PARKED).id for _ in range(messages)]
         keys = [f"celery-task-meta-{task_id}" for task_id in ids]
         cpu, started = _cpu(worker.pid), time.perf_counter()
         client.rename(PARKED, kind)
@@ -151,7 +185,9 @@ def _workers(kinds: Mapping[str, object]) -> Iterator[dict[str, subprocess.Popen
     quiet = ["--loglevel=error", "--without-gossip", "--without-mingle", "--without-heartbeat"]
     nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes = {
-        kind: subprocess.Popen([*command, f"--queues={kind}", f"--hostname={kind}", *quiet], cwd=ROOT, **nowhere)
+        kind: subprocess.Popen(
+            [*command, f"--queues={kind}", f"--hostname={kind}", *quiet], cwd=ROOT, **nowhere
+        )
         for kind in kinds
     }
     try:

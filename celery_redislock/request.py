@@ -53,6 +53,7 @@ class LockRequest(Request):
         }
         self._header = Header.loads(self._request_dict.get(HEADER))
         self._support: _Support | None = None
+        self._seen: _Locked | None = None
         self._is_over = False
         self._watch_claim()
 
@@ -204,14 +205,13 @@ class LockRequest(Request):
 
     def _locked(self) -> "_Locked | None":
         """What this message locks; ``None`` for nothing, or if it cannot be told here: the child will say."""
-        if self._header is not None and self._header.key is None:
-            return None
+        if self._seen is not None or (self._header is not None and self._header.key is None):
+            return self._seen
         try:
-            declaration = declaration_of(self.task)
-            return _Locked.of(declaration, self)
+            self._seen = _Locked.of(declaration_of(self.task), self)
         except (RedisLockError, TypeError) as error:
             logger.debug("the main process cannot tell the lock of %s: %s", self, error)
-            return None
+        return self._seen
 
 
 class _Locked:

@@ -50,6 +50,7 @@ class Watchdog:
         self._store = store
         self._clock = clock
         self._renewed = 0
+        self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
 

@@ -1,0 +1,182 @@
+"""What a lock costs without Celery, against redis-py's Lock, python-redis-lock and a bare SET NX.
+
+::
+
+    python benchmarks/locks.py [--quick] [--json PATH]
+
+Starts its own server. ``--quick`` only shows that it runs.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.pairs import Figure, report, rounds, say
+from benchmarks.peers import run_beside_peers
+
+LEASES = 1000
+_numbers = count(1)
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
+    parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
+    parser.add_argument("--renew", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    run_beside_peers()
+    if arguments.renew:
+        _renew(*arguments.renew)
+        return
+    from celery_redislock.embedded import EmbeddedServer
+
+    with EmbeddedServer(port=0) as server:
+        url = server.url
+        figures = _acquiring(url, quick=arguments.quick)
+        for ttl, wait in ((3.0, 4.0),) if arguments.quick else ((3.0, 10.0), (30.0, 32.0)):
+            figures += _renewing(url, ttl, wait)
+    report("locks without Celery", figures, json_path=arguments.json)
+
+
+def _acquiring(url: str, *, quick: bool) -> list[Figure]:
+    times, pairs = (2, 50) if quick else (15, 400)
+    say("acquiring and releasing")
+    found = rounds(times, {name: _cost(once, pairs) for name, once in _contenders(url).items()})
+    theirs = found["redis-py Lock"]
+
+    def against(name: str, what: str) -> list[float]:
+        return [a / b for a, b in zip(found[name][what], theirs[what], strict=True)]
+
+    figures = []
+    for name in found:
+        is_ours, unit = name.startswith("ours"), "x"
+        if name != "redis-py Lock":
+            figures += [
+                Figure(
+                    f"{name}: wall / redis-py Lock",
+                    against(name, "wall"),
+                    1.0 if is_ours else None,
+                    unit=unit,
+                ),
+                Figure(
+                    f"{name}: CPU / redis-py Lock", against(name, "cpu"), 0.6 if is_ours else None, unit=unit
+                ),
+            ]
+    figures += [
+        Figure(f"  {name}", [value * 1e6 for value in found[name]["wall"]], unit="us") for name in found
+    ]
+    return figures
+
+
+def _contenders(url: str) -> dict[str, Callable[[str], None]]:
+    """Each acquires and releases a lock of the given name."""
+    import redis
+    import redis_lock
+
+    from celery_redislock.locks import Lock, connect
+
+    client = redis.Redis.from_url(url)
+    store = connect(url)
+    release = client.register_script(_RELEASE)
+    about = {"id": "job", "host": "somewhere", "pid": 1, "since": 0.0, "state": "running"}
+
+    def by_store(name: str) -> None:
+        token = f"job/{name}"
+        store.acquire(name, token, 30.0, about=about)
+        assert store.release(name, token).released
+
+    def by_lock(name: str) -> None:
+        lock = Lock(store, name)
+        assert lock.acquire(0)
+        assert lock.release()
+
+    def by_hand(name: str) -> None:
+        assert client.set(name, "token", nx=True, px=30_000)
+        assert release([name], ["token"])
+
+    def by_redis_py(name: str) -> None:
+        lock = client.lock(name, timeout=30)
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+    def by_python_redis_lock(name: str) -> None:
+        lock = redis_lock.Lock(client, name, expire=30)
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+    return {
+        "ours, store": by_store,
+        "ours, Lock": by_lock,
+        "SET NX PX and a script": by_hand,
+        "redis-py Lock": by_redis_py,
+        "python-redis-lock": by_python_redis_lock,
+    }
+
+
+def _cost(once: Callable[[str], None], pairs: int) -> Callable[[], Mapping[str, float]]:
+    def measure() -> Mapping[str, float]:
+        names = [f"lock-{next(_numbers)}" for _ in range(pairs)]
+        cpu, wall = time.process_time(), time.perf_counter()
+        for name in names:
+            once(name)
+        return {
+            "wall": (time.perf_counter() - wall) / pairs,
+            "cpu": (time.process_time() - cpu) / pairs,
+        }
+
+    return measure
+
+
+def _renewing(url: str, ttl: float, wait: float) -> list[Figure]:
+    say(f"renewing {LEASES} leases of {ttl:g} s for {wait:g} s")
+    command = [sys.executable, __file__, "--renew", url, str(ttl), str(wait)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    cpu, renewals, calls, connections, threads = map(float, text.split())
+    name = f"{LEASES} leases of {ttl:g} s"
+    assert renewals >= LEASES, "no renewal was due while it was measured"
+    return [
+        Figure(f"{name}: CPU of one core", [cpu * 100], 0.5, unit="%"),
+        Figure(f"{name}: connections", [connections], 1, unit=""),
+        Figure(f"{name}: threads", [threads], 1, unit=""),
+        Figure(f"{name}: renewals", [renewals], unit=""),
+        Figure(f"{name}: calls", [calls], unit=""),
+    ]
+
+
+def _renew(url: str, ttl: str, wait: str) -> None:
+    """Hold leases and do nothing else: the child of :func:`_renewing`."""
+    import threading
+
+    import redis
+
+    from celery_redislock.locks import Lock, connect
+    from celery_redislock.locks.watchdog import watchdog_of
+
+    store = connect(url)
+    locks = [Lock(store, f"lease-{number}", ttl=float(ttl)) for number in range(LEASES)]
+    client = redis.Redis.from_url(url)
+    strangers = len(client.client_list())
+    assert all(lock.acquire(0) for lock in locks)
+    watchdog, before = watchdog_of(store), _calls(client)
+    renewed, cpu, wall = watchdog.renewals, time.process_time(), time.perf_counter()
+    time.sleep(float(wait))
+    share = (time.process_time() - cpu) / (time.perf_counter() - wall)
+    assert all(lock.held for lock in locks)
+    threads = sum(thread.name == "redislock-watchdog" for thread in threading.enumerate())
+    connections = len(client.client_list()) - strangers
+    print(share, watchdog.renewals - renewed, _calls(client) - before, connections, threads)
+
+
+def _calls(client) -> int:
+    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+if __name__ == "__main__":
+    main()

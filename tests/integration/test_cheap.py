@@ -1,0 +1,150 @@
+"""Law 10, counted: what a publish, a run and an import cost. Nothing here is timed."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+
+from celery_redislock import SingletonTask
+from celery_redislock.embedded import EmbeddedServer
+from tests.facts import wait_until
+
+#: Whatever a client could send for a lock; commands that a script calls inside count as well, so GET,
+#: SET and the like are not looked at.
+COMMANDS = ("evalsha", "eval", "script|load", "script|exists", "hello", "auth", "ping", "wait")
+
+
+@pytest.fixture(scope="module")
+def lock_server() -> Iterator[EmbeddedServer]:
+    """A server for nothing but locks, so that the broker's own commands do not count."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(lock_server: EmbeddedServer) -> Iterator[Any]:
+    with redis.Redis.from_url(lock_server.redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def app(lock_server: EmbeddedServer, celery_url: str, prefix: str) -> Iterator[Celery]:
+    app = Celery(prefix, broker=celery_url, backend=celery_url, set_as_current=False)
+    app.conf.update(
+        redislock_url=lock_server.url,
+        redislock_prefix=prefix,
+        task_default_queue=prefix,
+        worker_hijack_root_logger=False,
+    )
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def task(app: Celery) -> Any:
+    """A unique task whose server knows the scripts and whose connection is open."""
+
+    @app.task(base=SingletonTask, name="cheap.sync", shared=False)
+    def sync(account_id: int) -> int:
+        return account_id
+
+    handle = sync.lock_for(-1)
+    store = handle._guard.store
+    store.acquire("warm", "warm/1", 30.0, about={})
+    store.release("warm", "warm/1")
+    return sync
+
+
+class Trips:
+    """What the lock server was asked since the counting began; see COMMANDS."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._before = self._calls()
+
+    def __call__(self) -> dict[str, int]:
+        now = self._calls()
+        return {name: now[name] - self._before[name] for name in now if now[name] != self._before[name]}
+
+    def _calls(self) -> dict[str, int]:
+        stats = self._client.info("commandstats")
+        return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COMMANDS}
+
+
+def test_a_publish_asks_the_lock_server_once(task: Any, client: Any) -> None:
+    """Law 10: one round trip to claim."""
+    trips = Trips(client)
+    result = task.delay(1)
+
+    assert not result.is_duplicate
+    assert trips() == {"evalsha": 1}
+
+
+def test_a_refused_publish_asks_the_lock_server_once(task: Any, client: Any) -> None:
+    """Law 10: the holder's details cost no extra trip."""
+    first = task.delay(2)
+    trips = Trips(client)
+    second = task.delay(2)
+
+    assert second.is_duplicate
+    assert second.id == first.id
+    assert trips() == {"evalsha": 1}
+
+
+def test_a_publish_with_locking_switched_off_asks_nothing(task: Any, client: Any) -> None:
+    """Law 10: none that is not needed."""
+    trips = Trips(client)
+    task.apply_async((3,), lock=None)
+
+    assert trips() == {}
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's own
+def test_a_run_asks_the_lock_server_twice(app: Celery, task: Any, client: Any) -> None:
+    """Law 10: one round trip to start, one to release; a short run is renewed never."""
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30.0):
+        assert task.delay(4).get(timeout=20, disable_sync_subtasks=False) == 4
+        trips = Trips(client)
+        results = [task.delay(number) for number in range(10, 15)]
+        for result in results:
+            result.get(timeout=20, disable_sync_subtasks=False)
+        claims, starts, releases = 5, 5, 5
+
+        assert wait_until(lambda: trips().get("evalsha", 0) >= claims + starts + releases, timeout=5)
+        # A connection more (HELLO) where publisher and worker ask at the same time.
+        assert trips()["evalsha"] == claims + starts + releases
+        assert "eval" not in trips()
+
+
+def test_before_the_first_lock_nothing_is_imported_connected_or_started(celery_url: str) -> None:
+    """Law 10: nothing runs and nothing is imported before it is needed."""
+    code = """
+        import sys, threading
+        opened = []
+        sys.addaudithook(lambda event, args: opened.append(event) if event == "socket.connect" else None)
+        from celery import Celery
+        from celery_redislock import SingletonTask
+        from celery_redislock.declaration import declaration_of
+        app = Celery("cheap", broker=sys.argv[1], backend=sys.argv[1])
+        @app.task(base=SingletonTask, lock_key="account:{account_id}")
+        def sync(account_id): pass
+        declaration = declaration_of(sync._get_current_object())
+        assert declaration.options.lock == "until_executed"
+        assert declaration.work((1,), {}, "id").key == "account:1"
+        print("redis" in sys.modules, threading.active_count(), opened)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), celery_url],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.stdout.split("\n")[0] == "False 1 []"
