@@ -160,7 +160,7 @@ def _renew(url: str, ttl: str, wait: str) -> None:
     from celery_redislock.locks.watchdog import watchdog_of
 
     store = connect(url)
-    locks = [Lock(store, f"lease-{number}", ttl=float(ttl)) for number in range(LEASES)]
+    locks = [Lock(store, f"lease-{ttl}-{number}", ttl=float(ttl)) for number in range(LEASES)]
     client = redis.Redis.from_url(url)
     strangers = len(client.client_list())
     assert all(lock.acquire(0) for lock in locks)

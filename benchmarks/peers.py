@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.pairs import say
 
-__all__ = ["run_beside_peers"]
+__all__ = ["HOME", "ROOT", "run_beside_peers"]
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".venv-bench"

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.pairs import Figure, report, rounds, say
-from benchmarks.peers import ROOT, run_beside_peers
+from benchmarks.peers import HOME, ROOT, run_beside_peers
 
 _PLAIN = """
 import time
@@ -98,6 +98,9 @@ def _install_plug_in(folder: Path) -> None:
 
 def _python(*arguments: str, path: tuple[Path, ...] = (ROOT,)) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    # Installed packages are compiled once: with the variable set each start would compile this checkout.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPYCACHEPREFIX"] = str(HOME / "compiled")
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
