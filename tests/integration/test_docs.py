@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,16 @@ def ask(server: redis.Redis, *command: str) -> Any:
 def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
     """Call every verb of the lock store as the user of the page; the first refusal is raised."""
     url = f"redis://locks:password@127.0.0.1:{server.port}/1"
-    store = connect(url, strict_fence=True, min_replicas=replicas)
-    token = "owner/token"  # noqa: S105  no secret
-    assert isinstance(store.acquire("name", token, 5.0, about={}, period=5.0, message="m"), Grant)
-    assert store.renew([Term("name", token, 6.0)]).renewed == [True]
-    assert store.inspect("name") is not None
-    assert store.names() == ["name"]
-    assert store.release("name", token, undo=True, done=DoneMark("m", 5.0)).released
-    store.acquire("name", token, 0.001, about={})
-    store.force_release("name")
-    assert store.eviction_policy() == "noeviction"
+    with closing(connect(url, strict_fence=True, min_replicas=replicas)) as store:
+        token = "owner/token"  # noqa: S105  no secret
+        assert isinstance(store.acquire("name", token, 5.0, about={}, period=5.0, message="m"), Grant)
+        assert store.renew([Term("name", token, 6.0)]).renewed == [True]
+        assert store.inspect("name") is not None
+        assert store.names() == ["name"]
+        assert store.release("name", token, undo=True, done=DoneMark("m", 5.0)).released
+        store.acquire("name", token, 0.001, about={})
+        store.force_release("name")
+        assert store.eviction_policy() == "noeviction"
 
 
 def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server: EmbeddedServer) -> None:
@@ -170,9 +171,9 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
     table = dict(rows)
     admin = redis.Redis.from_url(server.redis_url)
     admin.flushall()  # ours alone
-    store = connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)
-    store.acquire("N", "owner/token", 5.0, about={}, period=5.0)
-    store.mark_done("N", DoneMark("MESSAGE", 5.0))
+    with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
+        store.acquire("N", "owner/token", 5.0, about={}, period=5.0)
+        store.mark_done("N", DoneMark("MESSAGE", 5.0))
     kinds = {b"zset": "sorted set", b"string": "string"}
     keys = ask(admin, "KEYS", "*")
     found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}
