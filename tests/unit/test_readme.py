@@ -25,6 +25,8 @@ OTHER_NAMES = {
     "redislock_off",
     "redislock_skipped",
 }
+#: Where a file may be that a page names.
+ROOMS = (".", "celery_redislock", "examples/quickstart")
 OPTION = re.compile(r"(?<![\w./-])((?:redislock_|lock_|on_lock_)[a-z_]*[a-z])\b(?!\.(?:py|lua|md))")
 CHOICE = re.compile(r"\b(lock|on_conflict)=\"(\w+)\"")
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
@@ -52,6 +54,17 @@ def test_every_link_leads_somewhere(page: str) -> None:
     folder = (ROOT / page).parent
 
     assert [target for target, _ in LINK.findall(PAGES[page]) if not (folder / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_and_test_named_exists(page: str) -> None:
+    code = re.findall(r"`([^`\n]+)`", PAGES[page])
+    files = [name for name in code if re.fullmatch(r"[\w/.]+\.(?:py|lua)|\w+(?:/\w+)*/", name)]
+    tests = {name for name in code if re.fullmatch(r"test_\w+", name)}
+    sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+
+    assert [name for name in files if not any((ROOT / room / name).exists() for room in ROOMS)] == []
+    assert {name for name in tests if f"def {name}(" not in sources} == set()
 
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:
