@@ -117,7 +117,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
     """Call every verb of the lock store as the user of the page; the first refusal is raised."""
     url = f"redis://locks:password@127.0.0.1:{server.port}/1"
     with closing(connect(url, strict_fence=True, min_replicas=replicas)) as store:
-        token = "owner/token"  # noqa: S105  no secret
+        token = "owner/token"
         assert isinstance(store.acquire("name", token, 5.0, about={}, period=5.0, message="m"), Grant)
         assert store.renew([Term("name", token, 6.0)]).renewed == [True]
         assert store.inspect("name") is not None
