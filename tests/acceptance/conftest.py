@@ -1,5 +1,7 @@
-"""Shops: one per pool for the whole session, shared by tests that keep to keys of their own; one per test
-where workers are killed, servers go away or settings differ.
+"""Shops: one per pool for the whole session, and more where a test needs one for itself.
+
+Tests that share a shop keep to keys of their own. Where workers are killed,
+servers go away or settings differ, a test opens its own.
 """
 
 import secrets
@@ -16,13 +18,19 @@ ShopMaker = Callable[..., Shop]
 _OPEN: list[Shop] = []
 
 
+#: Where the pool makes a difference, all three are tried at once; elsewhere the others are tried with the slow.
+_POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders", "test_retries"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "/acceptance/" in item.path.as_posix():
-            # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
-            item.add_marker(
-                pytest.mark.filterwarnings(r"ignore:Call to '?setex'?.*deprecated:DeprecationWarning")
-            )
+        if not {"any_shop", "prefork_shop", "new_shop"}.intersection(getattr(item, "fixturenames", ())):
+            continue
+        # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
+        item.add_marker(pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"))
+        pool = getattr(item, "callspec", None) and item.callspec.params.get("any_shop")  # type: ignore[attr-defined]
+        if pool in {"threads", "solo"} and item.path.stem not in _POOLS_DIFFER:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -52,24 +60,39 @@ def _close(shop: Shop) -> None:
     shop.close()
 
 
-@pytest.fixture(scope="session", params=POOLS)
-def any_shop(request: pytest.FixtureRequest, celery_url: str, redis_url: str) -> Iterator[Shop]:
-    """The shared shop of each pool: four bodies at once, in one worker (solo: two, one each)."""
-    shop = _open(celery_url, redis_url)
-    try:
-        if request.param == "solo":
-            shop.start_workers(2, "solo")
-        else:
-            shop.start_worker(request.param, concurrency=4)
-        yield shop
-    finally:
+@pytest.fixture(scope="session")
+def shop_on(celery_url: str, redis_url: str) -> Iterator[Callable[[str], Shop]]:
+    """Opens the shared shop of a pool: four bodies at once, in one worker (solo: two, one each)."""
+    shops: dict[str, Shop] = {}
+
+    def shop_on(pool: str) -> Shop:
+        if pool not in shops:
+            shops[pool] = _open(celery_url, redis_url)
+            is_solo = pool == "solo"
+            shops[pool].start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
+        return shops[pool]
+
+    yield shop_on
+    for shop in shops.values():
         _close(shop)
 
 
-@pytest.fixture(scope="session")
-def prefork_shop(celery_url: str, redis_url: str) -> Iterator[Shop]:
-    """A shared shop for what does not depend on the pool."""
-    shop = _open(celery_url, redis_url)
+@pytest.fixture(params=POOLS)
+def any_shop(request: pytest.FixtureRequest, shop_on: Callable[[str], Shop]) -> Shop:
+    """The shared shop of each pool."""
+    return shop_on(request.param)
+
+
+@pytest.fixture
+def prefork_shop(shop_on: Callable[[str], Shop]) -> Shop:
+    """The shared shop of the prefork pool, for what only it does, or what does not depend on the pool."""
+    return shop_on("prefork")
+
+
+@pytest.fixture(scope="module")
+def protocol_1_shop(celery_url: str, redis_url: str) -> Iterator[Shop]:
+    """A shop whose messages are of task protocol 1, which has no headers."""
+    shop = _open(celery_url, redis_url, conf={"task_protocol": 1})
     try:
         shop.start_worker("prefork", concurrency=4)
         yield shop

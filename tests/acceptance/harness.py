@@ -161,9 +161,16 @@ class Shop:
         """Return the bodies that ran for this key so far."""
         return [body for body in self.app.journal.bodies() if body.key == key]
 
-    def overlaps(self, key: str) -> list[tuple[Body, Body]]:
-        """Return the pairs of bodies of this key that were on at the same time."""
-        return overlaps_of(self.bodies(key))
+    def overlaps(self, key: str, *, killed: int = 0) -> list[tuple[Body, Body]]:
+        """Return the pairs of bodies of this key that were on at the same time; all must have ended.
+
+        Args:
+            key: argument of the bodies.
+            killed: how many of them had no chance to note their end: their last sign of life counts.
+        """
+        bodies = self.bodies(key)
+        assert sum(body.ended_by is None for body in bodies) == killed, f"not over yet: {bodies}"
+        return overlaps_of(bodies)
 
     def notes(self, subject: str) -> list[Any]:
         """Return what bodies noted about a subject."""

@@ -16,10 +16,27 @@ from typing import Any
 from celery import Celery
 from celery.exceptions import Ignore, Reject
 
-from celery_redislock import LockLost, SingletonTask
+from celery.utils.dispatch import Signal
+
+from celery_redislock import (
+    LockLost,
+    lock_acquired,
+    lock_conflict,
+    lock_lost,
+    lock_released,
+)
+from celery_redislock.locks.lease import Lease
 from tests.acceptance.journal import BEAT, Journal
+from tests.acceptance.kinds import by_mood, declare_kinds
 
 __all__ = ["DECLARED", "SALE", "open_shop"]
+
+
+def _tell_loss(lease: Lease) -> None:
+    _journals[-1].note("lost leases", lease.token)
+
+
+_journals: list[Journal] = []
 
 #: The resource of nearly every task: one sale of a thing at a time.
 SALE = "sale:{key}"
@@ -39,6 +56,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_softly": {"soft_time_limit": 1},
     "sell_at_most": {"lock_max_hold": 2.0, "lock_ttl": 1.0},
     "sell_or_stop": {"on_lock_lost": "terminate", "lock_ttl": 1.0},
+    "sell_and_tell": {"on_lock_lost": _tell_loss, "lock_ttl": 1.0},
+    "announce": {"lock_ttl": 1.0},
     "sell_regardless": {"on_lock_error": "run"},
     "sell_everything": {"lock_key": None},
     "serve": {"lock": "while_executing"},
@@ -46,6 +65,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "serve_once": {"lock": "while_executing", "max_retries": 1},
     "serve_or_skip": {"lock": "while_executing", "on_conflict": "skip"},
     "serve_or_fail": {"lock": "while_executing", "on_conflict": "raise"},
+    "serve_by_mood": {"lock": "while_executing", "on_conflict": {"server": by_mood}},
+    "sell_by_mood": {"on_conflict": by_mood},
     "queue": {"lock": "until_executing"},
     "offer": {"lock": "until_expired", "lock_period": 2.0},
     "open_daily": {"lock_period": 2.0},
@@ -59,7 +80,13 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     Args:
         plan: ``broker``, ``backend``, ``journal`` (URLs), ``prefix`` and ``conf``.
     """
-    app = Celery("shop", broker=plan["broker"], backend=plan["backend"], set_as_current=False)
+    app = Celery(
+        "shop",
+        broker=plan["broker"],
+        backend=plan["backend"],
+        set_as_current=False,
+        task_cls="celery_redislock:SingletonTask",
+    )
     shared = {"global_keyprefix": f"{plan['prefix']}:"}
     transport = {**shared, **plan["conf"].pop("broker_transport_options", {})}
     app.conf.update(
@@ -78,12 +105,20 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     )
     app.conf.update(plan["conf"])
     app.journal = Journal(plan["journal"], plan["prefix"])
+    _journals.append(app.journal)
     for name, options in DECLARED.items():
         keyed = {"lock_key": SALE, **options}
-        app.task(name=f"shop.{name}", base=SingletonTask, bind=True, shared=False, **keyed)(_new_body())
-    for task in _kinds(app):
+        app.task(name=f"shop.{name}", bind=True, shared=False, **keyed)(_new_body())
+    for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
+    for signal in (lock_acquired, lock_released, lock_lost, lock_conflict):
+        signal.connect(_announce, weak=False, dispatch_uid=f"shop.{signal.name}")
     return app
+
+
+def _announce(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:
+    if sender.name == "shop.announce":
+        sender.app.journal.note(f"signals {key}", [signal.name, task_id])
 
 
 def _new_body() -> Callable[..., Any]:
@@ -201,6 +236,12 @@ def _spin(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
+def _doze(task: Any, key: str, more: Any) -> str:
+    """Sleep for ``more`` seconds in one piece."""
+    time.sleep(more)
+    return f"{key} done"
+
+
 def _recurse(task: Any, key: str, more: Any) -> int:
     return 0 if more == 0 else 1 + task.run(key, 0.0, "recurse", more - 1)
 
@@ -223,14 +264,8 @@ def _look_at_lease(task: Any, key: str, more: Any) -> list[Any]:
 ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
     name.removeprefix("_"): value
     for name, value in list(globals().items())
-    if re.fullmatch(r"_[a-z]\w*", name) and callable(value) and name not in {"_stay", "_new_body"}
+    if re.fullmatch(r"_[a-z]\w*", name) and callable(value) and getattr(value, "__module__", "") == __name__
 }
-
-
-def _kinds(app: Celery) -> list[Any]:
-    from tests.acceptance.kinds import declare_kinds  # it declares tasks on an app that exists
-
-    return declare_kinds(app)
 
 
 def _end_with_parent() -> None:

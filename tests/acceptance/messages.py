@@ -1,0 +1,27 @@
+"""A message in hand: to deliver it twice, or later, as a broker may."""
+
+import json
+import uuid
+from typing import Any
+
+from tests.acceptance.harness import Shop
+
+__all__ = ["captured", "deliver"]
+
+
+def captured(shop: Shop) -> dict[str, Any]:
+    """Return the message that was published to the queue ``aside``, where no worker looks."""
+    message: dict[str, Any] = json.loads(shop.redis.lpop(f"{shop.plan['prefix']}:aside"))
+    return message
+
+
+def deliver(shop: Shop, message: dict[str, Any], *, again: bool = False) -> None:
+    """Put one more copy of a message into the queue, as kombu's Redis transport restores one."""
+    flag = {"redelivered": True} if again else {}
+    properties = {
+        **message["properties"],
+        "delivery_tag": str(uuid.uuid4()),
+        "delivery_info": {"exchange": "", "routing_key": "celery", **flag},
+    }
+    copy = {**message, "headers": {**message["headers"], **flag}, "properties": properties}
+    shop.redis.lpush(f"{shop.plan['prefix']}:celery", json.dumps(copy))

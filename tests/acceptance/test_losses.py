@@ -1,0 +1,119 @@
+"""Law 2: nothing more is lost than a plain Celery task would lose."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_redislock import DuplicateTask
+from celery_redislock.embedded import EmbeddedServer
+from tests.acceptance.harness import Shop, wait_until
+from tests.acceptance.messages import captured, deliver
+
+
+def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(any_shop: Shop, key: str) -> None:
+    """Law 2: only a fresh publish may be dropped, never a retry."""
+    first = any_shop.sell.delay(key, 0.0, "retry", {"countdown": 1})
+    any_shop.wait_ended(key)
+    wait_until(lambda: any_shop.sell.lock_for(key).release(reason="a test", only="queued"), 2.0, "released")
+    second = any_shop.sell.delay(key, 2.0)
+
+    assert not second.is_duplicate
+    assert first.get(timeout=15) == f"{key} done"
+    assert second.get(timeout=5) == f"{key} done"
+    assert [body.task_id for body in any_shop.bodies(key)] == [first.id, second.id, first.id]
+    assert any_shop.overlaps(key) == []
+
+
+def test_a_redelivered_message_without_a_claim_waits_for_the_holder(any_shop: Shop, key: str) -> None:
+    """Law 2: a message the broker delivers again is not dropped because somebody else came first."""
+    any_shop.app.send_task("shop.sell", (key,), queue="aside")
+    message = captured(any_shop)
+    holder = any_shop.sell.delay(key, 1.0)
+    any_shop.wait_started(key)
+    deliver(any_shop, message, again=True)
+    bodies = any_shop.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == [holder.id, message["headers"]["id"]]
+    assert any_shop.overlaps(key) == []
+
+
+def test_a_publish_the_broker_refuses_gives_its_claim_back(
+    new_shop: Callable[..., Shop], celery_url: str, key: str
+) -> None:
+    """Law 2: no message is on its way, so no claim may stand in the way of the next."""
+    with EmbeddedServer() as broker:
+        shop = new_shop(
+            broker=broker.url,
+            backend=celery_url,
+            conf={"redislock_url": celery_url, "task_publish_retry": False},
+        )
+        shop.sell.delay(f"{key}-before")
+        broker.kill()
+        with pytest.raises(OperationalError):
+            shop.sell.delay(key)
+
+        assert shop.holder(key) is None
+        assert shop.holder(f"{key}-before") is not None
+
+
+def test_a_message_that_cannot_be_written_gives_its_claim_back(prefork_shop: Shop, key: str) -> None:
+    """Law 2: whatever keeps a message from being published."""
+    with pytest.raises(Exception, match="of nobody"):
+        prefork_shop.sell.apply_async((key,), serializer="of nobody")
+
+    assert prefork_shop.holder(key) is None
+
+
+def test_a_task_whose_claim_expired_in_the_queue_runs(new_shop: Callable[..., Shop], key: str) -> None:
+    """Law 2: a queue slower than ``lock_queue_ttl`` loses uniqueness, loudly, and no work."""
+    shop = new_shop()
+    result = shop.sell.apply_async((key,), lock_queue_ttl=0.3)
+    shop.wait_free(key, 2.0)
+    shop.start_worker("prefork", concurrency=1)
+
+    assert result.get(timeout=10) == f"{key} done"
+    (line,) = shop.lines("was gone when it started")
+    assert "WARNING" in line
+    assert "lock_queue_ttl" in line
+
+
+def test_claims_of_a_purged_queue_can_be_released(
+    new_shop: Callable[..., Shop], key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law 2: a claim whose message is gone is ended by an operator, who cannot hit a run by mistake."""
+    shop = new_shop()
+    purged = shop.sell.delay(key)
+    assert shop.app.control.purge() == 1
+    assert shop.sell.delay(key).id == purged.id
+    with caplog.at_level(logging.WARNING, "celery_redislock"):
+        released = shop.sell.lock_for(key).release(reason="purged", only="queued")
+
+    assert released is not None
+    assert released.owner == purged.id
+    assert "purged" in caplog.text
+    assert not shop.sell.delay(key).is_duplicate
+
+
+def test_releasing_the_queued_spares_a_run(prefork_shop: Shop, key: str) -> None:
+    """Law 3: ``only="queued"`` never takes the lock from a run."""
+    result = prefork_shop.sell.delay(key, 0.5)
+    prefork_shop.wait_started(key)
+
+    assert prefork_shop.sell.lock_for(key).release(reason="a test", only="queued") is None
+    holder = prefork_shop.holder(key)
+    assert holder is not None
+    assert (holder.owner, holder.state) == (result.id, "running")
+
+
+def test_the_worker_renews_claims_of_messages_it_holds(prefork_shop: Shop, key: str) -> None:
+    """Law 2: a message that waits in a worker for its ETA keeps its claim, however short its TTL."""
+    first = prefork_shop.sell.apply_async((key,), countdown=2, lock_queue_ttl=0.5)
+    second = prefork_shop.sell.apply_async((f"{key}-2",), countdown=0.5, expires=60, lock_queue_ttl=0.5)
+    with pytest.raises(DuplicateTask):
+        prefork_shop.sell.apply_async((key,), on_conflict="raise")
+
+    assert first.get(timeout=10) == f"{key} done"
+    assert second.get(timeout=10) == f"{key}-2 done"
+    assert not [line for line in prefork_shop.lines("was gone when it started") if first.id in line]

@@ -1,0 +1,163 @@
+"""The scopes: how long a task is unique, and what a call may ask for itself."""
+
+import time
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from celery_redislock import DuplicateTask
+from tests.acceptance.harness import Shop, wait_until
+
+
+def test_until_executing_frees_the_key_when_the_run_starts(any_shop: Shop, key: str) -> None:
+    """``until_executing``: one may be queued beside the one that runs, and no more."""
+    first = any_shop.queue.delay(key, 1.0)
+    any_shop.wait_started(key)
+    second = any_shop.queue.apply_async((key,), countdown=1)
+    third = any_shop.queue.delay(key)
+
+    assert not second.is_duplicate
+    assert third.is_duplicate
+    assert third.id == second.id
+    assert {first.get(timeout=10), second.get(timeout=10)} == {f"{key} done"}
+    assert len(any_shop.bodies(key)) == 2
+    assert any_shop.holder(key) is None
+
+
+def test_until_expired_counts_from_acceptance(any_shop: Shop, key: str) -> None:
+    """``until_expired``: refused until the window has passed, however early the run ended."""
+    before = time.monotonic()
+    first = any_shop.offer.delay(key)
+    accepted = time.monotonic()
+    first.get(timeout=10)
+    assert any_shop.offer.delay(key).id == first.id
+    next_one = wait_until(lambda: _unless_duplicate(any_shop.offer.delay(key)), 5.0, "the window has passed")
+    reopened = time.monotonic()
+
+    assert before + 2.0 <= reopened + 0.05
+    assert reopened - accepted < 2.5
+    next_one.get(timeout=10)
+    assert len(any_shop.bodies(key)) == 2
+
+
+def test_until_expired_holds_for_messages_without_a_claim(any_shop: Shop, key: str) -> None:
+    """``until_expired``: what ``send_task`` publishes is accepted, or skipped, when it starts."""
+    first = any_shop.app.send_task("shop.offer", (key,))
+    first.get(timeout=10)
+    second = any_shop.app.send_task("shop.offer", (key,))
+    with pytest.raises(TaskRevokedError, match=first.id):
+        second.get(timeout=10)
+
+    assert any_shop.offer.delay(key).is_duplicate
+    assert len(any_shop.bodies(key)) == 1
+
+
+def test_a_retry_passes_through_its_own_window(any_shop: Shop, key: str) -> None:
+    """``until_expired``: what was accepted runs to its end, retries included."""
+    result = any_shop.offer.delay(key, 0.0, "retry", {"times": 2})
+
+    assert result.get(timeout=10) == f"{key} done"
+    assert [body.retries for body in any_shop.bodies(key)] == [0, 1, 2]
+    assert any_shop.offer.delay(key).is_duplicate
+
+
+def test_a_period_outlives_the_lock(any_shop: Shop, key: str) -> None:
+    """``lock_period`` with ``until_executed``: after the run the window still refuses."""
+    first = any_shop.open_daily.delay(key)
+    first.get(timeout=10)
+    holder = any_shop.holder(key)
+    assert holder is not None
+    assert (holder.state, holder.owner) == ("window", first.id)
+    assert any_shop.open_daily.delay(key).id == first.id
+    any_shop.wait_free(key, 4.0)
+
+    assert any_shop.open_daily.delay(key).get(timeout=10) == f"{key} done"
+    assert len(any_shop.bodies(key)) == 2
+
+
+def test_a_retry_is_accepted_within_its_own_period(any_shop: Shop, key: str) -> None:
+    """``lock_period`` counts acceptances; a retry is none."""
+    assert any_shop.open_daily.delay(key, 0.0, "retry").get(timeout=10) == f"{key} done"
+    assert len(any_shop.bodies(key)) == 2
+
+
+@pytest.mark.parametrize("how", ["per call", "declared"])
+def test_without_a_scope_nothing_is_checked_anywhere(any_shop: Shop, key: str, how: str) -> None:
+    """``lock=None``: published and run beside a holder."""
+    any_shop.sell.delay(key, 0.5)
+    any_shop.wait_started(key)
+    if how == "per call":
+        result = any_shop.sell.apply_async((key,), lock=None)
+    else:
+        result = any_shop.gossip.delay(key)
+    any_shop.wait_ended(key, 2)
+
+    assert not result.is_duplicate
+    assert len(any_shop.overlaps(key)) == 1
+    assert any_shop.bodies(key)[1].token is None
+
+
+def test_a_call_may_bring_its_own_key(any_shop: Shop, key: str) -> None:
+    """``lock_key`` per call: another resource for this call, its retries included."""
+    any_shop.sell.delay(key, 0.8)
+    any_shop.wait_started(key)
+    other = any_shop.sell.apply_async((key, 0.0, "retry"), lock_key=f"aside:{key}")
+
+    assert not other.is_duplicate
+    assert other.get(timeout=10) == f"{key} done"
+    any_shop.wait_ended(key, 3)
+    assert len(any_shop.overlaps(key)) == 2
+
+
+def test_a_call_may_bring_its_own_scope(any_shop: Shop, key: str) -> None:
+    """``lock`` per call travels: the worker serialises what the task itself would have skipped."""
+    results = [any_shop.sell.apply_async((key, 0.2), lock="while_executing") for _ in range(3)]
+    for result in results:
+        result.get(timeout=15)
+
+    assert len(any_shop.bodies(key)) == 3
+    assert any_shop.overlaps(key) == []
+
+
+def test_a_key_of_all_arguments_tells_calls_apart(any_shop: Shop, key: str) -> None:
+    """``lock_key=None``: positional and keyword calls are the same, other values are not."""
+    first = any_shop.sell_everything.delay(key, 0.5)
+
+    assert any_shop.sell_everything.delay(key=key, seconds=0.5).id == first.id
+    assert any_shop.sell_everything.delay(key, seconds=0.5, then=None).id == first.id
+    assert not any_shop.sell_everything.delay(key, 0.6).is_duplicate
+
+
+class TestProtocol1:
+    """Task protocol 1 has no headers, so what they carry must be found again by the worker."""
+
+    def test_claim_run_and_retry(self, protocol_1_shop: Shop, key: str) -> None:
+        result = protocol_1_shop.sell.delay(key, 0.3, "retry")
+        duplicate = protocol_1_shop.sell.delay(key)
+
+        assert duplicate.id == result.id
+        assert result.get(timeout=10) == f"{key} done"
+        assert len(protocol_1_shop.bodies(key)) == 2
+        assert protocol_1_shop.holder(key) is None
+
+    def test_serialised_runs(self, protocol_1_shop: Shop, key: str) -> None:
+        results = [protocol_1_shop.serve.delay(key, 0.2) for _ in range(3)]
+        for result in results:
+            result.get(timeout=15)
+
+        assert len(protocol_1_shop.bodies(key)) == 3
+        assert protocol_1_shop.overlaps(key) == []
+
+
+def test_duplicate_is_an_error_where_a_call_wants_it(any_shop: Shop, key: str) -> None:
+    """``on_conflict`` per call wins over the task's."""
+    any_shop.sell.delay(key, 0.5)
+    with pytest.raises(DuplicateTask):
+        any_shop.sell.apply_async((key,), on_conflict="raise")
+
+    wait_until(lambda: any_shop.holder(key) is None, 10.0, "the lock is free")
+    assert len(any_shop.bodies(key)) == 1
+
+
+def _unless_duplicate(result: object) -> object:
+    return None if getattr(result, "is_duplicate", False) else result
