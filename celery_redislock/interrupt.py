@@ -39,8 +39,10 @@ def interruptible(lease: Lease) -> Iterator[Callable[[], None]]:
         way = _signal_way(lease)
     else:
         way = _thread_way(lease)
+    body = threading.get_ident()
     with way as interrupt:
-        yield interrupt
+        # The body's own thread learns of a loss from check(), which raises.
+        yield lambda: None if threading.get_ident() == body else interrupt()
 
 
 @contextmanager
