@@ -246,7 +246,7 @@ def test_a_setting_that_is_allowed_is_kept(setting, value):
 
 
 def test_a_password_is_never_shown():
-    secret = "secret@cache"  # noqa: S105  the test's own
+    secret = "secret@cache"
 
     assert secret not in repr(settings_of({"redislock_url": f"redis://:{secret}/1"}))
     assert secret not in problems(settings_of, {"redislock_url": secret})[0]

@@ -1,0 +1,804 @@
+"""Running: a lease from start to end, given back before anybody sees the end."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_redislock import LockLost, LockUnavailable, SingletonTask, lock_acquired, lock_lost, lock_released
+from celery_redislock.guard import Work
+from celery_redislock.header import HEADER, Header
+from celery_redislock.locks.lease import InertLease
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.run import run_of
+from celery_redislock.testing import hold, locks_off
+from tests.unit.shop import Shop, no_patience
+
+KEY = "account:7"
+
+
+class Down(BaseException):
+    """What no ``except Exception`` catches."""
+
+
+def body(account_id: int = 7) -> int:
+    return account_id
+
+
+def claimed(shop: Shop, task_id: str = "t1", **more: Any) -> Header:
+    """Take a claim as a publisher would, and return the header its message carries."""
+    header = Header(KEY, f"{task_id}/claim", claimed=True, **more)
+    work = Work(KEY, "shop.sync", task_id, "digest")
+    shop.store.acquire(KEY, header.token, 100, about=work.about("queued", message=header.token))
+    shop.store.calls.clear()
+    return header
+
+
+def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
+    """A task that notes who holds its lock while its body is on."""
+
+    def look(account_id: int = 7) -> int:
+        seen.append(shop.holder(KEY))
+        return account_id
+
+    return shop.unique(look, lock_key="account:{account_id}", **options)
+
+
+# --- one run, scope by scope -----------------------------------------------------------------
+
+
+def test_a_claim_becomes_a_lease_and_is_gone_when_the_run_returns(shop: Shop) -> None:
+    """Law 5: released before anybody sees the end. Law 10: one request to start, one to release."""
+    seen: list[Any] = []
+    task = looking(shop, seen)
+    header = claimed(shop)
+
+    with shop.running(task, header=header) as request:
+        value = task(7)
+
+        assert shop.held() == {}
+    (lease,) = seen
+    assert value == 7
+    assert (lease.owner, lease.about["state"]) == ("t1", "running")
+    assert lease.token != header.token
+    assert lease.expires_in == pytest.approx(30, abs=0.5)
+    assert shop.store.calls == ["acquire", "release"]
+    assert request.redislock_skipped is False
+
+
+def test_a_message_without_a_header_takes_the_lock_itself(shop: Shop) -> None:
+    """``send_task``, beat without the task, other languages."""
+    seen: list[Any] = []
+    task = looking(shop, seen)
+
+    with shop.running(task):
+        task(7)
+
+    assert seen[0].owner == "t1"
+    assert shop.held() == {}
+
+
+def test_a_message_without_a_header_takes_over_its_publishers_claim(shop: Shop) -> None:
+    """Task protocol 1 has no headers; the claim is the message's own all the same."""
+    seen: list[Any] = []
+    task = looking(shop, seen)
+    claimed(shop)
+
+    with shop.running(task):
+        assert task(7) == 7
+
+    assert seen[0].about["state"] == "running"
+    assert shop.held() == {}
+
+
+def test_the_key_of_the_message_beats_the_tasks_own(shop: Shop) -> None:
+    """A deploy that changes ``lock_key`` affects new messages only."""
+    seen: list[Any] = []
+    task = shop.unique(lambda_like(seen, shop), lock_key="other:{account_id}")
+    header = claimed(shop)
+
+    with shop.running(task, header=header):
+        task(7)
+
+    assert seen == [[KEY]]
+
+
+def lambda_like(seen: list[Any], shop: Shop) -> Any:
+    def look(account_id: int) -> None:
+        seen.append(list(shop.held()))
+
+    return look
+
+
+def test_while_executing_holds_only_while_it_runs(shop: Shop) -> None:
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="while_executing")
+
+    task.delay(7)
+    assert shop.held() == {}
+    shop.run()
+
+    assert seen[0].about["state"] == "running"
+    assert shop.held() == {}
+
+
+def test_until_executing_gives_the_claim_back_before_the_body(shop: Shop) -> None:
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing")
+    header = claimed(shop)
+
+    with shop.running(task, header=header):
+        task(7)
+
+    assert seen == [None]
+    assert shop.store.calls == ["release"]
+
+
+def test_until_executing_without_a_header_yields_to_a_queued_one(shop: Shop) -> None:
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing")
+    claimed(shop, "queued")
+
+    with shop.running(task) as request, pytest.raises(Ignore):
+        task(7)
+
+    assert (seen, request.redislock_skipped) == ([], True)
+    assert [claim.owner for claim in shop.held().values()] == ["queued"]
+
+
+@pytest.mark.parametrize("own_claim", [True, False])
+def test_until_executing_without_a_header_runs_on_a_free_key_and_on_its_own(
+    shop: Shop, *, own_claim: bool
+) -> None:
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing")
+    if own_claim:
+        claimed(shop)
+
+    with shop.running(task):
+        task(7)
+
+    assert (seen, shop.held()) == ([None], {})
+
+
+def test_until_expired_keeps_its_claim_however_it_ends(shop: Shop) -> None:
+    def fail(account_id: int) -> None:
+        raise ValueError(account_id)
+
+    task = shop.unique(fail, lock="until_expired", lock_period=50, lock_key=KEY)
+    header = claimed(shop)
+
+    with shop.running(task, header=header), pytest.raises(ValueError, match="7"):
+        task(7)
+
+    assert shop.held()[KEY].token == header.token
+    assert shop.store.calls == []
+
+
+def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) -> None:
+    """Beat without the task imported: the workers decide which of its messages counts."""
+    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+
+    with shop.running(task):
+        first = task(7)
+    with shop.running(task, task_id="t2"), pytest.raises(Ignore):
+        task(7)
+    with shop.running(task):
+        again = task(7)
+
+    assert (first, again) == (7, 7)
+    assert shop.held()[KEY].owner == "t1"
+    assert shop.held()[KEY].expires_in == pytest.approx(50, abs=0.9)
+
+
+def test_a_retry_of_until_expired_runs_after_its_window(shop: Shop) -> None:
+    """It was accepted; its retries belong to the same job."""
+    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+    claimed(shop, "somebody")
+
+    with shop.running(task, header=Header(KEY, "t1/x"), retries=1):
+        assert task(7) == 7
+
+
+@pytest.mark.parametrize("header", [None, Header(None, "t1/x")], ids=["task", "call"])
+def test_lock_none_touches_no_lock(shop: Shop, header: Header | None) -> None:
+    task = shop.unique(body, lock="until_executed" if header else None)
+
+    with shop.running(task, header=header):
+        assert task(7) == 7
+
+        assert isinstance(task.lease, InertLease)
+    assert shop.store.calls == []
+
+
+def test_a_task_no_longer_locked_gives_its_messages_claims_back(shop: Shop) -> None:
+    task = shop.unique(body, lock=None)
+
+    with shop.running(task, header=claimed(shop)):
+        assert task(7) == 7
+
+    assert shop.held() == {}
+
+
+def test_an_argument_that_makes_no_key_fails_the_task_and_frees_its_claim(shop: Shop) -> None:
+    def ship(account_id: int) -> int:
+        return account_id
+
+    task = shop.unique(ship, typing=True)
+
+    with shop.running(task, header=claimed(shop)), pytest.raises(TypeError):
+        task(1, 2, 3)
+
+    assert shop.held() == {}
+
+
+def test_switched_off_nothing_is_locked(shop: Shop) -> None:
+    task = shop.unique(body)
+
+    with locks_off(), shop.running(task, header=Header(KEY, "t1/x", claimed=True)):
+        assert task(7) == 7
+
+    assert shop.store.calls == []
+
+
+def test_options_of_the_message_win_over_the_tasks_own(shop: Shop) -> None:
+    seen: list[Any] = []
+    task = looking(shop, seen, lock_ttl=20)
+
+    with shop.running(task, header=claimed(shop, options={"lock_ttl": 90})):
+        task(7)
+
+    assert seen[0].expires_in == pytest.approx(90, abs=0.9)
+
+
+@pytest.mark.parametrize(
+    ("task_limit", "message_limit", "own", "expected"),
+    [(None, None, None, None), (100, None, None, 110), (100, [200, None], None, 210), (100, None, 60, 60)],
+)
+def test_a_run_is_renewed_for_its_hard_limit_and_no_longer(
+    shop: Shop, monkeypatch: Any, task_limit: Any, message_limit: Any, own: Any, expected: Any
+) -> None:
+    """Law 4: one run cannot be renewed for ever where anything says how long it may last."""
+    task = shop.unique(body, lock_key=KEY, time_limit=task_limit, lock_max_hold=own)
+    given = []
+    monkeypatch.setattr(watchdog_of(shop.store), "watch", lambda _lease, max_hold: given.append(max_hold))
+
+    with shop.running(task, timelimit=message_limit):
+        task(7)
+
+    assert given == [expected]
+
+
+# --- every way a body ends -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), Ignore(), Reject("x"), SystemExit(1), Down()], ids=repr)
+def test_the_lock_is_free_before_the_error_is_seen(shop: Shop, error: BaseException) -> None:
+    """Law 5, for whatever ends the body."""
+
+    def fail(account_id: int) -> None:
+        assert KEY in shop.held()
+        raise error
+
+    task = shop.unique(fail, lock_key=KEY)
+
+    with shop.running(task, header=claimed(shop)):
+        with pytest.raises(type(error)) as raised:
+            task(7)
+
+        assert shop.held() == {}
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("acks_late", "requeue", "kept"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_a_message_that_goes_back_to_its_queue_finds_its_claim_again(
+    shop: Shop, *, acks_late: bool, requeue: bool, kept: bool
+) -> None:
+    """Law 7. Without ``acks_late`` the message was acknowledged long ago: nothing comes back."""
+
+    def reject(account_id: int) -> None:
+        raise Reject("later", requeue=requeue)
+
+    task = shop.unique(reject, lock_key=KEY, acks_late=acks_late, lock_queue_ttl=200)
+    header = claimed(shop)
+
+    with shop.running(task, header=header), pytest.raises(Reject):
+        task(7)
+
+    assert [(h.token, h.about["state"]) for h in shop.held().values()] == (
+        [(header.token, "queued")] if kept else []
+    )
+    if kept:
+        assert shop.held()[KEY].expires_in == pytest.approx(200, abs=0.9)
+
+
+def test_a_requeued_message_without_a_header_finds_its_claim_too(shop: Shop) -> None:
+    ends: list[Any] = [Reject("later", requeue=True), None]
+
+    def reject(account_id: int) -> str:
+        error = ends.pop(0)
+        if error:
+            raise error
+        return "done"
+
+    task = shop.unique(reject, lock_key=KEY, acks_late=True)
+
+    with shop.running(task), pytest.raises(Reject):
+        task(7)
+    assert shop.held()[KEY].owner == "t1"
+    with shop.running(task, delivery_info={"redelivered": True}):
+        assert task(7) == "done"
+
+    assert shop.held() == {}
+
+
+def test_a_release_that_fails_does_not_change_the_outcome(shop: Shop, caplog: Any) -> None:
+    """Law 9: the body has run; its lock is given back later, or expires."""
+
+    def work(account_id: int) -> int:
+        shop.store.failures = float("inf")
+        return account_id
+
+    task = shop.unique(work, lock_key=KEY)
+
+    with shop.running(task):
+        assert task(7) == 7
+
+    assert watchdog_of(shop.store).owes == 1
+
+
+def test_a_key_overwritten_by_another_kind_does_not_change_the_outcome(shop: Shop, caplog: Any) -> None:
+    def work(account_id: int) -> int:
+        shop.store.has_wrong_type(KEY)
+        return account_id
+
+    task = shop.unique(work, lock_key=KEY)
+
+    with shop.running(task):
+        assert task(7) == 7
+
+    assert "could not release 'account:7'" in caplog.text
+
+
+def test_a_lock_taken_away_while_it_ran_is_told(shop: Shop, caplog: Any) -> None:
+    def work(account_id: int) -> None:
+        shop.store.force_release(KEY)
+        shop.store.acquire(KEY, "thief/x", 10, about={})
+
+    task = shop.unique(work, lock_key=KEY)
+
+    with shop.running(task):
+        task(7)
+
+    assert shop.held()[KEY].owner == "thief"
+    assert "'account:7' was no longer held by t1 when it ended" in caplog.text
+
+
+def test_start_and_end_are_announced(shop: Shop) -> None:
+    task, heard = shop.unique(body, lock_key=KEY), []
+
+    def on_acquired(sender: Any, **facts: Any) -> None:
+        heard.append(("acquired", sender, facts["key"], facts["task_id"], facts["lease"].held))
+
+    def on_released(sender: Any, **facts: Any) -> None:
+        heard.append(("released", sender, facts["key"], facts["task_id"], facts["lease"].held))
+
+    lock_acquired.connect(on_acquired, sender=task)
+    lock_released.connect(on_released, sender=task)
+
+    with shop.running(task):
+        task(7)
+
+    assert heard == [("acquired", task, KEY, "t1", True), ("released", task, KEY, "t1", False)]
+
+
+def test_a_claim_that_had_expired_is_told(shop: Shop, caplog: Any) -> None:
+    task = shop.unique(body, lock_key=KEY)
+
+    with shop.running(task, header=Header(KEY, "t1/gone", claimed=True)):
+        assert task(7) == 7
+
+    assert "the claim of shop.sync[t1] on 'account:7' was gone when it started" in caplog.text
+
+
+def test_what_before_the_body_ended_is_settled_after_the_task(shop: Shop) -> None:
+    """A soft limit between lock and body reaches no ``finally`` of ours; ``task_postrun`` does."""
+    task = shop.unique(body, lock_key=KEY)
+
+    def interrupted(**_: Any) -> None:
+        raise Down
+
+    task.delay(7)
+    request = shop.receive()
+    lock_acquired.connect(interrupted, sender=task)
+
+    with pytest.raises(Down):
+        shop.run(request)
+
+    assert shop.held() == {}
+
+
+# --- recursion and own __call__ --------------------------------------------------------------
+
+
+def test_a_body_that_calls_its_own_task_does_not_lock_itself(shop: Shop) -> None:
+    def count(account_id: int) -> int:
+        return 0 if account_id == 0 else 1 + int(shop.app.tasks["shop.sync"](account_id - 1))
+
+    task = shop.unique(count, lock_key=KEY)
+    task.delay(3)
+
+    assert shop.run() == 3
+    assert shop.store.calls == ["acquire", "acquire", "release"]
+
+
+def test_a_direct_call_touches_no_lock(shop: Shop) -> None:
+    task = shop.unique(body)
+
+    assert task(7) == 7
+    assert shop.store.calls == []
+
+
+@pytest.mark.parametrize("way", ["super", "run", "inherited", "mixin"])
+def test_an_own_call_cannot_step_around_the_lock(shop: Shop, way: str) -> None:
+    """A subclass whose ``__call__`` goes to ``run`` would bypass the lock in silence."""
+    seen: list[Any] = []
+
+    class Super(SingletonTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("mine")
+            return super().__call__(*args, **kwargs)
+
+    class Run(SingletonTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("mine")
+            return self.run(*args, **kwargs)
+
+    class Inherited(Run):
+        abstract = True
+
+    class Mixin(Super):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("outer")
+            return super().__call__(*args, **kwargs)
+
+    base = {"super": Super, "run": Run, "inherited": Inherited, "mixin": Mixin}[way]
+
+    def look(account_id: int) -> int:
+        seen.append([h.about["state"] for h in shop.held().values()])
+        return account_id
+
+    task = shop.unique(look, base=base, lock_key=KEY)
+    task.delay(7)
+    shop.store.calls.clear()
+
+    assert shop.run() == 7
+
+    assert seen == [*(["outer"] if way == "mixin" else []), "mine", ["running"]]
+    assert shop.store.calls == ["acquire", "release"]
+    assert task(7) == 7
+
+
+# --- before_start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "acks_late", "kept"),
+    [
+        (ValueError("x"), False, False),
+        (Reject("x", requeue=False), True, False),
+        (Reject("x", requeue=True), True, True),
+        (Reject("x", requeue=True), False, False),
+        (Retry(), False, True),
+    ],
+    ids=repr,
+)
+def test_what_before_start_raises_gives_the_claim_back_unless_the_message_returns(
+    shop: Shop, error: Exception, *, acks_late: bool, kept: bool
+) -> None:
+    class Careful(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            raise error
+
+    task = shop.unique(body, base=Careful, lock_key=KEY, acks_late=acks_late)
+    header = claimed(shop)
+
+    with shop.running(task, header=header), pytest.raises(type(error)):
+        task.before_start("t1", (7,), {})
+
+    assert [h.token for h in shop.held().values()] == ([header.token] if kept else [])
+
+
+def test_an_error_of_before_start_is_told_although_the_server_is_away(shop: Shop, caplog: Any) -> None:
+    class Careful(SingletonTask):
+        abstract = True
+
+        def before_start(self, task_id: str, *_: Any) -> None:
+            raise ValueError(task_id)
+
+    task = shop.unique(body, base=Careful, lock_key=KEY)
+    header = claimed(shop)
+    shop.store.has_wrong_type(KEY)
+
+    with shop.running(task, header=header), pytest.raises(ValueError, match="t1"):
+        task.before_start("t1", (7,), {})
+
+    assert "could not give back" in caplog.text
+
+
+# --- the lease a body sees -------------------------------------------------------------------
+
+
+def test_a_body_sees_its_lease(shop: Shop) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(self: Any, account_id: int) -> None:
+        lease = self.lease
+        lease.check()
+        seen.update(key=lease.key, held=lease.held, lost=lease.lost, fence=lease.fence, token=lease.token)
+        seen["expires_in"] = lease.expires_in
+
+    task = shop.unique(look, bind=True, lock_key=KEY)
+
+    with shop.running(task):
+        task(7)
+
+        assert not task.lease.held
+        with pytest.raises(LockLost, match="given back"):
+            task.lease.check()
+    assert (seen["key"], seen["held"], seen["lost"]) == (KEY, True, False)
+    assert seen["token"].startswith("t1/")
+    assert seen["fence"] > 10**15
+    assert 28 < seen["expires_in"] <= 30
+
+
+def test_without_a_lock_the_lease_is_inert(shop: Shop) -> None:
+    task = shop.unique(body, lock="until_executing")
+
+    for lease in (task.lease, _lease_within(shop, task)):
+        lease.check()
+        assert (lease.held, lease.lost, lease.fence, lease.key, lease.token) == (
+            False,
+            False,
+            None,
+            None,
+            None,
+        )
+        assert lease.expires_in == 0
+
+
+def _lease_within(shop: Shop, task: Any) -> Any:
+    with shop.running(task):
+        task(7)
+        return task.lease
+
+
+# --- a lease that is lost --------------------------------------------------------------------
+
+
+def lose(shop: Shop, **options: Any) -> tuple[Any, list[Any]]:
+    """A task whose lease is declared lost while its body is on."""
+    steps: list[Any] = []
+
+    def work(self: Any, account_id: int) -> str:
+        watchdog = threading.Thread(target=self.lease.lose, args=("taken away",))
+        watchdog.start()
+        watchdog.join()
+        for step in range(100_000):
+            steps.append(step)
+        return "went on"
+
+    return shop.unique(work, bind=True, lock_key=KEY, **options), steps
+
+
+def test_a_loss_is_logged_and_announced_and_the_body_goes_on(shop: Shop, caplog: Any) -> None:
+    task, _ = lose(shop)
+    heard = []
+
+    def listen(sender: Any, **facts: Any) -> None:
+        heard.append((sender, facts["key"], facts["task_id"], facts["lease"].lost_because))
+
+    lock_lost.connect(listen, sender=task)
+
+    with shop.running(task):
+        assert task(7) == "went on"
+
+    assert heard == [(task, KEY, "t1", "taken away")]
+    assert "shop.sync[t1] lost its lock on 'account:7' while running: taken away" in caplog.text
+
+
+def test_a_callable_is_told_of_a_loss(shop: Shop) -> None:
+    told = []
+    task, _ = lose(shop, on_lock_lost=lambda lease: told.append((lease.key, lease.lost)))
+
+    with shop.running(task):
+        assert task(7) == "went on"
+
+    assert told == [(KEY, True)]
+
+
+def test_terminate_raises_inside_the_body(shop: Shop) -> None:
+    task, steps = lose(shop, on_lock_lost="terminate")
+
+    with shop.running(task), pytest.raises(LockLost, match="'account:7' was lost: taken away"):
+        task(7)
+
+    assert len(steps) < 100_000
+
+
+def test_a_loss_the_body_notices_itself_is_raised_once_and_quietly(shop: Shop, caplog: Any) -> None:
+    """``check()`` raises in the body's own thread; interrupting that as well would only be logged."""
+
+    def work(self: Any, account_id: int) -> None:
+        shop.store.force_release(KEY)
+        self.lease._deadline = 0.0
+        self.lease.check()
+
+    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
+
+    with shop.running(task), pytest.raises(LockLost, match="it had expired, or was taken away"):
+        task(7)
+
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+# --- the lock server is away -----------------------------------------------------------------
+
+
+def test_a_worker_asks_again_until_the_server_answers(shop: Shop, monkeypatch: Any) -> None:
+    pauses: list[float] = []
+    no_patience(monkeypatch, pauses=pauses)
+    task = shop.unique(body, lock_key=KEY)
+    header = claimed(shop)
+    shop.store.failures = 3
+
+    with shop.running(task, header=header):
+        assert task(7) == 7
+
+    assert len(pauses) == 3
+
+
+def test_after_the_start_timeout_the_message_is_published_again(shop: Shop, monkeypatch: Any) -> None:
+    pauses: list[float] = []
+    no_patience(monkeypatch, pauses=pauses)
+    shop.app.conf.redislock_start_timeout = 4.0
+    task = shop.unique(body, lock_key=KEY, lock_retry_delay=50)
+    published = task.delay(7)
+    request = shop.receive()
+    shop.store.failures = float("inf")
+
+    assert isinstance(shop.run(request), Ignore) or shop.state(published.id) == "PENDING"
+
+    again = shop.message()
+    assert again.headers["id"] == published.id
+    assert again.headers["eta"]
+    assert sum(pauses) <= 4.0 < sum(pauses) + 1.0
+    assert shop.state(published.id) == "PENDING"
+
+
+@pytest.mark.parametrize(("acks_late", "error"), [(False, LockUnavailable), (True, Reject)])
+def test_with_the_broker_gone_as_well_the_task_fails_visibly_or_is_requeued(
+    shop: Shop, monkeypatch: Any, *, acks_late: bool, error: type[Exception]
+) -> None:
+    """Law 9: with early acknowledgement nothing can be given back, so the task says so."""
+    no_patience(monkeypatch)
+    monkeypatch.setattr("celery_redislock.run.redeliver", _no_broker)
+    task = shop.unique(body, lock_key=KEY, acks_late=acks_late)
+    shop.store.failures = float("inf")
+
+    with shop.running(task, header=Header(KEY, "t1/x", claimed=True)), pytest.raises(error) as raised:
+        task(7)
+
+    if acks_late:
+        assert raised.value.requeue  # type: ignore[attr-defined]  # a Reject, as the parameters say
+
+
+def _no_broker(*_: Any, **__: Any) -> None:
+    message = "no broker"
+    raise OSError(message)
+
+
+def test_run_starts_at_once_without_a_lock_and_says_so(shop: Shop, caplog: Any) -> None:
+    task = shop.unique(lambda_like([], shop), lock_key=KEY, on_lock_error="run")
+    shop.store.failures = 1
+
+    with shop.running(task):
+        task(7)
+
+        assert isinstance(task.lease, InertLease)
+    assert "running shop.sync[t1] WITHOUT its lock" in caplog.text
+    assert shop.store.calls.count("acquire") == 1
+
+
+# --- eager -----------------------------------------------------------------------------------
+
+
+def test_apply_takes_no_lock(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7):
+        result = task.apply((7,))
+
+    assert (result.get(), result.is_duplicate) == (7, False)
+    assert shop.store.calls == ["acquire", "release"]
+
+
+def test_apply_locks_where_eager_is_asked_for(shop: Shop) -> None:
+    seen: list[Any] = []
+    shop.app.conf.redislock_eager = True
+    task = looking(shop, seen)
+
+    assert task.apply((7,)).get() == 7
+    assert task(7) == 7
+
+    assert [h.about["state"] for h in seen] == ["running", "running"]
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "state"), [("skip", "IGNORED"), ("raise", "FAILURE"), ("retry", "FAILURE")]
+)
+def test_an_eager_duplicate_never_waits(shop: Shop, strategy: str, state: str) -> None:
+    """Waiting would block the caller on its own thread."""
+    shop.app.conf.redislock_eager = True
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
+
+    with hold(task, 7):
+        assert task.apply((7,)).state == state
+
+
+def test_eager_without_a_server_raises(shop: Shop, monkeypatch: Any) -> None:
+    no_patience(monkeypatch)
+    shop.app.conf.redislock_eager = True
+    task = shop.unique(body, lock_key=KEY)
+    shop.store.failures = float("inf")
+
+    with pytest.raises(LockUnavailable):
+        task(7)
+
+
+def test_a_hook_can_tell_whether_a_run_was_skipped(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7), shop.running(task) as request:
+        with pytest.raises(Ignore):
+            task(7)
+
+        assert request.redislock_skipped is True
+        assert run_of(request) is not None
+
+
+def test_the_runs_header_does_not_reach_the_body_twice(shop: Shop) -> None:
+    """The main process's token is the run's, so it can act for a dead child."""
+    seen: list[Any] = []
+    task = looking(shop, seen)
+    task.delay(7)
+    request = shop.receive()
+
+    shop.run(request)
+
+    assert seen[0].token == request._run_token
+    assert HEADER in request.request_dict
+
+
+def test_levels_of_log_lines_are_as_documented(shop: Shop, caplog: Any) -> None:
+    caplog.set_level(logging.DEBUG, "celery_redislock")
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7), shop.running(task), pytest.raises(Ignore):
+        task(7)
+
+    assert [(r.levelno, r.message.split()[0]) for r in caplog.records] == [(logging.INFO, "skipped")]
