@@ -221,7 +221,8 @@ class Run:
             self.interrupt()
 
     def _release(self, lease: Lease, error: BaseException | None) -> None:
-        if not isinstance(error, Retry):
+        # A retry is not over, and of what else than an Exception ends a body (a signal) no outcome is recorded.
+        if error is None or (isinstance(error, Exception) and not isinstance(error, Retry)):
             self._done_note = DoneNote.needed(self)
         note = self._done_note
         mark = note.mark if note is not None and not note.is_late else None
