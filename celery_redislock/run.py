@@ -249,10 +249,10 @@ class Run:
             for follow_up, _ in self._follow_ups:
                 follow_up(token, claimed=claimed, is_workflow_member=is_member)
                 token, claimed = new_token(self.work.task_id), False
-        except Exception as problem:
+        except BaseException as problem:
             if claimed:
                 self.guard.give_back(self.work.key, token, ttl=ttl)
-            if isinstance(error, Retry):
+            if isinstance(error, Retry) and isinstance(problem, Exception):
                 # What Task.retry does when its publish fails (celery 5.7.0, app/task.py).
                 raise Reject(problem, requeue=False) from problem
             raise
