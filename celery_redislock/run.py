@@ -161,7 +161,8 @@ class Run:
 
     def settle(self) -> None:
         """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
-        self.finish(None)
+        # Not finished by now, its body was never entered: whatever ended it left no outcome to note.
+        self.finish(_Unentered())
         note, self._done_note = self._done_note, None
         if note is None or not note.is_late:
             return
@@ -221,7 +222,7 @@ class Run:
             self.interrupt()
 
     def _release(self, lease: Lease, error: BaseException | None) -> None:
-        # A retry is not over, and of what else than an Exception ends a body (a signal) no outcome is recorded.
+        # A retry is not over, and where a signal ended the body no outcome is recorded.
         if error is None or (isinstance(error, Exception) and not isinstance(error, Retry)):
             self._done_note = DoneNote.needed(self)
         note = self._done_note
@@ -256,6 +257,10 @@ class Run:
                 # What Task.retry does when its publish fails (celery 5.7.0, app/task.py).
                 raise Reject(problem, requeue=False) from problem
             raise
+
+
+class _Unentered(BaseException):
+    """Stands for what ended a run between its lock and its body."""
 
 
 def _nothing() -> None:
