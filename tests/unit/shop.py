@@ -35,10 +35,13 @@ class FlakyStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.failures: float = 0
+        self._is_busy = False
         self.calls: list[str] = []
         self.error: Callable[[str], Exception] = lambda verb: LockUnavailable("memory", verb, "it is away")
 
     def _asked(self, verb: str) -> None:
+        if self._is_busy:
+            return  # a part of another verb
         self.calls.append(verb)
         if self.failures > 0:
             self.failures -= 1
@@ -54,7 +57,12 @@ class FlakyStore(MemoryStore):
 
     def release(self, *args: Any, **kwargs: Any) -> Any:
         self._asked("release")
-        return super().release(*args, **kwargs)
+        with self._lock:
+            self._is_busy = True
+            try:
+                return super().release(*args, **kwargs)
+            finally:
+                self._is_busy = False
 
     def inspect(self, name: str) -> Hold | None:
         self._asked("inspect")

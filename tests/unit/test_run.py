@@ -1,0 +1,520 @@
+"""How a run's end settles what it holds: continuations, copies put off, done marks."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_redislock import lock_acquired
+from celery_redislock.guard import QUEUED
+from celery_redislock.header import HEADER, Header
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.redeliver import RAW
+from celery_redislock.testing import hold
+from tests.unit.shop import Shop
+
+KEY = "account:7"
+
+
+class Down(BaseException):
+    """What no ``except Exception`` catches."""
+
+
+def header_of(message: Any) -> Header:
+    header = Header.loads(message.headers.get(HEADER))
+    assert header is not None
+    return header
+
+
+def publishing(shop: Shop, steps: list[str]) -> None:
+    """Write down each publish, with who holds the key at that moment."""
+    sending = shop.app.send_task
+
+    def send(*args: Any, **kwargs: Any) -> Any:
+        held = shop.holder(KEY)
+        steps.append(f"publish while {held.about['state'] if held else 'free'}")
+        return sending(*args, **kwargs)
+
+    shop.app.send_task = send
+
+
+# --- continuations ---------------------------------------------------------------------------
+
+
+def test_a_retry_is_published_after_the_body_has_unwound_and_the_lease_is_a_claim_again(shop: Shop) -> None:
+    """Law 7. Converted earlier two bodies overlap, later there is a gap."""
+    steps: list[str] = []
+
+    def sync(self: Any, account_id: int) -> str:
+        try:
+            if self.request.retries == 0:
+                self.retry(countdown=50, max_retries=1)
+        finally:
+            steps.append("unwound")
+        return "done"
+
+    task = shop.unique(sync, bind=True, lock_key=KEY, lock_queue_ttl=100)
+    published = task.delay(7)
+    request = shop.receive()
+    publishing(shop, steps)
+
+    outcome = shop.run(request)
+
+    message = shop.message()
+    assert steps == ["unwound", "publish while queued"]
+    assert isinstance(outcome, Retry)
+    assert (message.headers["id"], message.headers["retries"]) == (published.id, 1)
+    assert header_of(message).claimed
+    assert shop.held()[KEY].token == header_of(message).token
+    assert shop.held()[KEY].expires_in == pytest.approx(150, abs=0.9)
+    assert shop.run(shop.receive(message)) == "done"
+    assert shop.held() == {}
+
+
+def test_while_a_retry_waits_duplicates_stay_excluded(shop: Shop) -> None:
+    def sync(self: Any, account_id: int) -> None:
+        self.retry(countdown=50)
+
+    task = shop.unique(sync, bind=True, lock_key=KEY)
+    published = task.delay(7)
+    shop.run()
+
+    duplicate = task.delay(7)
+
+    assert (duplicate.is_duplicate, duplicate.id) == (True, published.id)
+
+
+def test_what_counts_is_that_a_continuation_was_published_not_how_the_body_ended(shop: Shop) -> None:
+    """``retry(throw=False)`` returns a value and still goes on."""
+
+    def sync(self: Any, account_id: int) -> str:
+        self.retry(countdown=50, throw=False)
+        return "for now"
+
+    task = shop.unique(sync, bind=True, lock_key=KEY)
+    published = task.delay(7)
+
+    assert shop.run() == "for now"
+
+    assert shop.held()[KEY].owner == published.id
+    assert header_of(shop.message()).token == shop.held()[KEY].token
+
+
+def test_per_call_options_and_workflow_membership_survive_a_retry(shop: Shop) -> None:
+    def sync(self: Any, account_id: int) -> None:
+        self.retry(countdown=50)
+
+    task = shop.unique(sync, bind=True)
+    task.apply_async((7,), lock_key=KEY, lock_ttl=90, chain=[])
+    before = shop.message()
+
+    shop.run(shop.receive(before))
+
+    header = header_of(shop.message())
+    assert (header.key, header.has_own_key, header.options) == (KEY, True, {"lock_ttl": 90.0})
+    assert header.is_workflow_member
+    assert header.token != header_of(before).token
+
+
+def test_a_plain_tasks_retry_is_no_workflow_member(shop: Shop) -> None:
+    """Its message carries ids of root and parent like a link's; nobody waits for it all the same."""
+
+    def sync(self: Any, account_id: int) -> None:
+        self.retry(countdown=50)
+
+    shop.unique(sync, bind=True, lock_key=KEY).delay(7)
+    shop.run()
+
+    assert not header_of(shop.message()).is_workflow_member
+
+
+@pytest.mark.parametrize("lock", ["until_executing", "while_executing", "until_expired"])
+def test_a_retry_in_another_scope_runs(shop: Shop, lock: str) -> None:
+    def sync(self: Any, account_id: int) -> str:
+        if self.request.retries == 0:
+            self.retry(countdown=0)
+        return "done"
+
+    period: dict[str, Any] = {"lock_period": 50} if lock == "until_expired" else {}
+    task = shop.unique(sync, bind=True, lock_key=KEY, lock=lock, **period)
+    task.delay(7)
+    shop.run()
+
+    assert shop.run() == "done"
+
+
+def test_a_retry_whose_publish_fails_is_rejected_and_leaves_the_key_free(shop: Shop) -> None:
+    """What ``Task.retry`` itself does; nobody would turn the claim into a run."""
+
+    def sync(self: Any, account_id: int) -> None:
+        shop.app.send_task = _no_broker
+        self.retry(countdown=50)
+
+    task = shop.unique(sync, bind=True, lock_key=KEY)
+
+    with shop.running(task, args=(7,)), pytest.raises(Reject) as raised:
+        task(7)
+
+    assert not raised.value.requeue
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("error", [OSError("no broker"), SystemExit(1), Down()], ids=repr)
+def test_any_other_continuation_that_fails_raises_its_own_error(shop: Shop, error: BaseException) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    def sync(self: Any, account_id: int) -> str:
+        shop.app.send_task = fail
+        self.retry(countdown=50, throw=False)
+        return "for now"
+
+    task = shop.unique(sync, bind=True, lock_key=KEY)
+
+    with shop.running(task, args=(7,)), pytest.raises(type(error)) as raised:
+        task(7)
+
+    assert raised.value is error
+    assert shop.held() == {}
+
+
+def test_a_replacement_by_itself_goes_on_under_the_lock(shop: Shop) -> None:
+    def sync(self: Any, account_id: int, again: bool = True) -> str:
+        if again:
+            raise self.replace(self.s(account_id, again=False))
+        return "replaced"
+
+    task = shop.unique(sync, bind=True, lock_key=("account_id",))
+    published = task.delay(7)
+    request = shop.receive()
+    assert isinstance(shop.run(request), Ignore)
+
+    message = shop.message()
+    assert message.headers["id"] == published.id
+    (held,) = shop.held().values()
+    assert held.token == header_of(message).token
+    assert shop.run(shop.receive(message)) == "replaced"
+
+
+def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop) -> None:
+    def sync(self: Any, account_id: int) -> str:
+        if account_id == 7:
+            raise self.replace(self.s(8))
+        return "replaced"
+
+    task = shop.unique(sync, bind=True, lock_key="account:{account_id}")
+    published = task.delay(7)
+
+    shop.run()
+
+    assert [(name, held.owner) for name, held in shop.held().items()] == [("account:8", published.id)]
+    assert shop.run() == "replaced"
+
+
+def test_only_the_first_of_several_continuations_carries_the_claim(shop: Shop) -> None:
+    def sync(self: Any, account_id: int) -> None:
+        self.retry(countdown=1, throw=False)
+        self.retry(countdown=2, throw=False)
+
+    shop.unique(sync, bind=True, lock_key=KEY).delay(7)
+    shop.run()
+
+    headers = [header_of(message) for message in shop.messages()]
+    assert [header.claimed for header in headers] == [True, False]
+    assert headers[0].token == shop.held()[KEY].token != headers[1].token
+
+
+def test_a_continuation_is_published_although_the_server_is_away(shop: Shop) -> None:
+    """Law 7 before law 9."""
+
+    def sync(self: Any, account_id: int) -> None:
+        shop.store.failures = float("inf")
+        self.retry(countdown=50)
+
+    shop.unique(sync, bind=True, lock_key=KEY).delay(7)
+    shop.run()
+
+    assert not header_of(shop.message()).claimed
+    assert watchdog_of(shop.store).owes == 2
+
+
+def _no_broker(*_: Any, **__: Any) -> None:
+    message = "no broker"
+    raise OSError(message)
+
+
+# --- putting off -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_a_message_put_off_is_the_message_it_was(shop: Shop, compression: str | None) -> None:
+    """Rebuilt from the request it would show masked arguments and lose properties."""
+    task = shop.unique(_body, lock_key=KEY, lock_retry_delay=50, on_conflict="retry")
+    task.apply_async(
+        (7,),
+        task_id="t1",
+        argsrepr="(***)",
+        priority=4,
+        expires=1000,
+        compression=compression,
+        headers={
+            "trace": "abc",
+            "x-death": [{"time": datetime(2026, 1, 2, tzinfo=timezone.utc), "count": 1}],
+        },
+        link=task.si(8),
+        app_id="shop",
+    )
+    shop.store.force_release(KEY)
+    (wire,) = list(MemoryQueue.peek(shop))
+    before = shop.message()
+    before.properties["expiration"] = "60000"
+
+    with hold(task, 7):
+        assert isinstance(shop.run(shop.receive(before)), Ignore)
+
+    (again_on_wire,) = list(MemoryQueue.peek(shop))
+    again = shop.message()
+    assert again.body == before.body
+    assert again_on_wire["body"] == wire["body"]
+    if compression:
+        assert again_on_wire["headers"]["compression"] == "application/x-gzip"
+    assert again.properties["priority"] == 4
+    assert again.properties["app_id"] == "shop"
+    assert float(again.properties["expiration"]) == 60000
+    assert again.properties["correlation_id"] == before.properties["correlation_id"]
+    changed = {HEADER, "eta", "compression"}
+    assert _without(again.headers, changed) == _without(before.headers, changed)
+    assert again.headers["argsrepr"] == "(***)"
+
+
+class MemoryQueue:
+    """What is in the queue, as it is on the wire."""
+
+    @staticmethod
+    def peek(shop: Shop) -> list[Any]:
+        with shop.app.connection_for_read() as connection:
+            return list(connection.default_channel._queue_for(shop.queue).queue)
+
+
+def _without(headers: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in headers.items() if name not in names}
+
+
+def _body(account_id: int = 7) -> int:
+    return account_id
+
+
+@pytest.mark.parametrize(
+    ("delay", "visibility", "expected"), [(50.0, None, 50.0), (50.0, 20, 20.0), (9000.0, None, 3600.0)]
+)
+def test_a_delay_is_never_longer_than_the_brokers_visibility_timeout(
+    shop: Shop, monkeypatch: Any, delay: float, visibility: float | None, expected: float
+) -> None:
+    """Redis would deliver what a worker holds for its ETA a second time."""
+    monkeypatch.setattr("celery_redislock.runner.jittered", lambda seconds: seconds)
+    monkeypatch.setattr("celery_redislock.duplicates.jittered", lambda seconds: seconds)
+    if visibility:
+        shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
+    task = shop.unique(_body, lock_key=KEY, lock_retry_delay=delay, on_conflict="retry")
+    task.apply_async((7,), task_id="t1", lock="while_executing")
+
+    with hold(task, 7):
+        shop.run()
+
+    eta = datetime.fromisoformat(shop.message().headers["eta"])
+    assert abs((eta - datetime.now(timezone.utc)) - timedelta(seconds=expected)) < timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(("acks_late", "error"), [(True, Reject), (False, OSError)])
+def test_a_message_that_cannot_be_put_off_is_requeued_or_fails_visibly(
+    shop: Shop, monkeypatch: Any, *, acks_late: bool, error: type[Exception]
+) -> None:
+    monkeypatch.setattr("celery_redislock.run.redeliver", _no_broker)
+    task = shop.unique(_body, lock_key=KEY, on_conflict="retry", acks_late=acks_late)
+
+    with hold(task, 7), shop.running(task), pytest.raises(error):
+        task(7)
+
+
+def test_a_message_without_a_header_keeps_its_identity_when_put_off(shop: Shop) -> None:
+    task = shop.unique(_body, lock_key=KEY, on_conflict="retry")
+    shop.app.send_task("shop.sync", (7,), task_id="t1")
+    before = shop.message()
+    assert HEADER not in before.headers
+
+    with hold(task, 7):
+        shop.run(shop.receive(before))
+
+    header = header_of(shop.message())
+    assert (header.key, header.token, header.claimed, header.is_copy) == (KEY, "t1", False, False)
+
+
+# --- done marks ------------------------------------------------------------------------------
+
+
+def marks(shop: Shop) -> dict[tuple[str, str], float]:
+    now = shop.store._clock()
+    return {what: until - now for what, (_, until) in shop.store._done.items()}
+
+
+def test_a_done_mark_is_left_only_where_a_copy_can_come_and_no_result_would_tell(shop: Shop) -> None:
+    """Law 8, and law 4's "after the last task only these are left"."""
+    found = {}
+    for acks_late in (True, False):
+        for ignore_result in (True, False):
+            shop.store._done.clear()
+            task = shop.unique(
+                _body,
+                name=f"shop.{acks_late}.{ignore_result}",
+                lock_key=KEY,
+                acks_late=acks_late,
+                ignore_result=ignore_result,
+            )
+            task.delay(7)
+            shop.run()
+            found[acks_late, ignore_result] = len(marks(shop))
+
+    assert found == {(True, True): 1, (True, False): 0, (False, True): 0, (False, False): 0}
+
+
+def test_a_done_mark_names_the_message_and_lives_for_the_visibility_timeout(shop: Shop) -> None:
+    shop.app.conf.broker_transport_options = {"visibility_timeout": 500}
+    task = shop.unique(_body, lock_key=KEY, acks_late=True, ignore_result=True)
+    task.delay(7)
+    message = shop.message()
+
+    shop.run(shop.receive(message))
+
+    assert marks(shop) == {(KEY, header_of(message).token): pytest.approx(500, abs=0.9)}
+    assert "mark_done" not in shop.store.calls  # the release wrote it
+
+
+@pytest.mark.parametrize("what", ["link", "chain"])
+def test_a_done_mark_is_written_late_where_something_follows(shop: Shop, what: str) -> None:
+    """Dead between release and follow-ups, the copy must run again: its chain would be lost for ever."""
+    seen: list[Any] = []
+    task = shop.unique(_body, lock_key=KEY, acks_late=True, ignore_result=True)
+    follow = shop.unique(_body, name="shop.next", lock=None)
+    options = {"link": follow.si(1)} if what == "link" else {"chain": [follow.si(1)]}
+    task.apply_async((7,), **options)
+    request = shop.receive()
+    sending = shop.app.send_task
+
+    def send(*args: Any, **kwargs: Any) -> Any:
+        seen.append(marks(shop))
+        return sending(*args, **kwargs)
+
+    shop.app.send_task = send
+
+    shop.run(request)
+
+    assert seen == [{}]
+    assert shop.store.calls.count("mark_done") == 1
+    assert len(marks(shop)) == 1
+
+
+def test_a_late_mark_that_cannot_be_written_is_told(shop: Shop, caplog: Any) -> None:
+    task = shop.unique(_body, lock_key=KEY, acks_late=True, ignore_result=True)
+    task.apply_async((7,), link=shop.unique(_body, name="shop.next", lock=None).si(1))
+    request = shop.receive()
+    sending = shop.app.send_task
+
+    def send(*args: Any, **kwargs: Any) -> Any:
+        shop.store.failures = 1
+        return sending(*args, **kwargs)
+
+    shop.app.send_task = send
+
+    shop.run(request)
+
+    assert "no done mark for shop.sync[" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), None], ids=repr)
+def test_a_failure_is_an_outcome_too(shop: Shop, error: Exception | None) -> None:
+    task = _ending(shop, error)
+
+    with shop.running(task, header=Header(KEY, "t1/m"), delivery_info={}, ignore_result=True):
+        if error:
+            with pytest.raises(type(error)):
+                task(7)
+        else:
+            task(7)
+
+    assert list(marks(shop)) == [(KEY, "t1/m")]
+
+
+@pytest.mark.parametrize("error", [Retry(), SystemExit(1), KeyboardInterrupt(), Down()], ids=repr)
+def test_an_end_that_records_no_outcome_leaves_no_mark(shop: Shop, error: BaseException) -> None:
+    """Killed by a signal the message is delivered again; its copy must run (law 2)."""
+    task = _ending(shop, error)
+
+    with shop.running(task, header=Header(KEY, "t1/m")), pytest.raises(type(error)):
+        task(7)
+
+    assert marks(shop) == {}
+    assert shop.held() == {}
+
+
+def test_a_body_that_was_never_entered_leaves_no_mark(shop: Shop) -> None:
+    """A signal between lock and body: freed after the task, and the message's copy must run."""
+    task = _ending(shop, None)
+    task.delay(7)
+    request = shop.receive()
+
+    def interrupted(**_: Any) -> None:
+        raise Down
+
+    lock_acquired.connect(interrupted, sender=task)
+
+    with pytest.raises(Down):
+        shop.run(request)
+
+    assert (marks(shop), shop.held()) == ({}, {})
+
+
+def _ending(shop: Shop, error: BaseException | None) -> Any:
+    def end(account_id: int) -> None:
+        if error is not None:
+            raise error
+
+    return shop.unique(end, lock_key=KEY, acks_late=True, ignore_result=True)
+
+
+def test_a_run_is_finished_once(shop: Shop) -> None:
+    task = shop.unique(_body, lock_key=KEY)
+
+    with shop.running(task) as request:
+        task(7)
+        calls = list(shop.store.calls)
+        request.redislock_run.finish(None)
+        request.redislock_run.settle()
+        request.redislock_run.settle()
+
+    assert shop.store.calls == calls == ["acquire", "release"]
+
+
+def test_the_main_processs_token_is_the_runs(shop: Shop) -> None:
+    task = shop.unique(_body, lock_key=KEY)
+
+    with shop.running(task, properties={RAW: {"token": "t1/minted"}}) as request:
+        task(7)
+
+        assert request.redislock_run.lease.token == "t1/minted"
+
+
+def test_a_convert_that_meets_another_holder_gives_no_claim(shop: Shop) -> None:
+    """The lease was lost to somebody else: the retry is published, and takes its chance."""
+
+    def sync(self: Any, account_id: int) -> None:
+        MemoryStore.force_release(shop.store, KEY)
+        MemoryStore.acquire(shop.store, KEY, "thief/x", 10, about={"state": QUEUED})
+        self.retry(countdown=50)
+
+    shop.unique(sync, bind=True, lock_key=KEY).delay(7)
+    shop.run()
+
+    assert not header_of(shop.message()).claimed
+    assert shop.held()[KEY].owner == "thief"
