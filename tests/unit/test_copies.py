@@ -1,0 +1,202 @@
+"""Second copies of a message: they do nothing once the first one's outcome is recorded."""
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore
+
+from celery_redislock import lock_acquired
+from celery_redislock.header import Header
+from celery_redislock.locks.store import DoneMark
+from tests.unit.shop import Shop
+
+KEY = "account:7"
+
+
+def counting(shop: Shop, runs: list[int], **options: Any) -> Any:
+    def sync(account_id: int) -> int:
+        runs.append(account_id)
+        return account_id
+
+    return shop.unique(sync, lock_key=KEY, **{"acks_late": True, **options})
+
+
+def outcome(shop: Shop, state: str, *, at: float) -> None:
+    """Record an outcome of t1, as if at that time."""
+    backend = shop.app.backend
+    backend.store_result("t1", "before" if state == "SUCCESS" else ValueError("x"), state)
+    meta = backend.decode(backend.get(backend.get_key_for_task("t1")))
+    meta["date_done"] = datetime.fromtimestamp(at, timezone.utc).isoformat()
+    backend.set(backend.get_key_for_task("t1"), backend.encode(meta))
+
+
+def copy(published_at: float | None = None) -> Header:
+    return Header(KEY, "t1/m", claimed=True, published_at=published_at or time.time() - 100)
+
+
+@pytest.mark.parametrize("state", ["SUCCESS", "FAILURE", "REVOKED"])
+def test_a_copy_of_a_recorded_message_does_nothing(shop: Shop, state: str) -> None:
+    """Law 8, seen or not as redelivered: beyond the visibility timeout the first copy can arrive last."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    outcome(shop, state, at=time.time() - 50)
+    written = shop.app.backend.get(shop.app.backend.get_key_for_task("t1"))
+    heard = []
+
+    def listen(**_: Any) -> None:
+        heard.append("acquired")
+
+    lock_acquired.connect(listen, sender=task)
+
+    for redelivered in (True, False):
+        with (
+            shop.running(task, header=copy(), delivery_info={"redelivered": redelivered}),
+            pytest.raises(Ignore, match="has run already"),
+        ):
+            task(7)
+
+    assert (runs, shop.held(), heard) == ([], {}, [])
+    assert shop.app.backend.get(shop.app.backend.get_key_for_task("t1")) == written
+
+
+@pytest.mark.parametrize("state", ["STARTED", "RETRY"])
+def test_a_state_that_is_no_outcome_lets_a_copy_run(shop: Shop, state: str) -> None:
+    runs: list[int] = []
+    task = counting(shop, runs)
+    shop.app.backend.store_result("t1", None, state)
+
+    with shop.running(task, header=copy()):
+        task(7)
+
+    assert runs == [7]
+
+
+@pytest.mark.parametrize(("age", "ran"), [(150, [7]), (103, [7]), (101, []), (50, [])])
+def test_an_outcome_from_before_the_publish_is_an_earlier_jobs(
+    shop: Shop, age: float, ran: list[int]
+) -> None:
+    """Publishing a task id again is a new job; two seconds of difference between clocks are forgiven."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    now = time.time()
+    outcome(shop, "SUCCESS", at=now - age)
+
+    with shop.running(task, header=copy(now - 100)):
+        if ran:
+            task(7)
+        else:
+            with pytest.raises(Ignore):
+                task(7)
+
+    assert runs == ran
+
+
+def test_a_message_with_its_claim_is_no_copy_and_asks_no_backend(shop: Shop, monkeypatch: Any) -> None:
+    """Law 10: the question costs something, so it is asked on the rare path only."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    shop.store.acquire(KEY, "t1/m", 30, about={})
+    monkeypatch.setattr(task.backend, "get_task_meta", None)
+
+    with shop.running(task, header=copy(), delivery_info={"redelivered": True}):
+        task(7)
+
+    assert runs == [7]
+
+
+def test_the_same_id_published_again_runs_again(shop: Shop) -> None:
+    """A new job, also after the old one succeeded."""
+    runs: list[int] = []
+    task = counting(shop, runs, ignore_result=True)
+
+    for _ in range(2):
+        task.apply_async((7,), task_id="t1")
+        shop.run()
+
+    assert runs == [7, 7]
+
+
+def test_a_copy_without_a_header_is_known_by_its_id_and_the_brokers_flag(shop: Shop) -> None:
+    runs: list[int] = []
+    task = counting(shop, runs)
+    outcome(shop, "SUCCESS", at=time.time())
+
+    with shop.running(task, delivery_info={"redelivered": True}), pytest.raises(Ignore):
+        task(7)
+    with shop.running(task):
+        task(7)
+
+    assert runs == [7]
+
+
+def test_a_done_mark_stops_a_copy_whose_results_are_ignored(shop: Shop) -> None:
+    runs: list[int] = []
+    task = counting(shop, runs, ignore_result=True)
+    task.delay(7)
+    message = shop.message()
+    shop.run(shop.receive(message))
+
+    late = shop.run(shop.receive(message, redelivered=True))
+
+    assert isinstance(late, Ignore)
+    assert (runs, shop.held()) == ([7], {})
+
+
+def test_a_done_mark_is_of_one_message_only(shop: Shop) -> None:
+    runs: list[int] = []
+    task = counting(shop, runs, ignore_result=True)
+    shop.store.mark_done(KEY, DoneMark("t1/other", 50))
+
+    with shop.running(task, header=copy()):
+        task(7)
+
+    assert runs == [7]
+
+
+@pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
+def test_where_results_cannot_be_read_by_others_a_done_mark_is_left(backend: str) -> None:
+    shop = Shop(result_backend=backend)
+    runs: list[int] = []
+    task = counting(shop, runs)
+
+    with shop.running(task, header=copy()):
+        task(7)
+    with shop.running(task, header=copy()), pytest.raises(Ignore):
+        task(7)
+
+    assert runs == [7]
+
+
+@pytest.mark.parametrize("date", ["nonsense", None, 12])
+def test_an_outcome_without_a_readable_date_counts(shop: Shop, date: object) -> None:
+    """Better not twice than by a guess: every backend of Celery writes one."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    backend = shop.app.backend
+    backend.store_result("t1", "before", "SUCCESS")
+    meta = backend.decode(backend.get(backend.get_key_for_task("t1")))
+    backend.set(backend.get_key_for_task("t1"), backend.encode({**meta, "date_done": date}))
+
+    with shop.running(task, header=copy()), pytest.raises(Ignore):
+        task(7)
+
+    assert runs == []
+
+
+def test_a_backend_that_cannot_be_asked_lets_the_copy_run(shop: Shop, monkeypatch: Any) -> None:
+    """At least once: rather twice than a lost result."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+
+    def fail(*_: Any, **__: Any) -> None:
+        message = "gone"
+        raise OSError(message)
+
+    monkeypatch.setattr(task.backend, "get_task_meta", fail)
+
+    with shop.running(task, header=copy(), delivery_info={"redelivered": True}):
+        task(7)
+
+    assert runs == [7]

@@ -1,0 +1,381 @@
+"""A run that was refused: dropped only where the strategy says so and a holder stands for it."""
+
+from typing import Any
+
+import pytest
+from celery import chain
+from celery.exceptions import Ignore, TaskRevokedError
+
+from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
+from celery_redislock.guard import Work
+from celery_redislock.header import HEADER, Header
+from celery_redislock.keys import arguments_digest
+from celery_redislock.testing import hold
+from tests.unit.shop import Shop
+
+KEY = "account:7"
+
+
+def body(account_id: int = 7, amount: int = 0) -> int:
+    return account_id + amount
+
+
+def header_of(message: Any) -> Header:
+    header = Header.loads(message.headers.get(HEADER))
+    assert header is not None
+    return header
+
+
+def unclaimed(shop: Shop, task: Any, **options: Any) -> Any:
+    """Publish while somebody else holds the key, and take the message."""
+    task.apply_async((7,), task_id="t1", lock="while_executing", **{"lock_retry_delay": 50, **options})
+    return shop.message()
+
+
+# --- strategies ------------------------------------------------------------------------------
+
+
+def test_a_skipped_run_is_ready_and_names_the_holder(shop: Shop) -> None:
+    """``get()`` raises at once instead of hanging, and it never counts as a success."""
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7, task_id="first"), shop.running(task) as request:
+        with pytest.raises(Ignore, match="duplicate of first"):
+            task(7)
+
+        assert request.redislock_skipped
+    assert shop.state("t1") == "REVOKED"
+    with pytest.raises(TaskRevokedError, match="duplicate of first"):
+        task.AsyncResult("t1").get(timeout=1)
+    assert shop.messages() == []
+
+
+@pytest.mark.parametrize(("on_task", "on_message"), [(True, None), (False, True), (True, True)])
+def test_where_results_are_ignored_a_skip_writes_no_state(
+    shop: Shop, *, on_task: bool, on_message: bool | None
+) -> None:
+    task = shop.unique(body, lock_key=KEY, ignore_result=on_task)
+    given: dict[str, Any] = {} if on_message is None else {"ignore_result": on_message}
+
+    with hold(task, 7), shop.running(task, **given), pytest.raises(Ignore):
+        task(7)
+
+    assert shop.state("t1") == "PENDING"
+
+
+def test_a_message_that_wants_its_result_gets_the_state(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY, ignore_result=True)
+
+    with hold(task, 7), shop.running(task, ignore_result=False), pytest.raises(Ignore):
+        task(7)
+
+    assert shop.state("t1") == "REVOKED"
+
+
+def test_raise_fails_the_task_with_the_holders_name(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY, on_conflict="raise")
+
+    with hold(task, 7, task_id="first"), shop.running(task), pytest.raises(DuplicateTask) as raised:
+        task(7)
+
+    assert (raised.value.key, raised.value.task_id) == (KEY, "first")
+
+
+def test_retry_comes_back_later_with_its_id_and_its_retries(shop: Shop) -> None:
+    """Waiting for a lock never spends the user's retry budget."""
+    task = shop.unique(body, lock_key=KEY, on_conflict={"server": "retry"}, lock="while_executing")
+    before = unclaimed(shop, task)
+
+    with hold(task, 7):
+        assert isinstance(shop.run(shop.receive(before)), Ignore)
+
+    again = shop.message()
+    assert (again.headers["id"], again.headers["retries"]) == ("t1", 0)
+    assert again.headers["eta"]
+    assert header_of(again) == header_of(before)
+    assert shop.state("t1") == "PENDING"
+    assert shop.acks == ["ack"]
+
+
+def test_while_executing_drops_nothing_by_default(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY, lock="while_executing")
+    task.apply_async((7,), task_id="t1")
+
+    with hold(task, 7):
+        shop.run()
+
+    assert shop.message().headers["id"] == "t1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), [("skip", Ignore), ("raise", DuplicateTask), ("sikp", LockOptionError)]
+)
+def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: type[Exception]) -> None:
+    asked: list[Any] = []
+
+    def decide(conflict: Any) -> str:
+        asked.append(conflict)
+        return answer
+
+    task = shop.unique(body, lock_key=KEY, on_conflict=decide)
+
+    with hold(task, 7, task_id="first"), shop.running(task), pytest.raises(error):
+        task(7, amount=3)
+
+    (conflict,) = asked
+    assert (conflict.task, conflict.args, conflict.kwargs) == (task, (7,), {"amount": 3})
+    assert (conflict.task_id, conflict.holder, conflict.side, conflict.key) == ("t1", "first", "server", KEY)
+
+
+def test_a_conflict_at_start_is_announced(shop: Shop) -> None:
+    task, heard = shop.unique(body, lock_key=KEY), []
+
+    def listen(sender: Any, **facts: Any) -> None:
+        heard.append((sender, facts["side"], facts["strategy"], facts["holder"].owner, facts["task_id"]))
+
+    lock_conflict.connect(listen, sender=task)
+
+    with hold(task, 7, task_id="first"), shop.running(task), pytest.raises(Ignore):
+        task(7)
+
+    assert heard == [(task, "server", "skip", "first", "t1")]
+
+
+def test_a_window_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
+    """Beat without the task imported: acceptance is decided when it starts."""
+    task = shop.unique(body, lock_key=KEY, lock_period=50)
+
+    with shop.running(task):
+        task(7)
+    with shop.running(task, task_id="t2"), pytest.raises(Ignore, match="duplicate of t1"):
+        task(7)
+
+
+# --- what is never dropped -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"retries": 1}, {"delivery_info": {"redelivered": True}}])
+@pytest.mark.parametrize("strategy", ["skip", "retry"])
+def test_a_retry_or_a_redelivery_waits_for_whoever_took_its_key(
+    shop: Shop, monkeypatch: Any, how: dict[str, Any], strategy: str
+) -> None:
+    """Law 2: its own hold was lost; only a fresh publish may be dropped."""
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
+
+    with hold(task, 7), shop.running(task, **how), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    assert len(again) == 1
+    assert shop.state("t1") == "PENDING"
+
+
+def redelivered(monkeypatch: Any) -> list[Header]:
+    """Collect the headers of messages published again, instead of publishing them."""
+    found: list[Header] = []
+    monkeypatch.setattr(
+        "celery_redislock.run.redeliver", lambda _app, _raw, header, **_: found.append(header)
+    )
+    return found
+
+
+def holding(shop: Shop, *, task_id: str, message: str | None) -> None:
+    work = Work(KEY, "shop.sync", task_id, "digest")
+    shop.store.acquire(KEY, f"{task_id}/run", 30, about=work.about("running", message=message))
+
+
+@pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
+def test_a_second_copy_of_a_running_message_waits_whatever_the_strategy(
+    shop: Shop, monkeypatch: Any, strategy: str
+) -> None:
+    """Law 8: a redelivery is no duplicate, and no state is written for an id that is running."""
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
+    holding(shop, task_id="t1", message="t1/m")
+
+    with shop.running(task, header=Header(KEY, "t1/m", claimed=True)), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    assert again == [Header(KEY, "t1/m", claimed=True, is_copy=True)]
+    assert shop.state("t1") == "PENDING"
+
+
+def test_another_message_of_the_running_id_is_a_new_job_and_waits_as_one(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY)
+    holding(shop, task_id="t1", message="t1/first")
+
+    with shop.running(task, header=Header(KEY, "t1/second")), pytest.raises(Ignore):
+        task(7)
+
+    assert [header.is_copy for header in again] == [False]
+
+
+def test_once_a_copy_always_a_copy(shop: Shop, monkeypatch: Any) -> None:
+    """The broker's ``redelivered`` flag does not survive being published again."""
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY, on_conflict="retry")
+    holding(shop, task_id="t2", message="t2/m")
+
+    with (
+        shop.running(task, header=Header(KEY, "t1/m"), delivery_info={"redelivered": True}),
+        pytest.raises(Ignore),
+    ):
+        task(7)
+    with shop.running(task, header=again[0]), pytest.raises(Ignore):
+        task(7)
+
+    assert [header.is_copy for header in again] == [True, True]
+
+
+# --- workflows -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"header": Header(KEY, "t1/m", is_workflow_member=True)},
+        {"chord": {"task": "x"}},
+        {"group": "g"},
+        {"chain": [{"task": "x"}]},
+        {"callbacks": [{"task": "x"}]},
+        {"errbacks": [{"task": "x"}]},
+    ],
+    ids=lambda member: next(iter(member)),
+)
+def test_a_workflows_member_waits_for_its_holder(
+    shop: Shop, monkeypatch: Any, member: dict[str, Any]
+) -> None:
+    """Law 6: it neither hangs its workflow nor breaks a link."""
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7, task_id="first"), shop.running(task, **member), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    (header,) = again
+    assert header.waits_for is not None
+    assert (header.waits_for.task_id, header.waits_for.is_same_work, header.put_off) == ("first", True, 1)
+
+
+def test_a_member_that_raises_fails_its_workflow_as_asked(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY, on_conflict="raise")
+
+    with hold(task, 7), shop.running(task, group="g"), pytest.raises(DuplicateTask):
+        task(7)
+
+
+def test_a_member_looks_again_soon_and_then_less_often(shop: Shop, monkeypatch: Any) -> None:
+    delays = []
+    monkeypatch.setattr("celery_redislock.conflict.jittered", lambda delay: delay)
+    monkeypatch.setattr("celery_redislock.run.redeliver", lambda *_, delay: delays.append(delay))
+    task = shop.unique(body, lock_key=KEY, lock_retry_delay=5)
+
+    for times in (0, 1, 2, 3, 4, 1000):
+        header = Header(KEY, "t1/m", is_workflow_member=True, put_off=times)
+        with hold(task, 7), shop.running(task, header=header), pytest.raises(Ignore):
+            task(7)
+
+    assert delays == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def run_member(shop: Shop, task: Any, holder: str) -> Any:
+    """A chain's first meets its holder and is put off; what it does at its second delivery."""
+    follow = shop.unique(double, name="shop.double", lock=None)
+    with hold(task, 7, task_id=holder):
+        chain(task.s(7), follow.s()).apply_async(task_id="last")
+        shop.run()
+    return shop.run()
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_a_member_takes_its_holders_value_and_its_chain_goes_on(shop: Shop) -> None:
+    runs: list[int] = []
+
+    def sync(account_id: int) -> int:
+        runs.append(account_id)
+        return account_id
+
+    task = shop.unique(sync, lock_key=KEY)
+    shop.app.backend.store_result("first", 21, "SUCCESS")
+
+    assert run_member(shop, task, "first") == 21
+
+    assert runs == []
+    assert shop.run() == 42
+
+
+def test_a_member_fails_as_its_holder_did(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY)
+    shop.app.backend.store_result("first", ValueError("no funds"), "FAILURE")
+
+    outcome = run_member(shop, task, "first")
+
+    assert isinstance(outcome, ValueError)
+    assert str(outcome) == "no funds"
+
+
+@pytest.mark.parametrize("state", ["REVOKED", "PENDING", "RETRY", "STARTED"])
+def test_a_member_runs_where_its_holder_left_no_outcome(shop: Shop, state: str) -> None:
+    task = shop.unique(body, lock_key=KEY)
+    if state != "PENDING":
+        result = {} if state == "STARTED" else TaskRevokedError("x")
+        shop.app.backend.store_result("first", result, state)
+
+    assert run_member(shop, task, "first") == 7
+
+
+def test_a_member_with_other_arguments_takes_no_other_value(shop: Shop) -> None:
+    """Under a shared key the holder's value is another work's."""
+    task = shop.unique(body, lock_key=KEY)
+    shop.app.backend.store_result("first", 21, "SUCCESS")
+    follow = shop.unique(double, name="shop.double", lock=None)
+    with hold(task, 7, task_id="first"):
+        chain(task.s(7, amount=1), follow.s()).apply_async()
+        shop.run()
+
+    assert shop.run() == 8
+
+
+def test_work_is_the_same_by_task_and_all_its_arguments() -> None:
+    same = arguments_digest("shop.sync", {"account_id": 7})
+
+    assert same == arguments_digest("shop.sync", {"account_id": 7})
+    assert same != arguments_digest("shop.sync", {"account_id": 8})
+    assert same != arguments_digest("shop.other", {"account_id": 7})
+
+
+@pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
+def test_where_results_cannot_be_read_a_member_runs_itself(backend: str) -> None:
+    shop = Shop(result_backend=backend)
+    task = shop.unique(body, lock_key=KEY)
+    header = Header(KEY, "t1/m", is_workflow_member=True)
+    put_off = header.put_off_for(_seen("first"))
+
+    with shop.running(task, header=put_off):
+        assert task(7) == 7
+
+
+def test_a_backend_that_cannot_be_asked_says_nothing(shop: Shop, monkeypatch: Any) -> None:
+    task = shop.unique(body, lock_key=KEY)
+    put_off = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(_seen("first"))
+
+    def fail(*_: Any, **__: Any) -> None:
+        message = "gone"
+        raise OSError(message)
+
+    monkeypatch.setattr(task.backend, "get_task_meta", fail)
+
+    with shop.running(task, header=put_off):
+        assert task(7) == 7
+
+
+def _seen(task_id: str) -> Any:
+    from celery_redislock.header import HolderSeen
+
+    return HolderSeen(task_id, is_same_work=True)
