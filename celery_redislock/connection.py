@@ -6,9 +6,11 @@ what it means there.
 """
 
 import re
+import ssl
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_redislock.exceptions import LockOptionError
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["store_of", "use_store"]
 
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
+#: Settings with which Celery completes its result backend's URL: another server's, seen from the broker.
+_OF_THE_BACKEND = (
+    "redis_host",
+    "redis_port",
+    "redis_db",
+    "redis_username",
+    "redis_password",
+    "redis_backend_credential_provider",
+)
 _stores: "weakref.WeakKeyDictionary[Any, tuple[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
@@ -58,39 +69,46 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
     from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
 
-    url, options, ssl = _where(app, settings)
-    keyprefix = options.get("global_keyprefix") or ""
+    place = _place(app, settings)
     return RedisStore(
-        Connections(_pool(app, url, options, ssl), socket_timeout=settings.socket_timeout),
-        prefix=f"{keyprefix}{settings.prefix}",
+        Connections(_pool(app, place), socket_timeout=settings.socket_timeout),
+        prefix=f"{place.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,
         socket_timeout=settings.socket_timeout,
     )
 
 
-def _where(app: Any, settings: LockSettings) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """The lock server's URL, with the transport and TLS options of the place it was taken from.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The lock server's URL, with the transport and TLS options of where it was taken from."""
+
+    url: str
+    options: Mapping[str, Any]
+    tls: Mapping[str, Any]
+    is_broker: bool = False
+
+
+def _place(app: Any, settings: LockSettings) -> _Place:
+    """Where the locks are kept.
 
     The broker comes before the result backend: it must be reachable to publish anyway, so locking
     there adds no new way to fail.
     """
     conf = app.conf
     backend_options = conf.get("result_backend_transport_options") or {}
-    backend_ssl = conf.get("redis_backend_use_ssl") or {}
+    backend_tls = _mapping(conf.get("redis_backend_use_ssl"))
     if settings.url is not None:
         if _scheme(settings.url) not in _REDIS_SCHEMES:
             raise LockOptionError("redislock_url", [_unknown_scheme(settings.url)])
-        return settings.url, backend_options, backend_ssl
-    broker = conf.broker_write_url or conf.broker_url
-    if isinstance(broker, list | tuple):
-        broker = broker[0] if broker else None
+        return _Place(settings.url, backend_options, backend_tls)
+    broker = _first(conf.broker_write_url or conf.broker_url)
     if broker and _scheme(broker) in _REDIS_SCHEMES:
-        ssl = conf.get("broker_use_ssl")
-        return broker, conf.get("broker_transport_options") or {}, ssl if isinstance(ssl, Mapping) else {}
+        tls = _mapping(conf.get("broker_use_ssl"))
+        return _Place(broker, conf.get("broker_transport_options") or {}, tls, is_broker=True)
     backend = conf.result_backend
     if isinstance(backend, str) and _scheme(backend) in _REDIS_SCHEMES:
-        return backend, backend_options, backend_ssl
+        return _Place(backend, backend_options, backend_tls)
     problem = (
         f"neither the broker ({_scheme(broker) if broker else 'none'}) nor the result backend "
         f"({_scheme(backend) if isinstance(backend, str) else 'none'}) is Redis or Valkey; "
@@ -99,35 +117,75 @@ def _where(app: Any, settings: LockSettings) -> tuple[str, Mapping[str, Any], Ma
     raise LockOptionError("redislock_url", [problem])
 
 
-def _pool(app: Any, url: str, options: Mapping[str, Any], ssl: Mapping[str, Any]) -> "redis.ConnectionPool":
+def _first(broker: Any) -> str:
+    """The first of a list of brokers, in either spelling; Sentinels are one broker together."""
+    urls = list(broker) if isinstance(broker, list | tuple) else str(broker or "").split(";")
+    together = bool(urls) and _scheme(urls[0]) == "sentinel"
+    return ";".join(urls) if together else urls[0] if urls else ""
+
+
+def _mapping(given: Any) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else {}
+
+
+def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
 
     from celery_redislock.locks.connection import mask_password, pool_of  # noqa: PLC0415  imports redis
 
-    plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
-    if _scheme(plain) == "unix":
-        return pool_of(plain)
+    url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
+    if _scheme(url) == "unix":
+        return pool_of(url)
+    if place.tls:
+        url = re.sub(r"^redis://", "rediss://", url)
     try:
-        cls, backend_url = by_url(plain, app.loader)
-        # The broker's options are not the result backend's, but the class reads only the latter.
-        with_options = type(cls.__name__, (cls,), {"_transport_options": dict(options)})
-        pool: redis.ConnectionPool = with_options(app=app, url=backend_url).client.connection_pool
+        cls, backend_url = by_url(url, app.loader)
+        seen: Any = _AppSeen(app, _as_backend_settings(place, speaks_tls=_scheme(url) == "rediss"))
+        pool: redis.ConnectionPool = cls(app=seen, url=backend_url).client.connection_pool
     except (ValueError, TypeError, ImportError) as error:
         problem = (
-            f"{mask_password(url)!r} cannot be read ({type(error).__name__}); use a URL as for result_backend"
+            f"{mask_password(place.url)!r} cannot be read ({type(error).__name__}); "
+            "use a URL as for result_backend"
         )
         raise LockOptionError("redislock_url", [problem]) from None
-    if ssl and _scheme(plain) == "redis":
-        return _with_tls(pool, ssl)
     return pool
 
 
-def _with_tls(pool: "redis.ConnectionPool", ssl: Mapping[str, Any]) -> "redis.ConnectionPool":
-    import redis  # noqa: PLC0415  only when a store is made
+def _as_backend_settings(place: _Place, *, speaks_tls: bool) -> dict[str, Any]:
+    """What Celery's class for the URL is to read as the result backend's settings."""
+    # kombu checks no certificate of a broker where nothing is said about TLS (5.7.0, connection.py).
+    unchecked = place.is_broker and not place.tls
+    default = {"ssl_cert_reqs": ssl.CERT_NONE if unchecked else ssl.CERT_REQUIRED}
+    settings: dict[str, Any] = {
+        "result_backend_transport_options": dict(place.options),
+        "redis_backend_use_ssl": {**default, **place.tls} if place.tls or speaks_tls else None,
+    }
+    if place.is_broker:
+        settings.update(dict.fromkeys(_OF_THE_BACKEND))
+    return settings
 
-    pool.connection_class = redis.SSLConnection
-    pool.connection_kwargs.update(ssl)
-    return pool
+
+class _Overlaid:
+    """A configuration with other answers to some names."""
+
+    def __init__(self, conf: Any, answers: Mapping[str, Any]) -> None:
+        self._conf, self._answers = conf, answers
+
+    def __getattr__(self, name: str) -> Any:
+        return self._answers[name] if name in self._answers else getattr(self._conf, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._answers[name] if name in self._answers else self._conf.get(name, default)
+
+
+class _AppSeen:
+    """The app, with other settings: Celery's class reads the result backend's, wherever the URL is from."""
+
+    def __init__(self, app: Any, settings: Mapping[str, Any]) -> None:
+        self._app, self.conf = app, _Overlaid(app.conf, settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
 
 
 def _scheme(url: str) -> str:
