@@ -35,12 +35,13 @@ from celery_redislock.locks.store import (
 )
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 
-__all__ = ["QUEUED", "RUNNING", "Guard", "Started", "Work"]
+__all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Guard", "Started", "Work"]
 
 logger = logging.getLogger("celery_redislock")
 
-#: The states a holder writes about itself: its message is on its way, or its run is on.
-QUEUED, RUNNING = "queued", "running"
+#: The states a holder writes about itself: its message is on its way, its run is on, or it was accepted
+#: and stands for its window, whatever becomes of the run.
+QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +108,16 @@ class Guard:
         return watchdog_of(self.store)
 
     def claim(
-        self, work: Work, token: str, *, ttl: float, period: float | None = None
+        self, work: Work, token: str, *, ttl: float, period: float | None = None, state: str = QUEUED
     ) -> Grant | Refusal | Recorded:
-        """Hold the key for a message about to be published.
+        """Hold the key for a message about to be published, or accepted.
 
         Should the server not answer, a claim it may have taken all the same is
         given back in the background.
         """
         try:
             return self.store.acquire(
-                work.key, token, ttl, about=work.about(QUEUED, message=token), period=period
+                work.key, token, ttl, about=work.about(state, message=token), period=period
             )
         except LockUnavailable:
             self.give_back_later(work.key, token, ttl=ttl, undo=True)

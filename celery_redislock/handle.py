@@ -19,7 +19,8 @@ class Holder:
     Attributes:
         owner: the task id.
         state: ``queued`` (its message is on the way), ``running``, ``window`` (accepted within
-            ``lock_period``) or ``foreign`` (another program's lock on the same key).
+            ``lock_period``, whatever became of its run) or ``foreign`` (another program's lock on
+            the same key).
         task: the task's name.
         host: where the claim or the run was taken.
         pid: of that process.

@@ -13,7 +13,7 @@ from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.guard import Guard
 from celery_redislock.header import HEADER, Header
-from celery_redislock.options import read_settings, unknown_settings
+from celery_redislock.options import from_header, read_settings, unknown_settings
 from celery_redislock.run import run_of
 
 __all__ = ["check_when_bound", "install", "releasing_on_error"]
@@ -79,6 +79,8 @@ def _give_claim_back(task: Any, error: Exception) -> None:
         return  # a message that carries this claim is on its way again
     try:
         declaration = declaration_of(task)
+        if from_header(declaration.options, header.options).lock == "until_expired":
+            return  # what was accepted stands for its window, however its run ends
         declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
     except RedisLockError as problem:
         logger.warning("could not give back the claim on %r: %s", header.key, problem)

@@ -13,7 +13,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery_redislock.conflict import Conflict, choose, duplicate_error, log_skip
 from celery_redislock.declaration import Declaration, declaration_of
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.guard import Work
+from celery_redislock.guard import ACCEPTED, QUEUED, Work
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.store import Grant, Hold, new_token, owner_of
 from celery_redislock.options import LockOptions, split_call_options, to_header
@@ -159,7 +159,7 @@ class _Publication:
         token = guard.new_claim(self.work.task_id)
         ttl = self._claim_ttl()
         try:
-            answer = guard.claim(self.work, token, ttl=ttl, period=self._window())
+            answer = guard.claim(self.work, token, ttl=ttl, period=self._window(), state=self._state())
         except LockUnavailable as error:
             if self.lock.on_lock_error == "raise":
                 raise
@@ -245,6 +245,9 @@ class _Publication:
     def _ignores_result(self) -> bool:
         ignored = self.options.get("ignore_result")
         return bool(self.declaration.task.ignore_result if ignored is None else ignored)
+
+    def _state(self) -> str:
+        return ACCEPTED if self.lock.lock == "until_expired" else QUEUED
 
     def _window(self) -> float | None:
         return None if self.lock.lock == "until_expired" else self.lock.lock_period

@@ -90,8 +90,9 @@ class LockRequest(Request):
         super()._announce_revoked(reason, terminated, signum, expired)
 
     def _settle_for_dead_child(self, error: BaseException) -> None:
-        if self._is_over:
-            return
+        locked = self._locked()
+        if self._is_over or locked is None or locked.options.lock == "until_expired":
+            return  # what was accepted stands for its window, however its run ends
         if self._will_be_requeued(error):
             self._convert_to_claim(self._claim_token() or new_token(self.id))
         elif isinstance(error, WorkerLostError) and self._will_be_retried() and self._header is not None:
@@ -136,7 +137,7 @@ class LockRequest(Request):
     def _release_when_dead(self) -> None:
         """Shorten the lease now, and release it once the child is seen to be dead."""
         locked = self._locked()
-        if locked is None or self._is_over:
+        if self._is_over or locked is None or locked.options.lock == "until_expired":
             return
         self._over()
         store, key, token, pid = locked.guard.store, locked.work.key, self._run_token, self.worker_pid

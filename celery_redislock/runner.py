@@ -20,7 +20,7 @@ from celery_redislock.copies import Outcome, outcome_of, outcome_recorded
 from celery_redislock.declaration import declaration_of
 from celery_redislock.duplicates import resolve
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.guard import QUEUED, Started
+from celery_redislock.guard import ACCEPTED, QUEUED, Started
 from celery_redislock.header import HEADER, Header
 from celery_redislock.interrupt import interruptible
 from celery_redislock.locks.lease import Lease
@@ -117,7 +117,7 @@ def _accept(run: Run) -> None:
     if run.has_claim or run.request.retries:
         return
     period = run.options.lock_period or 0.0
-    answer = _patiently(run, lambda: run.guard.claim(run.work, run.token, ttl=period))
+    answer = _patiently(run, lambda: run.guard.claim(run.work, run.token, ttl=period, state=ACCEPTED))
     if isinstance(answer, Refusal) and answer.hold.owner != run.work.task_id:
         resolve(run, answer.hold)
 
