@@ -68,10 +68,13 @@ class Watchdog:
                 logged at half of it. ``None``: no limit.
         """
         with self._wake:
-            watch = self._schedule.add(lease, now=self._clock(), max_hold=max_hold)
+            now = self._clock()
+            watch = self._schedule.add(lease, now=now, max_hold=max_hold)
             self._run_thread()
             # Most leases end before they are due: waking the thread for each would double a lock's cost.
-            if watch.due < self._sleeps_until:
+            # Past its time the thread is at work, or overslept with the machine: its wait stops in a suspend.
+            if not now < self._sleeps_until <= watch.due:
+                self._sleeps_until = watch.due
                 self._wake.notify()
 
     def forget(self, lease: Lease) -> None:
@@ -124,11 +127,14 @@ class Watchdog:
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         with self._wake:
-            while (wait := self._next_due() - self._clock()) > 0:
-                self._sleeps_until = self._clock() + min(wait, LINGER)
-                woken = self._wake.wait(min(wait, LINGER))
-                self._sleeps_until = float("-inf")
-                if wait == float("inf") and not woken and self._next_due() == wait:
+            while (wait := self._next_due() - (now := self._clock())) > 0:
+                # A time to wake is kept although the lease it was for has been released: the next lease is
+                # due later and rouses nobody, or this thread would wake for each of many short tasks.
+                kept = self._sleeps_until - now
+                pause = min(wait, LINGER, kept if kept > 0 else LINGER)
+                self._sleeps_until = now + pause
+                woken = self._wake.wait(pause)
+                if not woken and pause == LINGER and not self._schedule and not self._debts:
                     self._thread = None
                     return False
         return True
