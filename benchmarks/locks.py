@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _acquiring(url: str, *, quick: bool) -> list[Figure]:
-    times, pairs = (2, 50) if quick else (15, 400)
+    times, pairs = (2, 50) if quick else (61, 100)
     say("acquiring and releasing")
     found = rounds(times, {name: _cost(once, pairs) for name, once in _contenders(url).items()})
     theirs = found["redis-py Lock"]
