@@ -18,7 +18,7 @@ ShopMaker = Callable[..., Shop]
 _OPEN: list[Shop] = []
 
 
-#: Where the pool makes a difference, all three are tried at once; elsewhere the others are tried with the slow.
+#: Where the pool makes a difference; elsewhere threads and solo are tried with what is slow.
 _POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders", "test_retries"}
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def wait_until(fact: Callable[[], T], timeout: float, what: str) -> T:
-    """Return the first true answer of ``fact()``; fail, saying what was awaited, after ``timeout`` seconds."""
+    """Return the first true answer of ``fact()``; after ``timeout`` seconds fail, saying what was awaited."""
     deadline = time.monotonic() + timeout
     while not (answer := fact()):
         assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
@@ -74,7 +74,7 @@ class Worker:
         os.kill(self.process.pid, number)
 
     def end(self) -> None:
-        """End it and its children by force: what it does when asked politely is a test's own matter. Idempotent."""
+        """End it and its children by force: its own way to end is a matter of a test. Idempotent."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         # The children of a pool are in its session's process group.

@@ -54,7 +54,7 @@ class Stumbling(_Listing):
 
     name = "shop.stumble"
 
-    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+    def before_start(self, *_: Any) -> None:
         message = "stumbled"
         raise ValueError(message)
 
@@ -64,7 +64,7 @@ class Counting(_Listing):
 
     name = "shop.counting"
 
-    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+    def before_start(self, task_id: str, *_: Any) -> None:
         self.app.journal.note("counted", task_id)
 
 
@@ -108,9 +108,14 @@ def declare_kinds(app: Celery) -> list[Any]:
 
     task_postrun.connect(_note_skip, weak=False, dispatch_uid="shop.skips")
     return [
-        *(app.register_task(kind()) for kind in (Listed, Supering, Skirting, Stumbling, Counting)),
+        *(_registered(app, kind) for kind in (Listed, Supering, Skirting, Stumbling, Counting)),
         *(collect, bare, unbound, modelled, ordered, share),
     ]
+
+
+def _registered(app: Celery, kind: type[SingletonTask]) -> Any:
+    """Register a task class; a class of its own for each app, because Celery binds classes."""
+    return app.register_task(type(kind.__name__, (kind,), {})())
 
 
 def by_mood(conflict: Conflict) -> str:

@@ -10,7 +10,7 @@ KINDS = ["bare", "unbound", "Listed", "Supering", "Skirting", "shared", "modelle
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_of_every_kind_are_unique(any_shop: Shop, key: str, kind: str) -> None:
-    """Plain, unbound, class-based, with an own ``__call__``, shared, typed: one run, one lock, freed in time."""
+    """Plain, unbound, class-based, with an own ``__call__``, shared, typed: one run, freed in time."""
     task = getattr(any_shop, kind)
     first = task.delay(key, 0.4)
     any_shop.wait_started(key)

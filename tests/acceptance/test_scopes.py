@@ -86,10 +86,8 @@ def test_without_a_scope_nothing_is_checked_anywhere(any_shop: Shop, key: str, h
     """``lock=None``: published and run beside a holder."""
     any_shop.sell.delay(key, 0.5)
     any_shop.wait_started(key)
-    if how == "per call":
-        result = any_shop.sell.apply_async((key,), lock=None)
-    else:
-        result = any_shop.gossip.delay(key)
+    call = any_shop.sell.si(key).set(lock=None) if how == "per call" else any_shop.gossip.si(key)
+    result = call.apply_async()
     any_shop.wait_ended(key, 2)
 
     assert not result.is_duplicate
