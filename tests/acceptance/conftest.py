@@ -19,7 +19,7 @@ _OPEN: list[Shop] = []
 
 
 #: Where the pool makes a difference; elsewhere threads and solo are tried with what is slow.
-_POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders", "test_retries"}
+_POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

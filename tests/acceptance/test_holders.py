@@ -10,10 +10,10 @@ from tests.acceptance.harness import Shop, wait_until
 
 def test_the_end_of_a_run_that_lost_its_lock_spares_the_new_holder(any_shop: Shop, key: str) -> None:
     """Law 3: neither renewals nor the release of the old run touch the new one's lease."""
-    old = any_shop.sell.apply_async((key, 1.5), lock_ttl=1.0)
+    old = any_shop.sell.apply_async((key, 1.0), lock_ttl=0.6)
     any_shop.wait_started(key)
     any_shop.sell.lock_for(key).release(reason="a test")
-    new = any_shop.sell.apply_async((key, 3.0), lock_ttl=1.0)
+    new = any_shop.sell.apply_async((key, 2.0), lock_ttl=0.6)
     body = any_shop.wait_started(key, 2)
     assert old.get(timeout=10) == f"{key} done"
     holder = any_shop.holder(key)
@@ -29,7 +29,7 @@ def test_the_end_of_a_run_that_lost_its_lock_spares_the_new_holder(any_shop: Sho
 @pytest.mark.parametrize("ending", ["spin", "doze"])
 def test_a_run_that_lost_its_lock_can_be_stopped(any_shop: Shop, key: str, ending: str) -> None:
     """``on_lock_lost="terminate"``: ``LockLost`` in the body; on prefork and solo out of a sleep too."""
-    result = any_shop.sell_or_stop.delay(key, 0.0, ending, 4.0)
+    result = any_shop.sell_or_stop.delay(key, 0.0, ending, 3.0)
     any_shop.wait_started(key)
     any_shop.sell.lock_for(key).release(reason="a test")
     released = time.monotonic()

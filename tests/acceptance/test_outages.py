@@ -107,7 +107,7 @@ def test_a_run_outlives_an_outage_shorter_than_its_lease(
 ) -> None:
     """Law 9: renewals are repeated until the deadline; nothing is lost by one that got lost."""
     shop.start_worker("prefork")
-    result = shop.sell.delay(key, 4.0)
+    result = shop.sell.delay(key, 2.5)
     shop.wait_started(key)
     lock_server.pause()
     time.sleep(1.2)

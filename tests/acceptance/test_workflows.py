@@ -18,9 +18,9 @@ def test_a_chord_with_duplicate_members_completes(any_shop: Shop, key: str) -> N
 
 def test_a_chord_of_nothing_but_duplicates_completes(any_shop: Shop, key: str) -> None:
     """Law 6: also where every member is a duplicate of a run outside."""
-    any_shop.sell.delay(key, 1.0)
+    any_shop.sell.delay(key, 0.6)
     any_shop.wait_started(key)
-    values = chord([any_shop.sell.si(key, 1.0)] * 3)(any_shop.collect.s()).get(timeout=15)
+    values = chord([any_shop.sell.si(key, 0.6)] * 3)(any_shop.collect.s()).get(timeout=15)
 
     assert values == [f"{key} done"] * 3
     assert len(any_shop.bodies(key)) == 1
@@ -37,10 +37,10 @@ def test_a_group_of_duplicates_completes(any_shop: Shop, key: str) -> None:
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_duplicate_in_a_chain_breaks_no_link(any_shop: Shop, key: str, place: int) -> None:
     """Law 6: first, middle or last, while another run holds its key."""
-    holder = any_shop.sell.delay(key, 1.0)
+    holder = any_shop.sell.delay(key, 0.6)
     any_shop.wait_started(key)
     links = [any_shop.collect.si("one"), any_shop.collect.si("two")]
-    links.insert(place, any_shop.sell.si(key, 1.0))
+    links.insert(place, any_shop.sell.si(key, 0.6))
     value = chain(*links, any_shop.collect.s()).apply_async().get(timeout=15)
 
     assert value == ("two" if place < 2 else f"{key} done")
@@ -60,9 +60,9 @@ def test_a_nested_chord_with_duplicates_completes(any_shop: Shop, key: str) -> N
 
 def test_a_chord_body_that_is_a_duplicate_completes(any_shop: Shop, key: str) -> None:
     """Law 6: the callback of a chord may meet a holder too."""
-    any_shop.sell.delay(key, 0.8)
+    any_shop.sell.delay(key, 0.6)
     any_shop.wait_started(key)
-    result = chord([any_shop.collect.si(1), any_shop.collect.si(2)])(any_shop.sell.si(key, 0.8))
+    result = chord([any_shop.collect.si(1), any_shop.collect.si(2)])(any_shop.sell.si(key, 0.6))
 
     assert result.get(timeout=15) == f"{key} done"
     assert len(any_shop.bodies(key)) == 1
@@ -70,9 +70,9 @@ def test_a_chord_body_that_is_a_duplicate_completes(any_shop: Shop, key: str) ->
 
 def test_a_workflow_takes_the_failure_of_its_holder(any_shop: Shop, key: str) -> None:
     """Law 6: the same work failed, so the duplicate fails with the same error instead of hanging."""
-    any_shop.sell.delay(key, 0.8, "fail")
+    any_shop.sell.delay(key, 0.6, "fail")
     any_shop.wait_started(key)
-    result = chain(any_shop.sell.si(key, 0.8, "fail"), any_shop.collect.s()).apply_async()
+    result = chain(any_shop.sell.si(key, 0.6, "fail"), any_shop.collect.s()).apply_async()
 
     with pytest.raises(ValueError, match="failed"):
         result.get(timeout=15)
@@ -81,7 +81,7 @@ def test_a_workflow_takes_the_failure_of_its_holder(any_shop: Shop, key: str) ->
 
 def test_a_duplicate_of_another_task_runs_itself(any_shop: Shop, key: str) -> None:
     """Law 6: a shared resource does not mean the same work: nobody gets another task's value."""
-    any_shop.serve.delay(key, 0.8)
+    any_shop.serve.delay(key, 0.6)
     any_shop.wait_started(key)
     value = chain(any_shop.share.si(key), any_shop.collect.s()).apply_async().get(timeout=15)
 
@@ -91,7 +91,7 @@ def test_a_duplicate_of_another_task_runs_itself(any_shop: Shop, key: str) -> No
 
 def test_a_duplicate_with_other_arguments_runs_itself(any_shop: Shop, key: str) -> None:
     """Law 6: the same task under a partial key, called with other arguments, is other work."""
-    any_shop.sell.delay(key, 0.8)
+    any_shop.sell.delay(key, 0.6)
     any_shop.wait_started(key)
     value = chain(any_shop.sell.si(key, 0.1), any_shop.collect.s()).apply_async().get(timeout=15)
 
@@ -102,9 +102,9 @@ def test_a_duplicate_with_other_arguments_runs_itself(any_shop: Shop, key: str) 
 
 def test_a_duplicate_of_a_run_without_a_result_runs_itself(any_shop: Shop, key: str) -> None:
     """Law 6: where the holder's result is ignored there is nothing to take."""
-    any_shop.sell_quietly.delay(key, 0.8)
+    any_shop.sell_quietly.delay(key, 0.6)
     any_shop.wait_started(key)
-    following = any_shop.sell_quietly.si(key, 0.8).set(ignore_result=False)
+    following = any_shop.sell_quietly.si(key, 0.6).set(ignore_result=False)
     value = chain(following, any_shop.collect.s()).apply_async().get(timeout=15)
 
     assert value == f"{key} done"
