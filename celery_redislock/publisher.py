@@ -150,9 +150,14 @@ class _Publication:
                     self.work.task_id,
                     error,
                 )
-        return self._send(
-            carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member
-        )
+        try:
+            return self._send(
+                carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member
+            )
+        except BaseException:
+            if carried.claimed:
+                self.declaration.guard.give_back(self.work.key, carried.token, ttl=self._claim_ttl())
+            raise
 
     def _claim_and_send(self) -> Any:
         guard = self.declaration.guard
@@ -220,8 +225,6 @@ class _Publication:
     def _send(
         self, token: str | None = None, *, claimed: bool, is_workflow_member: bool | None = None
     ) -> Any:
-        if is_workflow_member is None:
-            is_workflow_member = self._is_workflow_member()
         header = Header(
             key=self.work.key,
             token=token or self.declaration.guard.new_claim(self.work.task_id),
