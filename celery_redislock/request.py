@@ -78,7 +78,7 @@ class LockRequest(Request):
             error = error.exc
         if isinstance(error, TimeLimitExceeded):
             self._release_when_dead()
-        elif isinstance(error, WorkerLostError | Terminated | SystemExit):
+        elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
             self._settle_for_dead_child(error)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
@@ -95,7 +95,7 @@ class LockRequest(Request):
             return  # what was accepted stands for its window, however its run ends
         if self._will_be_requeued(error):
             self._convert_to_claim(self._claim_token() or new_token(self.id))
-        elif isinstance(error, WorkerLostError) and self._will_be_retried() and self._header is not None:
+        elif self._is_loss(error) and self._will_be_retried() and self._header is not None:
             token = new_token(self.id)
             if self._convert_to_claim(token):
                 self._carry(token)
@@ -108,9 +108,15 @@ class LockRequest(Request):
         """Whether Celery leaves the message to be delivered again (5.7.0, Request.on_failure)."""
         if not self.task.acks_late or self.acknowledged:
             return False
-        if isinstance(error, WorkerLostError):
+        if self._is_loss(error):
             return bool(self.task.reject_on_worker_lost) and not self._will_be_retried()
         return bool(self._already_cancelled)
+
+    def _is_loss(self, error: BaseException) -> bool:
+        """Whether Celery takes the child for lost: since 5.7 also where it exited by itself."""
+        if isinstance(error, SystemExit | KeyboardInterrupt) and hasattr(Request, "_worker_lost_info"):
+            return not (self._already_cancelled or self._already_revoked)
+        return isinstance(error, WorkerLostError)
 
     def _will_be_retried(self) -> bool:
         """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
@@ -120,10 +126,22 @@ class LockRequest(Request):
         return most is None or self._request_dict.get("retries", 0) < most
 
     def _convert_to_claim(self, token: str) -> bool:
+        """Keep a dead child's hold for the message that comes next; not one it had given back.
+
+        Celery asks the result backend only later whether the run had succeeded (5.7.0), and then no
+        message comes: a claim made of a free lock would stand in everybody's way.
+        """
         locked = self._locked()
-        if locked is None or not locked.options.holds_while_running:
+        if locked is None or not locked.options.holds_while_running or not self._is_still_held(locked):
             return False
         return locked.guard.convert(locked.work, self._run_token, token, ttl=locked.options.lock_queue_ttl)
+
+    def _is_still_held(self, locked: "_Locked") -> bool:
+        term = Term(locked.work.key, self._run_token, locked.options.lock_ttl)
+        try:
+            return locked.guard.store.renew([term]).renewed[0] is True
+        except RedisLockError:
+            return True  # unknown; converting it will give both back later
 
     def _carry(self, token: str) -> None:
         """Let the message Celery is about to publish for this id carry the hold that was kept for it."""
