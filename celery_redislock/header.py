@@ -112,12 +112,13 @@ class Header:
             return None
         try:
             data = json.loads(text)
-            if data["v"] != _VERSION:
+            key, token = data["k"], data["t"]
+            if data["v"] != _VERSION or not isinstance(key, str | None) or not isinstance(token, str):
                 return None
             seen = data.get("f")
             return cls(
-                key=data["k"],
-                token=data["t"],
+                key=key,
+                token=token,
                 claimed=bool(data.get("c")),
                 published_at=float(data.get("at", 0.0)),
                 is_workflow_member=bool(data.get("w")),
@@ -128,7 +129,7 @@ class Header:
                 is_copy=bool(data.get("r")),
                 fingerprint=data.get("a"),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def fingerprint_for(self, task_id: str) -> str | None:
