@@ -59,7 +59,7 @@ def publish(
         TypeError: the arguments do not fit the task.
         kombu.exceptions.OperationalError: the broker cannot be reached; the claim was given back.
     """
-    call_options = split_call_options(options)
+    call_options = split_call_options(options, where=f"{task.name}.apply_async")
     declaration = declaration_of(task)
     if not declaration.settings.enabled or (declaration.always_eager and not declaration.settings.eager):
         return send(args, kwargs, task_id=task_id, **options)
