@@ -128,10 +128,18 @@ class _Publication:
 
     def _run_eagerly(self) -> Any:
         """Eager mode with ``redislock_eager``: no claim, because the run follows in this very thread."""
-        hold = self.declaration.guard.store.inspect(self.work.key) if self.lock.client else None
-        if hold is None:
-            return self.send(self.args, self.kwargs, task_id=self.work.task_id, **self.options)
-        return self._refused(hold)
+        hold = self._holder() if self.lock.client else None
+        # With the header, so that the run goes by this call's key and options.
+        return self._send(claimed=False) if hold is None else self._refused(hold)
+
+    def _holder(self) -> Hold | None:
+        try:
+            return self.declaration.guard.store.inspect(self.work.key)
+        except LockUnavailable as error:
+            if self.lock.on_lock_error == "raise":
+                raise
+            logger.warning("not asked who holds %r: %s", self.work.key, error)
+            return None
 
     def _follow_up(self, token: str, *, claimed: bool, is_workflow_member: bool) -> Any:
         """Publish as the continuation of a run that handed its hold on to ``token``."""
