@@ -748,6 +748,40 @@ def test_eager_mode_raises_where_nobody_would_come_back(shop: Shop, strategy: st
         task.delay(7)
 
 
+def test_eager_mode_goes_by_the_calls_own_options(shop: Shop) -> None:
+    shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+    seen = []
+
+    def look(account_id: int) -> None:
+        seen.append([(name, held.expires_in) for name, held in shop.held().items()])
+
+    task = shop.unique(look)
+
+    task.apply_async((7,), lock_key="account:{account_id}", lock_ttl=90)
+
+    assert seen == [[("account:7", pytest.approx(90, abs=0.9))]]
+    assert shop.held() == {}
+
+
+def test_eager_mode_runs_without_a_server_where_that_is_asked_for(shop: Shop, caplog: Any) -> None:
+    shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+    task = shop.unique(body, on_lock_error="run")
+    shop.store.failures = 2
+
+    assert task.delay(7).get() == 7
+
+    assert "not asked who holds" in caplog.text
+    assert "WITHOUT its lock" in caplog.text
+
+
+def test_eager_mode_raises_without_a_server(shop: Shop) -> None:
+    shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+    shop.store.failures = 1
+
+    with pytest.raises(LockUnavailable):
+        shop.unique(body).delay(7)
+
+
 def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop, caplog: Any) -> None:
     """The likeliest mistake with this package must not be silent."""
     results = []
