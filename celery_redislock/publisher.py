@@ -233,6 +233,8 @@ class _Publication:
     def _send(
         self, token: str | None = None, *, claimed: bool, is_workflow_member: bool | None = None
     ) -> Any:
+        if is_workflow_member is None:
+            is_workflow_member = self._is_workflow_member()
         header = Header(
             key=self.work.key,
             token=token or self.declaration.guard.new_claim(self.work.task_id),

@@ -165,7 +165,7 @@ def _replication(client: redis.Redis) -> dict[str, object]:
 
 
 class TestPassword:
-    SECRET = "s3cr3t-p4ss"  # noqa: S105  made up, and only on this test's own server
+    SECRET = "s3cr3t-p4ss"
 
     @pytest.fixture
     def locked_server(self, own_server: EmbeddedServer) -> Iterator[EmbeddedServer]:

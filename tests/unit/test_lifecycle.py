@@ -90,7 +90,7 @@ def test_an_unreachable_server_is_told(shop: Shop, caplog: Any, monkeypatch: Any
 
     start_worker(shop)
 
-    assert "the lock server memory could not ask" in warnings(caplog)[0]
+    assert "'ask' failed at the lock server memory" in warnings(caplog)[0]
 
 
 def test_a_wrong_declaration_is_told_once(shop: Shop, caplog: Any) -> None:
