@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.locks import watchdog
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +41,11 @@ def celery_url(request: pytest.FixtureRequest) -> str:
 def prefix() -> str:
     """Start of key names that no other test uses."""
     return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_owed() -> Iterator[None]:
+    """Watchdogs go on giving back what a server that is away was owed; not into the next test."""
+    yield
+    for each in list(watchdog._live):
+        each._forget_everything()
