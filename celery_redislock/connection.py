@@ -10,8 +10,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
@@ -79,8 +78,7 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """The lock server's URL, with the transport and TLS options of where it was taken from."""
 
     url: str

@@ -6,9 +6,8 @@ message in hand looks for that outcome: in the result backend, or, where
 results are ignored or cannot be read by others, in a done mark.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import states
 from celery.backends.base import DisabledBackend
@@ -27,8 +26,7 @@ __all__ = ["DoneNote", "Outcome", "outcome_of", "outcome_recorded"]
 CLOCK_TOLERANCE = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Another run's recorded outcome."""
 
     result: Any
@@ -41,8 +39,7 @@ class Outcome:
         return self.result
 
 
-@dataclass(frozen=True, slots=True)
-class DoneNote:
+class DoneNote(NamedTuple):
     """A done mark to write when a run ends.
 
     Attributes:

@@ -17,9 +17,8 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -44,8 +43,7 @@ logger = logging.getLogger("celery_redislock")
 QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What is to be locked, and what the holder tells those who are refused.
 
     Attributes:
@@ -77,8 +75,7 @@ class Work:
         return about
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """A run holds its lock.
 
     Attributes:

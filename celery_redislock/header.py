@@ -14,8 +14,8 @@ copy of a message has the same one, publishing a task id again has another.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from celery_redislock.locks.values import owner_of
 
@@ -30,8 +30,10 @@ _VERSION = 1
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-@dataclass(frozen=True, slots=True)
-class HolderSeen:
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+class HolderSeen(NamedTuple):
     """The holder a put-off duplicate waits for.
 
     Attributes:
@@ -43,8 +45,7 @@ class HolderSeen:
     is_same_work: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a message carries about its lock.
 
     Attributes:
@@ -68,7 +69,7 @@ class Header:
     claimed: bool = False
     published_at: float = 0.0
     is_workflow_member: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = _NO_OPTIONS
     has_own_key: bool = False
     waits_for: HolderSeen | None = None
     put_off: int = 0
@@ -138,8 +139,8 @@ class Header:
 
     def put_off_for(self, seen: HolderSeen) -> "Header":
         """Return the header for the next delivery of a message that waits for this holder."""
-        return replace(self, waits_for=seen, put_off=self.put_off + 1)
+        return self._replace(waits_for=seen, put_off=self.put_off + 1)
 
     def as_copy(self) -> "Header":
         """Return the header for the next delivery of a second copy."""
-        return replace(self, is_copy=True)
+        return self._replace(is_copy=True)

@@ -3,9 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -98,8 +97,7 @@ def publish(
     return publication.publish()
 
 
-@dataclass(frozen=True, slots=True)
-class _Publication:
+class _Publication(NamedTuple):
     declaration: Declaration
     send: Send
     args: Sequence[Any] | None

@@ -8,7 +8,6 @@ call to the lock server is bounded by two socket timeouts.
 import logging
 import os
 import weakref
-from dataclasses import replace
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -147,7 +146,7 @@ class LockRequest(Request):
         """Let the message Celery is about to publish for this id carry the hold that was kept for it."""
         if self._header is None:
             return
-        text = replace(self._header, token=token, claimed=True).dumps()
+        text = self._header._replace(token=token, claimed=True).dumps()
         self._request_dict[HEADER] = text
         if self._context.headers is not None:
             self._context.headers[HEADER] = text

@@ -14,10 +14,9 @@ a callable             a resource (str) or per task        as above
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import NamedTuple, Protocol
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.keys.digest import as_worker_sees, digest
@@ -71,8 +70,7 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     return rule
 
 
-@dataclass(frozen=True, slots=True)
-class _PerTask:
+class _PerTask(NamedTuple):
     task_name: str
     names: tuple[str, ...] | None = None
 
@@ -94,20 +92,24 @@ class _PerTask:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
+class _Fixed(NamedTuple):
     resource: str
-    tells_all: ClassVar[bool] = False
+
+    @property
+    def tells_all(self) -> bool:
+        return False
 
     def name(self, _arguments: Mapping[str, object], /) -> str:
         return self.resource
 
 
-@dataclass(frozen=True, slots=True)
-class _Templated:
+class _Templated(NamedTuple):
     task_name: str
     template: Template
-    tells_all: ClassVar[bool] = False
+
+    @property
+    def tells_all(self) -> bool:
+        return False
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         text = self.template.render(arguments, where=self.task_name)
@@ -116,11 +118,13 @@ class _Templated:
         return shorten(text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
+class _Computed(NamedTuple):
     task_name: str
     function: Callable[[Mapping[str, object]], object]
-    tells_all: ClassVar[bool] = False
+
+    @property
+    def tells_all(self) -> bool:
+        return False
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})

@@ -14,10 +14,10 @@ Values are compared as text: ``42`` and ``"42"`` name the same account.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from string import Formatter
+from typing import NamedTuple
 from uuid import UUID
 
 from celery_redislock.exceptions import LockKeyError
@@ -33,8 +33,7 @@ _STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>[^\[\]]+)\]")
 _SPEAKING = (str, int, float, Decimal, UUID, date, time)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One ``{…}`` of a template: a parameter and the way from its value to the part that counts."""
 
     text: str
@@ -74,8 +73,7 @@ class Field:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(NamedTuple):
     """A parsed template: escaped texts and fields in turn."""
 
     parts: tuple[str | Field, ...]

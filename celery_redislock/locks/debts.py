@@ -4,7 +4,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock
@@ -17,8 +17,7 @@ logger = logging.getLogger("celery_redislock")
 RETRY_DELAY = 1.0
 
 
-@dataclass(slots=True)
-class _Debt:
+class _Debt(NamedTuple):
     release: Callable[[], object]
     until: float
     what: str

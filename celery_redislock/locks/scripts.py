@@ -8,9 +8,8 @@ line, because such a script is refused under OOM even when it only releases.
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -24,8 +23,7 @@ __all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
 SCRIPTS = ("acquire", "force_release", "inspect", "names", "release", "renew")
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """One script: its text, and the digest a server knows it by."""
 
     text: str
@@ -43,8 +41,7 @@ class Script:
         return _load(name)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(NamedTuple):
     """One answered call. Not frozen only because that would cost more than the rest of its making.
 
     Attributes:
@@ -177,8 +174,7 @@ class Scripts:
         return LockUnavailable(server, request.operation, words)
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(NamedTuple):
     operation: str
     keys: Sequence[str]
     args: Sequence[object]

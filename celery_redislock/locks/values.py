@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "DoneMark",
@@ -80,8 +80,7 @@ class Hold:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """The hold is ours.
 
     Attributes:
@@ -98,8 +97,7 @@ class Grant:
     answered_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Somebody else holds the lock, or its window has not passed."""
 
     hold: Hold
@@ -110,8 +108,7 @@ class Recorded:
     """Nothing was taken: a done mark says that this message's outcome is recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """What a renewal needs to know about one hold: ``ttl`` in seconds."""
 
     name: str
@@ -119,8 +116,7 @@ class Term:
     ttl: float
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(NamedTuple):
     """The answers to a batch of renewals.
 
     Attributes:
@@ -134,16 +130,14 @@ class Renewal:
     answered_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class DoneMark:
+class DoneMark(NamedTuple):
     """A short-lived note that a message's outcome is recorded: ``ttl`` in seconds."""
 
     message: str
     ttl: float
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """What became of a release.
 
     Attributes:

@@ -7,9 +7,8 @@ and ``wording``, what is allowed. Values may be anything: they come from users.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 __all__ = ["TEN_YEARS", "Choice", "Flag", "Key", "Kind", "Planned", "Prefix", "Seconds", "Url", "Whole"]
 
@@ -34,8 +33,7 @@ class Kind(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(NamedTuple):
     """A duration: a number of seconds or a ``timedelta``, read as float seconds.
 
     The least is a millisecond, the unit Redis counts in, where nothing asks for more.
@@ -64,8 +62,7 @@ class Seconds:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """A whole number."""
 
     least: int
@@ -84,8 +81,7 @@ class Whole:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """Yes or no. Texts are refused: ``"false"`` would be true."""
 
     wording: str = "True or False"
@@ -98,8 +94,7 @@ class Flag:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One of some texts, or a callable where that is allowed."""
 
     values: tuple[str, ...]
@@ -120,8 +115,7 @@ class Choice:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(NamedTuple):
     """A text that may begin a Redis key: no braces, which would move its hash tag, and no white space."""
 
     wording: str = "a text without braces, white space and control characters"
@@ -134,8 +128,7 @@ class Prefix:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(NamedTuple):
     """Where the lock server is. The value is never shown: it may hold a password."""
 
     wording: str = "a URL such as 'redis://localhost:6379/0'"
@@ -153,8 +146,7 @@ class Url:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """``lock_key``: checked against the task's parameters by :func:`celery_redislock.keys.parse_key`."""
 
     wording: str = "a tuple of parameter names, a text such as 'account:{account_id}', or a callable"
@@ -164,8 +156,7 @@ class Key:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """An option that does not exist yet: only what already happens can be asked for."""
 
     allowed: object

@@ -1,9 +1,8 @@
 """Scopes and conflict strategies: which sides a scope has, and what a duplicate does on each."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = [
     "SCOPES",
@@ -57,8 +56,7 @@ PLANNED_STRATEGIES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """``on_conflict`` as it was asked for, side by side; ``None`` leaves a side its default.
 
     Attributes:
@@ -77,7 +75,6 @@ class Asked:
         return Asked(self.client or other.client, self.server or other.server, by_side=True)
 
 
-@dataclass(frozen=True, slots=True)
 class ScopeKind:
     """``lock``: a scope, or ``None``/``False`` for no locking."""
 
@@ -99,7 +96,6 @@ class ScopeKind:
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
 class ConflictKind:
     """``on_conflict``: one strategy for all sides, or one for each."""
 
