@@ -6,11 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery_redislock.connection import store_of
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.guard import Guard, Work
 from celery_redislock.keys import Binder, KeyRule, arguments_digest, parse_key
 from celery_redislock.options import (
     INHERIT,
@@ -23,6 +21,9 @@ from celery_redislock.options import (
     unknown_attributes,
 )
 from celery_redislock.options.table import TASK_ROWS, live_rows
+
+if TYPE_CHECKING:
+    from celery_redislock.guard import Guard, Work
 
 __all__ = ["Declaration", "declaration_of"]
 
@@ -55,7 +56,7 @@ class Declaration:
     always_eager: bool
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> "Guard":
         """Takes and gives back this task's locks; connects at the first one.
 
         Looked up each time: tests exchange the app's store.
@@ -63,6 +64,9 @@ class Declaration:
         Raises:
             LockOptionError: no Redis server is configured.
         """
+        from celery_redislock.connection import store_of
+        from celery_redislock.guard import Guard
+
         return Guard(store_of(self.task.app, self.settings))
 
     @property
@@ -96,7 +100,7 @@ class Declaration:
         options: LockOptions | None = None,
         key: str | None = None,
         fingerprint: str | None = None,
-    ) -> Work:
+    ) -> "Work":
         """Say what is locked for one call.
 
         Args:
@@ -111,6 +115,8 @@ class Declaration:
             LockKeyError: no key can be made of these arguments.
             TypeError: they do not fit the signature.
         """
+        from celery_redislock.guard import Work
+
         if key is not None and fingerprint is not None:
             return Work(key, self.task.name, task_id, fingerprint)
         arguments = self.arguments(args, kwargs)
@@ -219,18 +225,18 @@ def _attributes_of(task: Any) -> dict[str, Any]:
 
 
 def _own_attributes(task: Any) -> list[str]:
-    from celery_redislock.task import SingletonTask  # noqa: PLC0415  task imports this module
+    from celery_redislock.task import SingletonTask
 
     known = set(dir(SingletonTask))
     return [name for name in dir(type(task)) if name not in known]
 
 
 def _request_problems(task: Any) -> list[str]:
-    from celery.utils.imports import symbol_by_name  # noqa: PLC0415  resolving loads the worker's modules
-
     if task.Request == "celery_redislock.request:LockRequest":
         return []
-    from celery_redislock.request import LockRequest  # noqa: PLC0415  only for tasks with their own class
+    from celery.utils.imports import symbol_by_name
+
+    from celery_redislock.request import LockRequest
 
     if issubclass(symbol_by_name(task.Request), LockRequest):
         return []

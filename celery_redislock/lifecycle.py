@@ -8,15 +8,11 @@ from typing import Any
 
 from celery import signals
 
-from celery_redislock.connection import store_of
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.guard import Guard
-from celery_redislock.header import HEADER, Header
 from celery_redislock.options import from_header, read_settings, unknown_settings
-from celery_redislock.run import run_of
 
-__all__ = ["check_when_bound", "install", "releasing_on_error"]
+__all__ = ["check_when_bound", "install", "locks_eagerly", "releasing_on_error"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -40,12 +36,17 @@ def check_when_bound(cls: Any) -> None:
     Raises:
         LockOptionError: all that is wrong.
     """
-    from celery import Task  # noqa: PLC0415  nothing else of this module needs it
+    from celery import Task
 
     if cls.name is None or cls.run is Task.run:
         return
     # Not cls(): a task class may do real work in its __init__, once.
     declaration_of(cls.__new__(cls))
+
+
+def locks_eagerly(task: Any) -> bool:
+    """Whether a direct call takes a lock: ``redislock_eager``."""
+    return declaration_of(task).settings.eager
 
 
 def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +68,9 @@ def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _give_claim_back(task: Any, error: Exception) -> None:
-    from celery.exceptions import Reject, Retry  # noqa: PLC0415  nothing else of this module needs them
+    from celery.exceptions import Reject, Retry
+
+    from celery_redislock.header import HEADER, Header
 
     request = task.request
     header = Header.loads((request.headers or {}).get(HEADER))
@@ -88,6 +91,10 @@ def _give_claim_back(task: Any, error: Exception) -> None:
 
 def _unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim goes with it."""
+    from celery_redislock.connection import store_of
+    from celery_redislock.guard import Guard
+    from celery_redislock.header import HEADER, Header
+
     header = Header.loads((getattr(message, "headers", None) or {}).get(HEADER))
     if header is None or header.key is None or not header.claimed:
         return
@@ -101,6 +108,8 @@ def _unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
 
 def _settle(task: Any = None, **_: Any) -> None:
     """``task_postrun``: the one hook of a child that runs in (almost) every way a run ends."""
+    from celery_redislock.run import run_of
+
     run = run_of(task.request_stack.top) if task is not None and hasattr(task, "request_stack") else None
     if run is not None:
         run.settle()
@@ -108,7 +117,9 @@ def _settle(task: Any = None, **_: Any) -> None:
 
 def _check_worker(sender: Any = None, **_: Any) -> None:
     """``worker_init``, in the main process before the pool exists: say now what would go wrong later."""
-    from celery_redislock.task import SingletonTask  # noqa: PLC0415  task imports this module
+    import celery_redislock.publisher
+    import celery_redislock.runner  # noqa: F401  before the fork, so that pool children share them
+    from celery_redislock.task import SingletonTask
 
     app = sender.app
     tasks = [task for task in app.tasks.values() if isinstance(task, SingletonTask)]

@@ -1,22 +1,25 @@
-"""``SingletonTask``: the base class that makes a Celery task unique. Attributes and delegations only."""
+"""``SingletonTask``: the base class that makes a Celery task unique. Attributes and delegations only.
+
+What publishes and what runs is imported when the first task is published or
+run: a process that only declares tasks pays for neither. A worker imports
+both before it forks.
+"""
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.app.task import Context
 
 from celery_redislock import lifecycle
-from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask
-from celery_redislock.handle import LockHandle
-from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.options import INHERIT
-from celery_redislock.publisher import publish
-from celery_redislock.results import LockResult
-from celery_redislock.run import run_of
-from celery_redislock.runner import run_unique
+
+if TYPE_CHECKING:
+    from celery_redislock.handle import LockHandle
+    from celery_redislock.locks.lease import InertLease, Lease
+    from celery_redislock.results import LockResult
 
 __all__ = ["SingletonTask"]
 
@@ -71,8 +74,8 @@ class SingletonTask(Task):
         """Run the body; in a worker, under the lock."""
         if _is_outermost(self.request):
             # Celery's own __call__ would push a second request here.
-            return run_unique(self, lambda: self.run(*args, **kwargs), args, kwargs)
-        if self.request_stack.top is None and declaration_of(self).settings.eager:
+            return _run(self, lambda: self.run(*args, **kwargs), args, kwargs)
+        if self.request_stack.top is None and lifecycle.locks_eagerly(self):
             return self.apply(args, kwargs, throw=True).get()
         return super().__call__(*args, **kwargs)
 
@@ -119,6 +122,8 @@ class SingletonTask(Task):
             LockOptionError: an option is unknown, contradictory or out of range.
             LockKeyError: no key can be made of these arguments.
         """
+        from celery_redislock.publisher import publish
+
         given = {
             "producer": producer,
             "link": link,
@@ -134,12 +139,14 @@ class SingletonTask(Task):
         result.is_duplicate = False
         return result
 
-    def AsyncResult(self, task_id: str, **kwargs: Any) -> LockResult:  # noqa: N802  Celery's name
+    def AsyncResult(self, task_id: str, **kwargs: Any) -> "LockResult":  # noqa: N802  Celery's name
         """Return the result of a task id of this task."""
+        from celery_redislock.results import LockResult
+
         app = self._get_app()
         return LockResult(task_id, backend=self.backend, task_name=self.name, app=app, **kwargs)
 
-    def lock_for(self, *args: Any, **kwargs: Any) -> LockHandle:
+    def lock_for(self, *args: Any, **kwargs: Any) -> "LockHandle":
         """Return a handle on the lock that a call with these arguments would take.
 
         Raises:
@@ -147,23 +154,35 @@ class SingletonTask(Task):
             LockKeyError: no key can be made of these arguments.
             TypeError: the arguments do not fit the task.
         """
+        from celery_redislock.declaration import declaration_of
+        from celery_redislock.handle import LockHandle
+
         declaration = declaration_of(self)
         return LockHandle(self, declaration.guard, declaration.work(args, kwargs, "").key)
 
     @property
-    def lease(self) -> Lease | InertLease:
+    def lease(self) -> "Lease | InertLease":
         """The lease of the run this is called from.
 
         Outside a lock (a direct or eager call, ``lock=None``, a scope that holds nothing while
         running) an inert one: ``held`` is false, ``check()`` passes, ``fence`` is ``None``.
         """
+        from celery_redislock.locks.lease import InertLease
+        from celery_redislock.run import run_of
+
         run = run_of(self.request_stack.top)
         return run.lease if run is not None and run.lease is not None else InertLease()
 
 
 def _is_outermost(request: Context) -> bool:
     """Called by Celery's tracer, not from inside a body, and not directly."""
-    return not request.called_directly and run_of(request) is None
+    return not request.called_directly and getattr(request, "redislock_run", None) is None
+
+
+def _run(task: SingletonTask, body: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from celery_redislock.runner import run_unique
+
+    return run_unique(task, body, args, kwargs)
 
 
 def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +191,7 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
         if _is_outermost(self.request):
-            return run_unique(self, lambda: call(self, *args, **kwargs), args, kwargs)
+            return _run(self, lambda: call(self, *args, **kwargs), args, kwargs)
         return call(self, *args, **kwargs)
 
     return locked
@@ -181,7 +200,7 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
 def _django_method(name: str) -> Callable[..., Any]:
     """Celery picks ``DjangoTask`` by itself under Django, but not where a base class is named."""
     try:
-        from celery.contrib.django.task import DjangoTask  # noqa: PLC0415  imports Django
+        from celery.contrib.django.task import DjangoTask
     except ImportError as error:
         message = f"{name} needs Django ({error})"
         raise AttributeError(message) from error

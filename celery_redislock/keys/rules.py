@@ -14,7 +14,6 @@ a callable             a resource (str) or per task        as above
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -212,6 +211,8 @@ def _parse_text(
 def _check_parameter(name: str, parameters: Sequence[str] | None, problems: list[str]) -> None:
     if parameters is None or name in parameters:
         return
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
     nearest = get_close_matches(name, parameters, n=1)
     known = ", ".join(parameters) or "none"
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"the task's parameters: {known}"

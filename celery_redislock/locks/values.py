@@ -5,8 +5,9 @@ never used twice. Every write compares it, so nothing that is late (an old
 run, a repeated request, a delayed packet) can touch a newer hold.
 """
 
+import base64
 import json
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ def new_token(owner: str) -> str:
         owner: who the lock is for, normally a task id. NUL ends a token on the
             server, so it is escaped here.
     """
-    return f"{owner.replace(chr(0), '%00')}/{secrets.token_urlsafe(9)}"
+    return f"{owner.replace(chr(0), '%00')}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
 
 
 def owner_of(token: str) -> str:

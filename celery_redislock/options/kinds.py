@@ -81,7 +81,7 @@ class Whole(NamedTuple):
         raise ValueError(message)
 
 
-class Flag(NamedTuple):
+class Flag:
     """Yes or no. Texts are refused: ``"false"`` would be true."""
 
     wording: str = "True or False"
@@ -115,7 +115,7 @@ class Choice(NamedTuple):
         raise ValueError(message)
 
 
-class Prefix(NamedTuple):
+class Prefix:
     """A text that may begin a Redis key: no braces, which would move its hash tag, and no white space."""
 
     wording: str = "a text without braces, white space and control characters"
@@ -128,7 +128,7 @@ class Prefix(NamedTuple):
         raise ValueError(message)
 
 
-class Url(NamedTuple):
+class Url:
     """Where the lock server is. The value is never shown: it may hold a password."""
 
     wording: str = "a URL such as 'redis://localhost:6379/0'"
@@ -146,7 +146,7 @@ class Url(NamedTuple):
         raise ValueError(message)
 
 
-class Key(NamedTuple):
+class Key:
     """``lock_key``: checked against the task's parameters by :func:`celery_redislock.keys.parse_key`."""
 
     wording: str = "a tuple of parameter names, a text such as 'account:{account_id}', or a callable"

@@ -1,7 +1,6 @@
 """Scopes and conflict strategies: which sides a scope has, and what a duplicate does on each."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 __all__ = [
@@ -154,6 +153,8 @@ def _name(value: str, known: Mapping[str, str] | Mapping[str, object], planned: 
     if value in planned:
         message = f"is {value!r}, which is not yet supported; {planned[value]}"
         raise ValueError(message)
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
     nearest = get_close_matches(value, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(map(repr, known))}"
     message = f"is {value!r}, which is unknown; {hint}"

@@ -1,7 +1,6 @@
 """Names that look like ours and are not: each with the nearest that exists."""
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 
 from celery_redislock.options.table import SETTING_ROWS, TASK_ROWS
 
@@ -47,6 +46,8 @@ def unknown_attributes(names: Iterable[str], *, methods: Collection[str] = _METH
 
 def _hint(name: str, known: Iterable[str], beginning: str) -> str:
     stems = {_stem(one, beginning): one for one in known}
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
     nearest = get_close_matches(_stem(name, beginning), stems, n=1)
     if nearest:
         return f"did you mean {stems[nearest[0]]}?"
