@@ -24,7 +24,8 @@ __all__ = ["publish"]
 logger = logging.getLogger("celery_redislock")
 
 #: Somebody waits for a message published with one of these: a workflow, or its own retry.
-_WORKFLOW_OPTIONS = ("group_id", "chord", "link", "link_error", "root_id", "parent_id")
+#: ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery 5.5.0, canvas.py).
+_WORKFLOW_OPTIONS = ("group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to")
 
 Send = Callable[..., Any]
 
