@@ -1,7 +1,8 @@
 """Second copies of a message: they do nothing once the first one's outcome is recorded."""
 
 import time
-from datetime import datetime, timezone
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -98,12 +99,14 @@ def test_a_message_with_its_claim_is_no_copy_and_asks_no_backend(shop: Shop, mon
     runs: list[int] = []
     task = counting(shop, runs)
     shop.store.acquire(KEY, "t1/m", 30, about={})
-    monkeypatch.setattr(task.backend, "get_task_meta", None)
+    outcome(shop, "SUCCESS", at=time.time())
+    asked = []
+    monkeypatch.setattr(task.backend, "get_task_meta", lambda *a, **_: asked.append(a))
 
     with shop.running(task, header=copy(), delivery_info={"redelivered": True}):
         task(7)
 
-    assert runs == [7]
+    assert (runs, asked) == ([7], [])
 
 
 def test_the_same_id_published_again_runs_again(shop: Shop) -> None:
@@ -183,6 +186,45 @@ def test_an_outcome_without_a_readable_date_counts(shop: Shop, date: object) -> 
         task(7)
 
     assert runs == []
+
+
+def test_the_backend_itself_is_asked_and_not_its_cache(shop: Shop) -> None:
+    """Another process may have forgotten or replaced what this one has seen."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    outcome(shop, "SUCCESS", at=time.time())
+    task.backend.get_task_meta("t1")
+    task.backend.delete(task.backend.get_key_for_task("t1"))
+
+    with shop.running(task, header=copy()):
+        task(7)
+
+    assert runs == [7]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_a_date_without_a_zone_is_utc_wherever_the_worker_stands(
+    shop: Shop, monkeypatch: Any, zone: str
+) -> None:
+    """Celery writes ``date_done`` so."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    backend = shop.app.backend
+    key = backend.get_key_for_task("t1")
+    now = datetime.now(timezone.utc)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for age, ran in ((150, [7]), (50, [7])):
+            backend.store_result("t1", "before", "SUCCESS")
+            date = (now - timedelta(seconds=age)).replace(tzinfo=None).isoformat()
+            backend.set(key, backend.encode({**backend.decode(backend.get(key)), "date_done": date}))
+            with shop.running(task, header=copy(now.timestamp() - 100)), suppress(Ignore):
+                task(7)
+            assert runs == ran
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_backend_that_cannot_be_asked_lets_the_copy_run(shop: Shop, monkeypatch: Any) -> None:

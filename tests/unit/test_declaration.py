@@ -298,6 +298,12 @@ def test_celerys_own_tasks_take_no_lock_from_task_cls() -> None:
     assert {scope for name, scope in found.items() if name.startswith("celery.")} == {None}
 
 
+def test_a_lock_asked_for_counts_whatever_the_tasks_name(shop: Shop) -> None:
+    task = shop.unique(body, name="celery.mine", lock="while_executing")
+
+    assert declaration_of(task).options.lock == "while_executing"
+
+
 def test_task_cls_makes_every_task_unique() -> None:
     app = Celery("shop", set_as_current=False, task_cls="celery_redislock:SingletonTask", broker="memory://")
 

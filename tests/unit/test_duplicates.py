@@ -125,6 +125,7 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
     (conflict,) = asked
     assert (conflict.task, conflict.args, conflict.kwargs) == (task, (7,), {"amount": 3})
     assert (conflict.task_id, conflict.holder, conflict.side, conflict.key) == ("t1", "first", "server", KEY)
+    assert conflict.expires_in == pytest.approx(30, abs=0.9)
 
 
 def test_a_conflict_at_start_is_announced(shop: Shop) -> None:

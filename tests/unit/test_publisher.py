@@ -69,6 +69,7 @@ def test_the_message_carries_key_and_token_of_its_claim(shop: Shop) -> None:
     ((key, claim),) = shop.held().items()
     assert (header.key, header.token, header.claimed) == (key, claim.token, True)
     assert header.token.startswith(f"{result.id}/")
+    assert claim.about["message"] == header.token
     assert before - 0.001 <= header.published_at <= time.time()
     assert not header.is_workflow_member
     assert (header.options, header.has_own_key, header.waits_for, header.put_off) == ({}, False, None, 0)
@@ -284,6 +285,9 @@ def test_positional_keyword_and_default_are_one_key(shop: Shop) -> None:
 
     assert [result.id for result in others] == [first.id] * 4
     assert not task.delay(2).is_duplicate
+    assert not task.delay(account_id=3).is_duplicate
+    assert task.delay(3).is_duplicate
+    assert not task.delay(3, amount=1).is_duplicate
 
 
 def test_models_and_their_dumps_are_one_key(shop: Shop) -> None:

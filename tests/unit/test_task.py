@@ -190,6 +190,14 @@ def test_a_forced_release_names_its_reason_and_frees_window_and_hold(shop: Shop,
     assert task.lock_for(7).release(reason="again") is None
 
 
+def test_a_runs_lock_can_be_taken_away_too(shop: Shop) -> None:
+    task = shop.unique(body, lock_key="account:7")
+
+    with hold(task, 7, task_id="first", running=True):
+        assert task.lock_for(7).release(reason="x").owner == "first"
+        assert shop.held() == {}
+
+
 def test_only_queued_never_takes_a_runs_lock(shop: Shop) -> None:
     task = shop.unique(body, lock_key="account:7")
 
