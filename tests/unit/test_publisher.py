@@ -334,6 +334,7 @@ def test_a_skip_writes_one_line_that_names_the_holder(shop: Shop, caplog: Any) -
 
     (line,) = caplog.messages
     assert line.startswith("skipped shop.sync[")
+    assert "] at publish: " in line
     assert f"'account:7' is held by {first.id} (queued, for 0." in line
 
 

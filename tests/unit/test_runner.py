@@ -804,4 +804,6 @@ def test_levels_of_log_lines_are_as_documented(shop: Shop, caplog: Any) -> None:
     with hold(task, 7), shop.running(task), pytest.raises(Ignore):
         task(7)
 
-    assert [(r.levelno, r.message.split()[0]) for r in caplog.records] == [(logging.INFO, "skipped")]
+    assert [(r.levelno, r.message.split(":")[0]) for r in caplog.records] == [
+        (logging.INFO, "skipped shop.sync[t1] at start")
+    ]
