@@ -472,6 +472,7 @@ def test_a_hard_limit_frees_the_key_when_the_child_is_dead_and_no_sooner(
     else:
         request.on_failure(einfo(TimeLimitExceeded(100)))
 
+    assert shop.state("t1") == "FAILURE"
     assert shop.held()[KEY].expires_in == pytest.approx(5, abs=0.9)
     (release,) = later
     with pytest.raises(Exception, match="has not ended yet"):
