@@ -1,5 +1,6 @@
 """Law 10, counted: what a publish, a run and an import cost. Nothing here is timed."""
 
+import logging
 import subprocess
 import sys
 import textwrap
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, _state
 from celery.contrib.testing.worker import start_worker
 
 from celery_redislock import SingletonTask
@@ -105,6 +106,19 @@ def test_a_publish_with_locking_switched_off_asks_nothing(task: Any, client: Any
     assert trips() == {}
 
 
+@pytest.fixture
+def process_as_it_was() -> Iterator[None]:
+    """Celery's in-process worker takes over the root logger and the current app, and leaves them so."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    apps = _state.default_app, getattr(_state._tls, "current_app", None)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    _state.default_app, _state._tls.current_app = apps
+
+
+@pytest.mark.usefixtures("process_as_it_was")
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's own
 def test_a_run_asks_the_lock_server_twice(app: Celery, task: Any, client: Any) -> None:
     """Law 10: one round trip to start, one to release; a short run is renewed never."""
