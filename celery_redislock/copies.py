@@ -73,16 +73,22 @@ def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:
     meta = _meta(task, request.id)
     if meta is None or meta.get("status") not in states.READY_STATES:
         return False
-    ended = _timestamp(meta.get("date_done"))
-    return header is None or ended is None or ended >= header.published_at - CLOCK_TOLERANCE
+    return header is None or _is_since(meta, header.published_at)
 
 
-def outcome_of(task: Any, task_id: str) -> Outcome | None:
-    """Return what another task id of the same work came to, if it can be taken over."""
+def outcome_of(task: Any, task_id: str, *, since: float) -> Outcome | None:
+    """Return what another task id of the same work came to, if it can be taken over.
+
+    Args:
+        task: whose result backend is asked.
+        task_id: the holder's.
+        since: seconds since the epoch: when the duplicate was published. The holder was on its way or at work
+            later than that, so an outcome from before belongs to an earlier job of its id.
+    """
     if not _is_readable(task.backend):
         return None
     meta = _meta(task, task_id)
-    if meta is None:
+    if meta is None or not _is_since(meta, since):
         return None
     if meta.get("status") == states.SUCCESS:
         return Outcome(meta.get("result"), succeeded=True)
@@ -97,6 +103,11 @@ def _meta(task: Any, task_id: str) -> dict[str, Any] | None:
     except Exception:  # noqa: BLE001  every backend has errors of its own, and each means: unknown
         return None
     return meta
+
+
+def _is_since(meta: dict[str, Any], when: float) -> bool:
+    ended = _timestamp(meta.get("date_done"))
+    return ended is None or ended >= when - CLOCK_TOLERANCE
 
 
 def _tells(task: Any, request: Any) -> bool:

@@ -124,10 +124,10 @@ def _accept(run: Run) -> None:
 
 def _holders_outcome(run: Run) -> Outcome | None:
     """Return the outcome of the holder a workflow's duplicate was put off for, if it did the same work."""
-    seen = run.header.waits_for if run.header is not None else None
-    if seen is None or not seen.is_same_work:
+    if run.header is None or run.header.waits_for is None or not run.header.waits_for.is_same_work:
         return None
-    outcome = outcome_of(run.task, seen.task_id)
+    seen = run.header.waits_for
+    outcome = outcome_of(run.task, seen.task_id, since=run.header.published_at)
     if outcome is not None:
         run.request.redislock_skipped = True
         logger.info(
