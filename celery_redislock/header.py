@@ -34,7 +34,7 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class HolderSeen(NamedTuple):
-    """The holder a put-off duplicate waits for.
+    """The holder a workflow's duplicate waits for.
 
     Attributes:
         task_id: whose outcome to look for.
@@ -56,7 +56,7 @@ class Header(NamedTuple):
         is_workflow_member: part of a group, chord or chain, or with links: somebody waits for it.
         options: per-call options that travel.
         has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
-        waits_for: the holder this duplicate was put off for.
+        waits_for: the holder this duplicate met, at publish or when it was put off.
         put_off: how many times it was put off already.
         is_copy: a second copy of a message, published again by a worker: the broker's ``redelivered``
             flag does not survive that.

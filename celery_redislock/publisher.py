@@ -13,7 +13,7 @@ from celery_redislock.conflict import Conflict, choose, duplicate_error, log_ski
 from celery_redislock.declaration import Declaration, declaration_of
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.guard import ACCEPTED, QUEUED, Work
-from celery_redislock.header import HEADER, Header
+from celery_redislock.header import HEADER, Header, HolderSeen
 from celery_redislock.locks.store import Grant, Hold, new_token, owner_of
 from celery_redislock.options import LockOptions, split_call_options, to_header
 from celery_redislock.run import active_run
@@ -193,7 +193,7 @@ class _Publication(NamedTuple):
     def _refused(self, hold: Hold) -> Any:
         if self._is_awaited():
             # A member of a workflow that is not published leaves the others waiting for ever.
-            return self._send(claimed=False)
+            return self._send(claimed=False, waits_for=self._awaited_holder(hold))
         conflict = Conflict(
             task=self.declaration.task,
             args=tuple(self.args or ()),
@@ -229,8 +229,19 @@ class _Publication(NamedTuple):
         result.is_duplicate = True
         return result
 
+    def _awaited_holder(self, hold: Hold) -> HolderSeen | None:
+        """Whose outcome the worker may take, even if it finds the lock free when it gets to the message."""
+        if hold.is_window or not self._is_workflow_member():
+            return None
+        return HolderSeen(hold.owner, is_same_work=hold.about.get("args") == self.work.arguments)
+
     def _send(
-        self, token: str | None = None, *, claimed: bool, is_workflow_member: bool | None = None
+        self,
+        token: str | None = None,
+        *,
+        claimed: bool,
+        is_workflow_member: bool | None = None,
+        waits_for: HolderSeen | None = None,
     ) -> Any:
         if is_workflow_member is None:
             is_workflow_member = self._is_workflow_member()
@@ -243,6 +254,7 @@ class _Publication(NamedTuple):
             options=self.travels,
             has_own_key=self.has_own_key,
             fingerprint=self.work.arguments,
+            waits_for=waits_for,
         )
         _add_header(self.options, header)
         return self.send(self.args, self.kwargs, task_id=self.work.task_id, **self.options)

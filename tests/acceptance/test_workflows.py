@@ -1,5 +1,7 @@
 """Law 6: a duplicate inside a chain, group or chord neither hangs it nor breaks a link."""
 
+from collections.abc import Callable
+
 import pytest
 from celery import chain, chord, group
 
@@ -110,3 +112,15 @@ def test_a_duplicate_of_a_run_without_a_result_runs_itself(any_shop: Shop, key: 
     assert value == f"{key} done"
     assert len(any_shop.bodies(key)) == 2
     assert any_shop.overlaps(key) == []
+
+
+def test_a_duplicate_that_starts_late_takes_the_outcome_it_met_at_publish(
+    new_shop: Callable[..., Shop], key: str
+) -> None:
+    """Law 6: a member that queued behind its holder finds the lock free, and does not do the work again."""
+    shop = new_shop()
+    shop.start_worker("solo")
+    values = group([shop.sell.si(key)] * 4).apply_async().get(timeout=15)
+
+    assert values == [f"{key} done"] * 4
+    assert len(shop.bodies(key)) == 1

@@ -1,5 +1,6 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
+import time
 from typing import Any
 
 import pytest
@@ -282,12 +283,14 @@ def test_a_member_looks_again_soon_and_then_less_often(shop: Shop, monkeypatch: 
     assert delays == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def run_member(shop: Shop, task: Any, holder: str) -> Any:
-    """A chain's first meets its holder and is put off; what it does at its second delivery."""
+def run_member(shop: Shop, task: Any, holder: str, *outcome: Any) -> Any:
+    """A chain's first meets its holder and is put off; what it does when that has left its outcome."""
     follow = shop.unique(double, name="shop.double", lock=None)
     with hold(task, 7, task_id=holder):
         chain(task.s(7), follow.s()).apply_async(task_id="last")
         shop.run()
+    if outcome:
+        shop.app.backend.store_result(holder, *outcome)
     return shop.run()
 
 
@@ -303,9 +306,8 @@ def test_a_member_takes_its_holders_value_and_its_chain_goes_on(shop: Shop) -> N
         return account_id
 
     task = shop.unique(sync, lock_key=KEY)
-    shop.app.backend.store_result("first", 21, "SUCCESS")
 
-    assert run_member(shop, task, "first") == 21
+    assert run_member(shop, task, "first", 21, "SUCCESS") == 21
 
     assert runs == []
     assert shop.run() == 42
@@ -313,9 +315,8 @@ def test_a_member_takes_its_holders_value_and_its_chain_goes_on(shop: Shop) -> N
 
 def test_a_member_fails_as_its_holder_did(shop: Shop) -> None:
     task = shop.unique(body, lock_key=KEY)
-    shop.app.backend.store_result("first", ValueError("no funds"), "FAILURE")
 
-    outcome = run_member(shop, task, "first")
+    outcome = run_member(shop, task, "first", ValueError("no funds"), "FAILURE")
 
     assert isinstance(outcome, ValueError)
     assert str(outcome) == "no funds"
@@ -324,11 +325,30 @@ def test_a_member_fails_as_its_holder_did(shop: Shop) -> None:
 @pytest.mark.parametrize("state", ["REVOKED", "PENDING", "RETRY", "STARTED"])
 def test_a_member_runs_where_its_holder_left_no_outcome(shop: Shop, state: str) -> None:
     task = shop.unique(body, lock_key=KEY)
-    if state != "PENDING":
-        result = {} if state == "STARTED" else TaskRevokedError("x")
-        shop.app.backend.store_result("first", result, state)
+    outcome = () if state == "PENDING" else ({} if state == "STARTED" else TaskRevokedError("x"), state)
 
-    assert run_member(shop, task, "first") == 7
+    assert run_member(shop, task, "first", *outcome) == 7
+
+
+def test_a_member_takes_no_outcome_from_before_it_was_published(shop: Shop) -> None:
+    """It belongs to an earlier job of the holder's id, which is at work again."""
+    task = shop.unique(body, lock_key=KEY)
+    shop.app.backend.store_result("first", 21, "SUCCESS")
+    long_after = Header(KEY, "t1/m", is_workflow_member=True, published_at=time.time() + 60)
+
+    with shop.running(task, header=long_after.put_off_for(_seen("first"))):
+        assert task(7) == 7
+
+
+def test_a_member_remembers_the_holder_it_met_at_publish(shop: Shop) -> None:
+    """Delivered when that has ended, it does not do the work again."""
+    task = shop.unique(body, lock_key=KEY)
+    follow = shop.unique(double, name="shop.double", lock=None)
+    with hold(task, 7, task_id="first"):
+        chain(task.s(7), follow.s()).apply_async()
+    shop.app.backend.store_result("first", 21, "SUCCESS")
+
+    assert shop.run() == 21
 
 
 def test_a_member_with_other_arguments_takes_no_other_value(shop: Shop) -> None:
