@@ -3,11 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery.utils import uuid
-from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_redislock.conflict import Conflict, choose, duplicate_error, log_skip
 from celery_redislock.declaration import Declaration, declaration_of
@@ -18,6 +16,7 @@ from celery_redislock.locks.store import Grant, Hold, new_token, owner_of
 from celery_redislock.options import LockOptions, split_call_options, to_header
 from celery_redislock.run import active_run
 from celery_redislock.signals import lock_acquired
+from celery_redislock.timing import claim_ttl
 
 __all__ = ["publish"]
 
@@ -117,7 +116,7 @@ class _Publication(NamedTuple):
         run = active_run(self.work.task_id)
         if run is not None and run.holds(self.work.key):
             # Published before the body has unwound, it could start while this run is still at work.
-            run.hold_back(self._follow_up, ttl=self._claim_ttl())
+            run.hold_back(self._follow_up, ttl=self._ttl())
             return self.declaration.task.AsyncResult(self.work.task_id)
         if self.inherited is not None and self.inherited.key == self.work.key:
             return self._publish_on(self.inherited)
@@ -149,7 +148,7 @@ class _Publication(NamedTuple):
         if carried.claimed and self.lock.lock in {"until_executed", "until_executing"}:
             # Not a new claim: the old one's time starts anew, for the countdown that lies ahead.
             try:
-                self.declaration.guard.claim(self.work, carried.token, ttl=self._claim_ttl())
+                self.declaration.guard.claim(self.work, carried.token, ttl=self._ttl())
             except LockUnavailable as error:
                 logger.warning(
                     "published %s[%s] without renewing its claim: %s",
@@ -163,13 +162,17 @@ class _Publication(NamedTuple):
             )
         except BaseException:
             if carried.claimed:
-                self.declaration.guard.give_back(self.work.key, carried.token, ttl=self._claim_ttl())
+                self.declaration.guard.give_back(
+                    self.work.key,
+                    carried.token,
+                    ttl=self._ttl(),
+                )
             raise
 
     def _claim_and_send(self) -> Any:
         guard = self.declaration.guard
         token = guard.new_claim(self.work.task_id)
-        ttl = self._claim_ttl()
+        ttl = self._ttl()
         try:
             answer = guard.claim(self.work, token, ttl=ttl, period=self._window(), state=self._state())
         except LockUnavailable as error:
@@ -273,38 +276,11 @@ class _Publication(NamedTuple):
     def _state(self) -> str:
         return ACCEPTED if self.lock.lock == "until_expired" else QUEUED
 
+    def _ttl(self) -> float:
+        return claim_ttl(self.declaration.task, self.lock, self.options)
+
     def _window(self) -> float | None:
         return None if self.lock.lock == "until_expired" else self.lock.lock_period
-
-    def _claim_ttl(self) -> float:
-        if self.lock.lock == "until_expired" and self.lock.lock_period is not None:
-            return self.lock.lock_period
-        ttl = self._delay() + self.lock.lock_queue_ttl
-        expires_in = self._seconds_until(self._option("expires"))
-        # A message past its expiry never runs; its claim need not outlive it by more than a second.
-        return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
-
-    def _delay(self) -> float:
-        countdown = self.options.get("countdown")
-        if countdown is not None:
-            return max(0.0, float(countdown))
-        return max(0.0, self._seconds_until(self.options.get("eta")) or 0.0)
-
-    def _option(self, name: str) -> Any:
-        value = self.options.get(name)
-        return getattr(self.declaration.task, name, None) if value is None else value
-
-    def _seconds_until(self, when: Any) -> float | None:
-        if when is None:
-            return None
-        if isinstance(when, int | float):
-            return float(when)
-        if isinstance(when, str):
-            when = maybe_iso8601(when)
-        if not isinstance(when, datetime):
-            return None
-        aware = maybe_make_aware(when, self.declaration.task.app.timezone)
-        return float((aware - datetime.now(timezone.utc)).total_seconds())
 
 
 def _add_header(options: dict[str, Any], header: Header) -> None:

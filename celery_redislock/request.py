@@ -7,22 +7,19 @@ call to the lock server is bounded by two socket timeouts.
 
 import logging
 import os
-import weakref
+from datetime import datetime, timezone
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
-from celery_redislock.declaration import Declaration, declaration_of
+from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
-from celery_redislock.guard import Guard, Work
 from celery_redislock.header import HEADER, Header
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import Grant, LockStore, Term, new_token
-from celery_redislock.options import LockOptions, from_header
+from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
+from celery_redislock.support import Locked, Support
 
 __all__ = ["LockRequest"]
 
@@ -51,8 +48,8 @@ class LockRequest(Request):
             RAW: {**raw_message(message), "token": self._run_token},
         }
         self._header = Header.loads(self._request_dict.get(HEADER))
-        self._support: _Support | None = None
-        self._seen: _Locked | None = None
+        self._support: Support | None = None
+        self._seen: Locked | None = None
         self._is_over = False
         self._watch_claim()
 
@@ -135,7 +132,7 @@ class LockRequest(Request):
             return False
         return locked.guard.convert(locked.work, self._run_token, token, ttl=locked.options.lock_queue_ttl)
 
-    def _is_still_held(self, locked: "_Locked") -> bool:
+    def _is_still_held(self, locked: "Locked") -> bool:
         term = Term(locked.work.key, self._run_token, locked.options.lock_ttl)
         try:
             return locked.guard.store.renew([term]).renewed[0] is True
@@ -189,7 +186,9 @@ class LockRequest(Request):
             return
         locked = self._locked()
         if locked is not None and locked.options.lock in {"until_executed", "until_executing"}:
-            self._watch(locked, self._header.token, locked.options.lock_queue_ttl)
+            # Not less than until the ETA and as long again: its claim was made for that.
+            until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
+            self._watch(locked, self._header.token, locked.options.lock_queue_ttl + max(0.0, until_eta))
 
     def _watch_lease(self) -> None:
         self._stop_watching()
@@ -200,8 +199,8 @@ class LockRequest(Request):
                 locked, self._run_token, locked.options.lock_ttl, max_hold=locked.options.max_hold(limit)
             )
 
-    def _watch(self, locked: "_Locked", token: str, ttl: float, *, max_hold: float | None = None) -> None:
-        self._support = _Support(locked.guard.store, Term(locked.work.key, token, ttl), self)
+    def _watch(self, locked: "Locked", token: str, ttl: float, *, max_hold: float | None = None) -> None:
+        self._support = Support(locked.guard.store, Term(locked.work.key, token, ttl), self)
         locked.guard.watchdog.watch(self._support, max_hold=max_hold)
 
     def _stop_watching(self) -> None:
@@ -221,69 +220,15 @@ class LockRequest(Request):
         result = self._apply_result() if self._apply_result is not None else None
         return self._apply_result is not None and (result is None or result.ready())
 
-    def _locked(self) -> "_Locked | None":
+    def _locked(self) -> "Locked | None":
         """What this message locks; ``None`` for nothing, or if it cannot be told here: the child will say."""
         if self._seen is not None or (self._header is not None and self._header.key is None):
             return self._seen
         try:
-            self._seen = _Locked.of(declaration_of(self.task), self)
+            self._seen = Locked.of(declaration_of(self.task), self)
         except (RedisLockError, TypeError) as error:
             logger.debug("the main process cannot tell the lock of %s: %s", self, error)
         return self._seen
-
-
-class _Locked:
-    """A message's lock, as the main process sees it."""
-
-    def __init__(self, declaration: Declaration, options: LockOptions, work: Work) -> None:
-        self.options = options
-        self.guard: Guard = declaration.guard
-        self.work = work
-
-    @classmethod
-    def of(cls, declaration: Declaration, request: LockRequest) -> "_Locked | None":
-        header = request._header
-        options = from_header(declaration.options, header.options) if header else declaration.options
-        if not declaration.settings.enabled or options.lock is None:
-            return None
-        fingerprint = header.fingerprint_for(request.id) if header else None
-        if header is not None and header.key is not None and fingerprint is not None:
-            # The message says it all: its body need not be decoded here, once more than Celery does.
-            work = Work(header.key, request.task.name, request.id, fingerprint)
-        else:
-            key = header.key if header else None
-            work = declaration.work(request.args, request.kwargs, request.id, key=key)
-        return cls(declaration, options, work)
-
-
-class _Support(Lease):
-    """A hold of a message this process has in hand, renewed beside whoever holds it.
-
-    A child that keeps the interpreter in C code for minutes cannot renew, and
-    keeps its lock so. This process does not decide about losses: it may come
-    before the child has started, or after it has ended.
-    """
-
-    def __init__(self, store: LockStore, term: Term, request: LockRequest) -> None:
-        now = boottime()
-        super().__init__(store, term, Grant(0, False, now, now))
-        self._request = weakref.ref(request)
-
-    @property
-    def held(self) -> bool:
-        request = self._request()
-        return not self._ended and request is not None and not request._result_is_in
-
-    def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
-        """Renew no more, and say nothing: the holder itself will notice."""
-        self.end()
-
-    def learn(
-        self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
-    ) -> None:
-        """Take in the answer; a hold that is missing may still come, or come back."""
-        if renewed:
-            self.confirm(sent_at, answered_at, ttl=ttl)
 
 
 def _is_alive(pid: int) -> bool:
