@@ -20,7 +20,7 @@ from celery_redislock.redeliver import visibility_timeout
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["DoneNote", "Outcome", "outcome_of", "outcome_recorded"]
+__all__ = ["DoneNote", "Outcome", "may_still_come", "outcome_of", "outcome_recorded"]
 
 #: Seconds two hosts' clocks may differ before an outcome is taken for that of an earlier job of the same id.
 CLOCK_TOLERANCE = 2.0
@@ -95,6 +95,14 @@ def outcome_of(task: Any, task_id: str, *, since: float) -> Outcome | None:
     if meta.get("status") == states.FAILURE and isinstance(meta.get("result"), BaseException):
         return Outcome(meta["result"], succeeded=False)
     return None
+
+
+def may_still_come(task: Any, task_id: str, *, since: float) -> bool:
+    """Whether a holder that has given its lock back may yet record its outcome; arguments as above."""
+    if task.ignore_result or not _is_readable(task.backend):
+        return False
+    meta = _meta(task, task_id)
+    return meta is not None and (meta.get("status") not in states.READY_STATES or not _is_since(meta, since))
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:

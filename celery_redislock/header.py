@@ -39,10 +39,12 @@ class HolderSeen(NamedTuple):
     Attributes:
         task_id: whose outcome to look for.
         is_same_work: same task and same arguments, so that its outcome may be taken.
+        is_gone: the lock was found free before that outcome was recorded: it is looked for once more.
     """
 
     task_id: str
     is_same_work: bool
+    is_gone: bool = False
 
 
 class Header(NamedTuple):
@@ -94,6 +96,8 @@ class Header(NamedTuple):
             data["p"] = 1
         if self.waits_for is not None:
             data["f"] = {"id": self.waits_for.task_id, "same": self.waits_for.is_same_work}
+            if self.waits_for.is_gone:
+                data["f"]["gone"] = 1
         if self.put_off:
             data["n"] = self.put_off
         if self.is_copy:
@@ -125,7 +129,7 @@ class Header(NamedTuple):
                 is_workflow_member=bool(data.get("w")),
                 options=dict(data.get("o", {})),
                 has_own_key=bool(data.get("p")),
-                waits_for=HolderSeen(seen["id"], bool(seen["same"])) if seen else None,
+                waits_for=_seen(seen) if seen else None,
                 put_off=int(data.get("n", 0)),
                 is_copy=bool(data.get("r")),
                 fingerprint=data.get("a"),
@@ -144,3 +148,7 @@ class Header(NamedTuple):
     def as_copy(self) -> "Header":
         """Return the header for the next delivery of a second copy."""
         return self._replace(is_copy=True)
+
+
+def _seen(data: Mapping[str, Any]) -> HolderSeen:
+    return HolderSeen(data["id"], bool(data["same"]), bool(data.get("gone")))

@@ -234,8 +234,8 @@ class _Publication(NamedTuple):
 
     def _awaited_holder(self, hold: Hold) -> HolderSeen | None:
         """Whose outcome the worker may take, even if it finds the lock free when it gets to the message."""
-        if hold.is_window or not self._is_workflow_member():
-            return None
+        if hold.is_window or not self._is_workflow_member() or self.lock.client != "skip":
+            return None  # whoever does not skip wants every one of them to run
         return HolderSeen(hold.owner, is_same_work=hold.about.get("args") == self.work.arguments)
 
     def _send(

@@ -15,8 +15,8 @@ from typing import Any
 
 from celery.exceptions import Ignore
 
-from celery_redislock.conflict import jittered
-from celery_redislock.copies import Outcome, outcome_of, outcome_recorded
+from celery_redislock.conflict import jittered, put_off_delay
+from celery_redislock.copies import Outcome, may_still_come, outcome_of, outcome_recorded
 from celery_redislock.declaration import declaration_of
 from celery_redislock.duplicates import resolve
 from celery_redislock.exceptions import LockUnavailable
@@ -188,7 +188,29 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:
                 run.work.task_id,
                 run.work.key,
             )
+    if not from_claim and _is_just_gone(run):
+        raise _look_again(run)
     lock_acquired.send(sender=run.task, key=run.work.key, task_id=run.work.task_id, lease=lease)
+
+
+def _is_just_gone(run: Run) -> bool:
+    """Whether the holder a workflow's duplicate waited for may be between its release and its record.
+
+    Timeline: the holder releases; this copy is delivered, finds no outcome and a free lock; the holder's
+    result is stored. Without another look the same work would be done twice.
+    """
+    seen = run.header.waits_for if run.header is not None else None
+    if run.header is None or seen is None or not seen.is_same_work or seen.is_gone:
+        return False
+    return may_still_come(run.task, seen.task_id, since=run.header.published_at)
+
+
+def _look_again(run: Run) -> Exception:
+    assert run.header is not None  # noqa: S101  it says whom this run waits for
+    assert run.header.waits_for is not None  # noqa: S101  the same
+    run.finish(None)
+    header = run.header.put_off_for(run.header.waits_for._replace(is_gone=True))
+    return run.put_off(put_off_delay(0, longest=run.options.lock_retry_delay), header=header)
 
 
 def _run_body(run: Run, body: Callable[[], Any]) -> Any:

@@ -119,8 +119,8 @@ def test_a_duplicate_that_starts_late_takes_the_outcome_it_met_at_publish(
 ) -> None:
     """Law 6: a member that queued behind its holder finds the lock free, and does not do the work again."""
     shop = new_shop()
+    result = group([shop.sell.si(key)] * 4).apply_async()
     shop.start_worker("solo")
-    values = group([shop.sell.si(key)] * 4).apply_async().get(timeout=15)
 
-    assert values == [f"{key} done"] * 4
+    assert result.get(timeout=15) == [f"{key} done"] * 4
     assert len(shop.bodies(key)) == 1
