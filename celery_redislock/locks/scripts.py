@@ -127,6 +127,7 @@ class Scripts:
         """
         connection = self._connections.take()
         try:
+            _connect(connection)
             connection.send_command("INFO", section)
             text: bytes = connection.read_response()
         except (redis.RedisError, OSError) as error:
@@ -193,6 +194,7 @@ def _evaluate(connection: Any, script: Script, request: _Request) -> tuple[Any, 
     after = _packed("WAIT", replicas, max(1, round(patience * 500))) if replicas else b""
     hurry = patience if patience < connection.socket_timeout else None
     rest = (len(request.keys), *request.keys, *request.args)
+    _connect(connection)
     try:
         connection.send_packed_command([_packed("EVALSHA", script.sha, *rest) + after], check_health=False)
         reply = _read(connection, hurry)
@@ -216,6 +218,15 @@ def _packed(*words: object) -> bytes:
         size = len(text) if text.isascii() else len(text.encode())
         parts.append(f"${size}\r\n{text}\r\n")
     return "".join(parts).encode()
+
+
+def _connect(connection: Any) -> None:
+    """Connect by ``connect()``, which a Sentinel's connection overrides to ask for the primary.
+
+    Left to itself a send connects past it, to the default address (redis 6.4.0 to 8.1.0, ``connection.py``).
+    """
+    if connection._sock is None:
+        connection.connect()
 
 
 def _read(connection: Any, patience: float | None) -> Any:
