@@ -9,6 +9,7 @@ results are ignored or cannot be read by others, in a done mark.
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import states
 from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from celery_redislock.run import Run
 
 __all__ = ["DoneNote", "Outcome", "may_still_come", "outcome_of", "outcome_recorded"]
+
+#: A holder that was killed came to nothing; whoever waited for it does the work itself.
+_KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
 
 #: Seconds two hosts' clocks may differ before an outcome is taken for that of an earlier job of the same id.
 CLOCK_TOLERANCE = 2.0
@@ -92,8 +96,9 @@ def outcome_of(task: Any, task_id: str, *, since: float) -> Outcome | None:
         return None
     if meta.get("status") == states.SUCCESS:
         return Outcome(meta.get("result"), succeeded=True)
-    if meta.get("status") == states.FAILURE and isinstance(meta.get("result"), BaseException):
-        return Outcome(meta["result"], succeeded=False)
+    error = meta.get("result")
+    if meta.get("status") == states.FAILURE and isinstance(error, BaseException):
+        return None if isinstance(error, _KILLED) else Outcome(error, succeeded=False)
     return None
 
 

@@ -35,12 +35,13 @@ def resolve(run: "Run", hold: Hold) -> None:
         is_copy = hold.about.get("message") == run.message
         raise run.put_off(jittered(run.options.lock_retry_delay), is_copy=is_copy)
     strategy = choose(run.options.server or "skip", _conflict(run, hold), hold)
-    if strategy == "raise" or (run.request.is_eager and strategy != "skip"):
+    is_kept = bool(run.request.retries or run.is_redelivered) and not run.request.is_eager
+    if (strategy == "raise" and not is_kept) or (run.request.is_eager and strategy != "skip"):
         # In eager mode nobody would deliver it again, and waiting would block the caller on its own thread.
         raise duplicate_error(hold)
     if run.request.is_eager:
         raise _skip(run, hold)
-    if strategy == "retry" or run.request.retries or run.is_redelivered:
+    if strategy == "retry" or is_kept:
         logger.info(
             "%s[%s] comes back later: %r is held by %s",
             run.work.task,

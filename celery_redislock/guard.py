@@ -16,11 +16,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import (
     DoneMark,
@@ -90,7 +91,7 @@ class Started(NamedTuple):
 class Guard:
     """Takes and gives back locks for messages and their runs.
 
-    One per process and store. Every method takes one round trip and is safe
+    Every method takes one round trip and is safe
     to repeat; each raises ``LockUnavailable`` in bounded time unless it says
     otherwise.
     """
@@ -107,17 +108,29 @@ class Guard:
     def claim(
         self, work: Work, token: str, *, ttl: float, period: float | None = None, state: str = QUEUED
     ) -> Grant | Refusal | Recorded:
-        """Hold the key for a message about to be published, or accepted.
+        """Hold the key for a message about to be published, or accepted; see :meth:`owing`."""
+        return self.store.acquire(work.key, token, ttl, about=work.about(state, message=token), period=period)
 
-        Should the server not answer, a claim it may have taken all the same is
-        given back in the background.
+    @contextmanager
+    def owing(self, key: str, token: str, *, ttl: float, undo: bool = False) -> Iterator[None]:
+        """Ask for a hold: should that end without the server's answer, the hold is owed back to it.
+
+        The reply may have been lost, or the waiting for it interrupted (a soft time limit, a signal), and
+        the hold taken all the same. Owed only when nobody will ask with this token any more: a release
+        still on its way would end a hold that a later attempt was granted.
+
+        Args:
+            key: the lock's name.
+            token: of the hold asked for.
+            ttl: seconds after which it is gone anyway.
+            undo: nothing ran under it, so its window is given back too.
         """
         try:
-            return self.store.acquire(
-                work.key, token, ttl, about=work.about(state, message=token), period=period
-            )
-        except LockUnavailable:
-            self.give_back_later(work.key, token, ttl=ttl, undo=True)
+            yield
+        except LockKeyError:
+            raise  # that is an answer: nothing was taken
+        except BaseException:
+            self.give_back_later(key, token, ttl=ttl, undo=undo)
             raise
 
     def give_back(self, key: str, token: str, *, ttl: float, undo: bool = False) -> Release | None:
@@ -154,6 +167,8 @@ class Guard:
     ) -> Started | Refusal | Recorded:
         """Turn the message's claim into a lease, or acquire where it has none; renewed from now on.
 
+        May be repeated with the same token; see :meth:`owing`.
+
         Args:
             work: what is locked.
             run_token: this run's term.
@@ -164,19 +179,15 @@ class Guard:
             period: least seconds between two acceptances, where accepting happens here.
             on_lost: called once, in the thread that learns of a loss.
         """
-        try:
-            answer = self.store.acquire(
-                work.key,
-                run_token,
-                ttl,
-                about=work.about(RUNNING, message=message),
-                instead_of=claim,
-                period=period,
-                message=message,
-            )
-        except LockUnavailable:
-            self.give_back_later(work.key, run_token, ttl=ttl)
-            raise
+        answer = self.store.acquire(
+            work.key,
+            run_token,
+            ttl,
+            about=work.about(RUNNING, message=message),
+            instead_of=claim,
+            period=period,
+            message=message,
+        )
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(work.key, run_token, ttl), answer, on_lost=on_lost)
@@ -194,14 +205,18 @@ class Guard:
         lease.end()
         try:
             answer = self.store.release(lease.key, lease.token, done=done)
-            return lease.gave_back(answer, trusted=trusted)
-        except LockUnavailable:
+        except LockKeyError:
+            raise
+        except BaseException as error:
             self.watchdog.release_later(
                 lambda: self.store.release(lease.key, lease.token, done=done),
                 within=lease.term.ttl,
                 what=f"the lease on {lease.key!r}",
             )
-            return True
+            if isinstance(error, LockUnavailable):
+                return True
+            raise
+        return lease.gave_back(answer, trusted=trusted)
 
     def hand_on(self, lease: Lease, work: Work, token: str, *, ttl: float) -> bool:
         """Turn a run's lease into a claim for a message of the same task id; the body has unwound.

@@ -64,6 +64,7 @@ def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
             _give_claim_back(self, error)
             raise
 
+    guarded._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return guarded
 
 
@@ -124,13 +125,12 @@ def _check_worker(sender: Any = None, **_: Any) -> None:
     app = sender.app
     tasks = [task for task in app.tasks.values() if isinstance(task, SingletonTask)]
     problems: list[str] = []
-    policy = "warn"
+    policy = app.conf.get("redislock_check") or "warn"
+    if policy == "ignore":
+        return
     for task in tasks:
         try:
             declaration = declaration_of(task)
-            policy = declaration.settings.check
-            if policy == "ignore":
-                return
             if not problems:
                 problems += _server_problems(declaration)
         except LockOptionError as error:

@@ -174,9 +174,11 @@ class _Publication(NamedTuple):
         token = guard.new_claim(self.work.task_id)
         ttl = self._ttl()
         try:
-            answer = guard.claim(self.work, token, ttl=ttl, period=self._window(), state=self._state())
+            with guard.owing(self.work.key, token, ttl=ttl, undo=True):
+                answer = guard.claim(self.work, token, ttl=ttl, period=self._window(), state=self._state())
         except LockUnavailable as error:
-            if self.lock.on_lock_error == "raise":
+            # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
+            if self.lock.on_lock_error == "raise" and not self._is_awaited():
                 raise
             logger.warning("publishing %s[%s] without a claim: %s", self.work.task, self.work.task_id, error)
             return self._send(claimed=False)
@@ -230,6 +232,8 @@ class _Publication(NamedTuple):
             task.backend.mark_as_revoked(self.work.task_id, f"duplicate of {hold.owner}")
         result = task.AsyncResult(hold.owner)
         result.is_duplicate = True
+        # Where results are ignored, get() returns at once instead of waiting for what nobody stores.
+        result.ignored = self._ignores_result()
         return result
 
     def _awaited_holder(self, hold: Hold) -> HolderSeen | None:

@@ -16,6 +16,7 @@ from celery.worker.request import Request
 
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.guard import QUEUED
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
@@ -108,6 +109,13 @@ class LockRequest(Request):
             return bool(self.task.reject_on_worker_lost) and not self._will_be_retried()
         return bool(self._already_cancelled)
 
+    def _timeout_requeues(self) -> bool:
+        """Whether Celery leaves a message whose run met its hard limit to be delivered again."""
+        task = self.task
+        acks = getattr(task, "acks_on_timeout", None)  # since 5.7 beside the older one
+        acks = task.acks_on_failure_or_timeout if acks is None else acks
+        return bool(task.acks_late) and not acks
+
     def _is_loss(self, error: BaseException) -> bool:
         """Whether Celery takes the child for lost: since 5.7 also where it exited by itself."""
         if isinstance(error, SystemExit | KeyboardInterrupt) and hasattr(Request, "_worker_lost_info"):
@@ -155,7 +163,8 @@ class LockRequest(Request):
             return
         self._over()
         store, key, token, pid = locked.guard.store, locked.work.key, self._run_token, self.worker_pid
-        claim = self._claim_token()
+        claim, goes_back = self._claim_token(), self._timeout_requeues()
+        again, ttl = claim or new_token(self.id), locked.options.lock_queue_ttl
         try:
             store.renew([Term(key, token, DYING_TTL)])
         except RedisLockError as error:
@@ -164,6 +173,10 @@ class LockRequest(Request):
         def release() -> None:
             if pid is not None and _is_alive(pid):
                 raise LockUnavailable(store.server, "release", f"the body in process {pid} has not ended yet")
+            if goes_back:
+                # Not released: its next delivery would find a failure recorded, and do nothing.
+                store.transfer(key, token, again, ttl, about=locked.work.about(QUEUED, message=again))
+                return
             store.release(key, token)
             if claim is not None:
                 store.release(key, claim)  # it was killed before it had started, in before_start
@@ -226,7 +239,7 @@ class LockRequest(Request):
             return self._seen
         try:
             self._seen = Locked.of(declaration_of(self.task), self)
-        except (RedisLockError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001  from users' templates, models and settings; Celery goes on
             logger.debug("the main process cannot tell the lock of %s: %s", self, error)
         return self._seen
 
@@ -234,8 +247,8 @@ class LockRequest(Request):
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+    except (ProcessLookupError, OverflowError):
+        return False  # an overflow: a greenlet's identity, which is no process
     except PermissionError:
         return True
     return True

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redislock.conflict import jittered, put_off_delay
 from celery_redislock.copies import Outcome, may_still_come, outcome_of, outcome_recorded
@@ -117,7 +117,10 @@ def _accept(run: Run) -> None:
     if run.has_claim or run.request.retries:
         return
     period = run.options.lock_period or 0.0
-    answer = _patiently(run, lambda: run.guard.claim(run.work, run.token, ttl=period, state=ACCEPTED))
+    with run.guard.owing(run.work.key, run.token, ttl=period, undo=True):
+        answer = _patiently(run, lambda: run.guard.claim(run.work, run.token, ttl=period, state=ACCEPTED))
+    if answer is None:
+        run.guard.give_back_later(run.work.key, run.token, ttl=period, undo=True)
     if isinstance(answer, Refusal) and answer.hold.owner != run.work.task_id:
         resolve(run, answer.hold)
 
@@ -142,10 +145,15 @@ def _holders_outcome(run: Run) -> Outcome | None:
 def _take(run: Run) -> None:
     """Turn the claim into a lease, or acquire; raises what ends the message where neither is possible."""
     claim = run.header.token if run.header is not None else None
-    answer = _patiently(run, lambda: _start(run, claim))
-    if isinstance(answer, Refusal) and _is_own_claim(run, answer.hold):
-        own_claim = answer.hold.token
-        answer = _patiently(run, lambda: _start(run, own_claim))
+    with run.guard.owing(run.work.key, run.token, ttl=run.options.lock_ttl):
+        answer = _patiently(run, lambda: _start(run, claim))
+        if isinstance(answer, Refusal) and _is_own_claim(run, answer.hold):
+            own_claim = answer.hold.token
+            answer = _patiently(run, lambda: _start(run, own_claim))
+        if isinstance(answer, Started):
+            run.lease = answer.lease
+    if answer is None:
+        run.guard.give_back_later(run.work.key, run.token, ttl=run.options.lock_ttl)
     match answer:
         case Started(lease, from_claim):
             _begin(run, lease, from_claim=from_claim)
@@ -175,7 +183,6 @@ def _is_own_claim(run: Run, hold: Hold) -> bool:
 
 def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:
     """The lock is ours. If it was free although a claim should have been there, find out why."""
-    run.lease = lease
     if not from_claim and (run.has_claim or run.is_redelivered):
         if outcome_recorded(run.task, run.request, run.header):
             run.finish(None)
@@ -218,16 +225,27 @@ def _run_body(run: Run, body: Callable[[], Any]) -> Any:
     try:
         if run.lease is not None and run.options.on_lock_lost == "terminate":
             with interruptible(run.lease) as run.interrupt:
+                if run.lease.lost:
+                    run.lease.check()  # lost before there was a body to interrupt
                 value = body()
         else:
             value = body()
     except BaseException as error:
         run.in_body = False
         run.finish(error)
+        _give_unused_claim_back(run, error)
         raise
     run.in_body = False
     run.finish(None)
+    _give_unused_claim_back(run, None)
     return value
+
+
+def _give_unused_claim_back(run: Run, error: BaseException | None) -> None:
+    """A run that had to start without its lock leaves a claim nobody would turn into a lease any more."""
+    goes_on = isinstance(error, Retry) or (isinstance(error, Reject) and error.requeue)
+    if run.lease is None and run.has_claim and run.header is not None and not goes_on:
+        run.guard.give_back(run.work.key, run.header.token, ttl=run.options.lock_queue_ttl)
 
 
 def _late_copy(run: Run) -> Ignore:

@@ -65,10 +65,12 @@ class SingletonTask(Task):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap what a subclass overrides so that it cannot step around the lock."""
         super().__init_subclass__(**kwargs)
-        if "__call__" in cls.__dict__:
-            cls.__call__ = _locked(cls.__dict__["__call__"])  # type: ignore[method-assign]
-        if "before_start" in cls.__dict__:
-            cls.before_start = lifecycle.releasing_on_error(cls.__dict__["before_start"])
+        # As the class resolves them: a mixin that stands before this class steps around it just as well.
+        call, before_start = cls.__call__, cls.before_start
+        if call is not SingletonTask.__call__ and not hasattr(call, "_redislock_wrapped"):
+            cls.__call__ = _locked(call)  # type: ignore[method-assign]
+        if before_start is not Task.before_start and not hasattr(before_start, "_redislock_wrapped"):
+            cls.before_start = lifecycle.releasing_on_error(before_start)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
@@ -194,6 +196,7 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
             return _run(self, lambda: call(self, *args, **kwargs), args, kwargs)
         return call(self, *args, **kwargs)
 
+    locked._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return locked
 
 

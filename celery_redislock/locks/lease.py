@@ -152,6 +152,8 @@ class Lease:
         """Stop trusting and stop announcing: the holder is giving the lease back."""
         with self._lock:
             self._ended = True
+            # Whoever wanted to be told (a run, with all its arguments) need not be kept alive for it.
+            self._on_lost = None
 
     def lose(self, reason: str) -> None:
         """Declare the lease lost; announces it once, never after :meth:`end`."""
@@ -159,10 +161,11 @@ class Lease:
             if self._ended or self.lost_because is not None:
                 return
             self.lost_because = reason
-        if self._on_lost is None:
+        announce = self._on_lost
+        if announce is None:
             return
         try:
-            self._on_lost(self)
+            announce(self)
         except Exception:
             # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
             logger.exception("on_lost of the lease on %r raised", self.key)

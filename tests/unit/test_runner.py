@@ -5,7 +5,8 @@ import threading
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore, Reject, Retry
+from celery import Task
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from celery_redislock import LockLost, LockUnavailable, SingletonTask, lock_acquired, lock_lost, lock_released
 from celery_redislock.guard import Work
@@ -807,3 +808,77 @@ def test_levels_of_log_lines_are_as_documented(shop: Shop, caplog: Any) -> None:
     assert [(r.levelno, r.message.split(":")[0]) for r in caplog.records] == [
         (logging.INFO, "skipped shop.sync[t1] at start")
     ]
+
+
+class _Greeting(Task):
+    """A mixin of the usual kind, that knows nothing of locks and stands first."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+
+def test_a_mixin_that_stands_first_does_not_step_around_the_lock(shop: Shop) -> None:
+    """Law 1: however a class comes by its __call__, the body runs under the lock and gives it back."""
+    seen = []
+
+    class Greeted(_Greeting, SingletonTask):
+        name = "shop.greeted"
+
+        def run(self, account_id: int) -> int:
+            seen.append(self.lease.held)
+            return account_id
+
+    task = shop.app.register_task(Greeted())
+    task.delay(7)
+    shop.run()
+
+    assert seen == [True]
+    assert shop.held() == {}
+
+
+def test_a_start_that_waits_out_an_outage_keeps_its_lock(shop: Shop, monkeypatch: Any) -> None:
+    """Law 1: the attempt that failed is not owed a release, which would end the hold the next one got."""
+    no_patience(monkeypatch)
+    owed = []
+
+    def look(account_id: int = 7) -> int:
+        owed.append(watchdog_of(shop.store).owes)
+        return account_id
+
+    task = shop.unique(look, lock_key=KEY)
+
+    with shop.running(task, header=claimed(shop)):
+        shop.store.failures = 1
+        task(7)
+
+    assert owed == [0]
+
+
+def test_a_run_without_its_lock_gives_the_claim_back(shop: Shop) -> None:
+    """Law 4: nobody else would, and it would stand in everybody's way for lock_queue_ttl."""
+    task = shop.unique(body, lock_key=KEY, on_lock_error="run")
+
+    with shop.running(task, header=claimed(shop)):
+        shop.store.failures = 1
+        assert task(7) == 7
+
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("error", [SystemExit(), SoftTimeLimitExceeded(), Down()])
+def test_a_start_that_is_interrupted_owes_its_lock(
+    shop: Shop, monkeypatch: Any, error: BaseException
+) -> None:
+    """Law 4: it may have been granted while nobody was listening any more."""
+    task = shop.unique(body, lock_key=KEY)
+    header = claimed(shop)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise error
+
+    with shop.running(task, header=header):
+        monkeypatch.setattr(shop.store, "acquire", interrupted)
+        with pytest.raises(type(error)):
+            task(7)
+
+    assert watchdog_of(shop.store).owes == 1
