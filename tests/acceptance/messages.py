@@ -11,7 +11,8 @@ __all__ = ["captured", "deliver"]
 
 def captured(shop: Shop) -> dict[str, Any]:
     """Return the message that was published to the queue ``aside``, where no worker looks."""
-    message: dict[str, Any] = json.loads(shop.redis.lpop(f"{shop.plan['prefix']}:aside"))
+    text: Any = shop.redis.lpop(f"{shop.plan['prefix']}:aside")
+    message: dict[str, Any] = json.loads(text)
     return message
 
 

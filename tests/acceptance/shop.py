@@ -6,26 +6,22 @@ environment; the test's process opens the same shop by itself.
 
 import json
 import os
-import re
 import threading
-import time
-from collections.abc import Callable, Mapping
-from itertools import repeat
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import Ignore, Reject
 from celery.utils.dispatch import Signal
 
 from celery_redislock import (
-    LockLost,
     lock_acquired,
     lock_conflict,
     lock_lost,
     lock_released,
 )
 from celery_redislock.locks.lease import Lease
-from tests.acceptance.journal import BEAT, Journal
+from tests.acceptance.endings import new_body
+from tests.acceptance.journal import Journal
 from tests.acceptance.kinds import by_mood, declare_kinds
 
 __all__ = ["DECLARED", "SALE", "open_shop"]
@@ -86,28 +82,12 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         set_as_current=False,
         task_cls="celery_redislock:SingletonTask",
     )
-    shared = {"global_keyprefix": f"{plan['prefix']}:"}
-    transport = {**shared, **plan["conf"].pop("broker_transport_options", {})}
-    app.conf.update(
-        broker_transport_options=transport,
-        result_backend_transport_options=shared,
-        redislock_ttl=3.0,
-        redislock_retry_delay=0.3,
-        redislock_socket_timeout=0.3,
-        redislock_start_timeout=2.0,
-        worker_prefetch_multiplier=1,
-        worker_hijack_root_logger=True,
-        broker_connection_retry_on_startup=True,
-        result_expires=600,
-        accept_content=["json", "pickle", "yaml", "msgpack"],
-        result_accept_content=["json", "pickle"],
-    )
-    app.conf.update(plan["conf"])
+    app.conf.update(_settings(plan))
     app.journal = Journal(plan["journal"], plan["prefix"])
     _journals.append(app.journal)
     for name, options in DECLARED.items():
         keyed = {"lock_key": SALE, **options}
-        app.task(name=f"shop.{name}", bind=True, shared=False, **keyed)(_new_body())
+        app.task(name=f"shop.{name}", bind=True, shared=False, **keyed)(new_body())
     for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
     for signal in (lock_acquired, lock_released, lock_lost, lock_conflict):
@@ -115,161 +95,28 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     return app
 
 
+def _settings(plan: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = dict(plan["conf"])
+    shared = {"global_keyprefix": f"{plan['prefix']}:"}
+    return {
+        "result_backend_transport_options": shared,
+        "redislock_ttl": 3.0,
+        "redislock_retry_delay": 0.3,
+        "redislock_socket_timeout": 0.3,
+        "redislock_start_timeout": 2.0,
+        "worker_prefetch_multiplier": 1,
+        "broker_connection_retry_on_startup": True,
+        "result_expires": 600,
+        "accept_content": ["json", "pickle", "yaml", "msgpack"],
+        "result_accept_content": ["json", "pickle"],
+        **settings,
+        "broker_transport_options": {**shared, **settings.get("broker_transport_options", {})},
+    }
+
+
 def _announce(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:
     if sender.name == "shop.announce":
         sender.app.journal.note(f"signals {key}", [signal.name, task_id])
-
-
-def _new_body() -> Callable[..., Any]:
-    """Make a body of its own for each task: Celery keeps attributes on it."""
-
-    def work(self: Any, key: str, seconds: float = 0.0, then: str | None = None, more: Any = None) -> Any:
-        with self.app.journal.body(self, key) as number:
-            self.request.body = number
-            _stay(self, seconds)
-            return ENDINGS[then](self, key, more) if then else f"{key} done"
-
-    return work
-
-
-def _stay(task: Any, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(BEAT, left))
-        task.app.journal.beat(task.request.body)
-
-
-def _fail(task: Any, key: str, more: Any) -> None:
-    message = f"{key} failed"
-    raise ValueError(message)
-
-
-def _ignore(task: Any, key: str, more: Any) -> None:
-    raise Ignore
-
-
-def _reject(task: Any, key: str, more: Any) -> None:
-    raise Reject("not wanted", requeue=False)
-
-
-def _requeue(task: Any, key: str, more: Any) -> str:
-    if not task.request.delivery_info.get("redelivered"):
-        raise Reject("not now", requeue=True)
-    return f"{key} done"
-
-
-def _exit(task: Any, key: str, more: Any) -> None:
-    raise SystemExit(3)
-
-
-def _unserialisable(task: Any, key: str, more: Any) -> object:
-    return threading.Lock()
-
-
-def _retry(task: Any, key: str, more: Any) -> str:
-    if task.request.retries < (more or {}).get("times", 1):
-        raise task.retry(countdown=(more or {}).get("countdown", 0), max_retries=5)
-    return f"{key} done"
-
-
-def _retry_quietly(task: Any, key: str, more: Any) -> str:
-    if task.request.retries < 1:
-        task.retry(countdown=0, throw=False)
-    time.sleep((more or {}).get("lingering", 0))
-    return f"{key} done"
-
-
-def _retry_lingering(task: Any, key: str, more: Any) -> str:
-    """Ask for a retry, and take half a second to unwind."""
-    if task.request.retries:
-        return f"{key} done"
-    try:
-        raise task.retry(countdown=0)
-    finally:
-        time.sleep(0.5)
-
-
-def _retry_badly(task: Any, key: str, more: Any) -> None:
-    """Ask for a retry that cannot be published."""
-    raise task.retry(countdown=0, serializer="of nobody")
-
-
-def _exhaust(task: Any, key: str, more: Any) -> None:
-    raise task.retry(countdown=0, max_retries=1, exc=ValueError(f"{key} failed"))
-
-
-def _replace(task: Any, key: str, more: Any) -> None:
-    name, *arguments = more
-    raise task.replace(task.app.tasks[name].si(*arguments))
-
-
-def _hold_interpreter(task: Any, key: str, more: Any) -> str:
-    """Stay in C code, which does not give the interpreter to other threads, for about ``more`` seconds."""
-    quickest = min(_seconds_for(2_000_000) for _ in range(5))
-    held = _seconds_for(int(2_000_000 * more / quickest))
-    task.app.journal.note(f"interpreter {key}", held)
-    return f"{key} done"
-
-
-def _seconds_for(number: int) -> float:
-    began = time.monotonic()
-    sum(repeat(1, number))
-    return time.monotonic() - began
-
-
-def _swallow(task: Any, key: str, more: Any) -> str:
-    """Refuse to end on SIGTERM for ``more`` seconds."""
-    until = time.monotonic() + more
-    while (left := until - time.monotonic()) > 0:
-        try:
-            _stay(task, left)
-        except SystemExit:
-            task.app.journal.note(f"swallowed {key}", time.monotonic())
-    return f"{key} done"
-
-
-def _spin(task: Any, key: str, more: Any) -> str:
-    """Run bytecodes for ``more`` seconds, noting what interrupts them."""
-    until = time.monotonic() + more
-    try:
-        while time.monotonic() < until:
-            time.sleep(0.001)
-    except LockLost as error:
-        task.app.journal.note(f"lost {key}", [time.monotonic(), error.key, error.reason])
-        raise
-    return f"{key} done"
-
-
-def _doze(task: Any, key: str, more: Any) -> str:
-    """Sleep for ``more`` seconds in one piece."""
-    time.sleep(more)
-    return f"{key} done"
-
-
-def _recurse(task: Any, key: str, more: Any) -> int:
-    return 0 if more == 0 else 1 + task.run(key, 0.0, "recurse", more - 1)
-
-
-def _call_itself(task: Any, key: str, more: Any) -> int:
-    return 0 if more == 0 else 1 + task(key, 0.0, "call_itself", more - 1)
-
-
-def _publish_itself(task: Any, key: str, more: Any) -> list[Any]:
-    result = task.delay(key, 0.0, None, "again")
-    return [result.id, result.is_duplicate]
-
-
-def _look_at_lease(task: Any, key: str, more: Any) -> list[Any]:
-    lease = task.lease
-    lease.check()
-    return [lease.key, lease.token, lease.fence, lease.held, lease.lost, lease.expires_in]
-
-
-ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
-    name.removeprefix("_"): value
-    for name, value in list(globals().items())
-    if re.fullmatch(r"_[a-z]\w*", name) and callable(value) and getattr(value, "__module__", "") == __name__
-}
 
 
 def _end_with_parent() -> None:

@@ -1,6 +1,7 @@
 """The scopes: how long a task is unique, and what a call may ask for itself."""
 
 import time
+from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
@@ -157,5 +158,5 @@ def test_duplicate_is_an_error_where_a_call_wants_it(any_shop: Shop, key: str) -
     assert len(any_shop.bodies(key)) == 1
 
 
-def _unless_duplicate(result: object) -> object:
-    return None if getattr(result, "is_duplicate", False) else result
+def _unless_duplicate(result: Any) -> Any:
+    return None if result.is_duplicate else result
