@@ -98,9 +98,10 @@ def _replace(task: Any, key: str, more: Any) -> None:
 
 
 def _hold_interpreter(task: Any, key: str, more: Any) -> str:
-    """Stay in C code, which does not give the interpreter to other threads, for about ``more`` seconds."""
-    quickest = min(_seconds_for(2_000_000) for _ in range(5))
-    held = _seconds_for(int(2_000_000 * more / quickest))
+    """Stay in C code, which does not give the interpreter to other threads, for ``more`` seconds at least."""
+    number = 2_000_000
+    while (held := _seconds_for(number)) < more:
+        number = int(number * 1.2 * more / held)
     task.app.journal.note(f"interpreter {key}", held)
     return f"{key} done"
 

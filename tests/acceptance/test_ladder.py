@@ -205,7 +205,7 @@ def test_a_run_longer_than_lock_max_hold_loses_its_lock(any_shop: Shop, key: str
 
 def test_a_body_that_keeps_the_interpreter_keeps_its_lock(prefork_shop: Shop, key: str) -> None:
     """Law 4: C code starves the child's watchdog, and the main process renews beside it."""
-    result = prefork_shop.sell.apply_async((key, 0.0, "hold_interpreter", 3.0), lock_ttl=0.6)
+    result = prefork_shop.sell.apply_async((key, 0.0, "hold_interpreter", 2.0), lock_ttl=0.6)
     body = prefork_shop.wait_started(key)
     free = prefork_shop.wait_free(key, 30.0)
     result.get(timeout=5)
