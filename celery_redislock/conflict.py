@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
-from celery_redislock.guard import Work
+from celery_redislock.guard import ACCEPTED, Work
 from celery_redislock.locks.store import Hold
 from celery_redislock.signals import lock_conflict
 
@@ -85,11 +85,16 @@ def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
         "publish" if side == "client" else "start",
         work.key,
         hold.owner,
-        "its window has not passed" if hold.is_window else hold.about.get("state", "a foreign lock"),
+        _what(hold),
         max(0.0, time.time() - float(hold.about.get("since", time.time()))),
         hold.expires_in,
         extra={"redislock": {"key": work.key, "task_id": work.task_id, "holder": hold.owner, "side": side}},
     )
+
+
+def _what(hold: Hold) -> str:
+    state = hold.about.get("state", "a foreign lock")
+    return "its window has not passed" if hold.is_window or state == ACCEPTED else str(state)
 
 
 def put_off_delay(times: int, *, longest: float) -> float:
