@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
-from celery_redislock.guard import ACCEPTED, Work
 from celery_redislock.locks.store import Hold
 from celery_redislock.signals import lock_conflict
+from celery_redislock.work import ACCEPTED, Work
 
 __all__ = ["Conflict", "Side", "choose", "duplicate_error", "jittered", "log_skip", "put_off_delay"]
 

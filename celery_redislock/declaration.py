@@ -23,7 +23,8 @@ from celery_redislock.options import (
 from celery_redislock.options.table import TASK_ROWS, live_rows
 
 if TYPE_CHECKING:
-    from celery_redislock.guard import Guard, Work
+    from celery_redislock.guard import Guard
+    from celery_redislock.work import Work
 
 __all__ = ["Declaration", "declaration_of"]
 
@@ -115,7 +116,7 @@ class Declaration:
             LockKeyError: no key can be made of these arguments.
             TypeError: they do not fit the signature.
         """
-        from celery_redislock.guard import Work
+        from celery_redislock.work import Work
 
         if key is not None and fingerprint is not None:
             return Work(key, self.task.name, task_id, fingerprint)
@@ -126,6 +127,28 @@ class Declaration:
             if rule.tells_all:
                 return Work(key, self.task.name, task_id, "")
         return Work(key, self.task.name, task_id, arguments_digest(self.task.name, arguments))
+
+    def is_same_work(
+        self,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        *,
+        key: str | None,
+        fingerprint: str | None,
+    ) -> bool:
+        """Whether a message with this key and fingerprint calls this task with the same arguments.
+
+        Args:
+            args: of the call.
+            kwargs: of the call.
+            key: of the message.
+            fingerprint: ``Work.arguments``, as carried by the message; empty where its key says it all.
+        """
+        arguments = self.arguments(args, kwargs)
+        if fingerprint:
+            return fingerprint == arguments_digest(self.task.name, arguments)
+        default = parse_key(None, task_name=self.task.name, parameters=self.binder.parameters)
+        return fingerprint is not None and key == default.name(arguments)
 
     def for_call(
         self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None

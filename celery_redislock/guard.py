@@ -13,13 +13,9 @@ or settled by expiry.
 """
 
 import logging
-import os
-import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -31,49 +27,13 @@ from celery_redislock.locks.store import (
     Refusal,
     Release,
     Term,
-    new_token,
 )
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
+from celery_redislock.work import QUEUED, RUNNING, Work
 
-__all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Guard", "Started", "Work"]
+__all__ = ["Guard", "Started"]
 
 logger = logging.getLogger("celery_redislock")
-
-#: The states a holder writes about itself: its message is on its way, its run is on, or it was accepted
-#: and stands for its window, whatever becomes of the run.
-QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
-
-
-class Work(NamedTuple):
-    """What is to be locked, and what the holder tells those who are refused.
-
-    Attributes:
-        key: the lock's name.
-        task: the task's name.
-        task_id: the owner.
-        arguments: digest of the task and all its arguments, empty where the key is one itself: who has
-            the same key and the same digest does the same work.
-    """
-
-    key: str
-    task: str
-    task_id: str
-    arguments: str
-
-    def about(self, state: str, *, message: str | None = None) -> dict[str, Any]:
-        """Describe the holder: no argument values, they may be private."""
-        about = {
-            "task": self.task,
-            "id": self.task_id,
-            "args": self.arguments,
-            "state": state,
-            "host": _hostname(),
-            "pid": os.getpid(),
-            "since": round(time.time(), 3),
-        }
-        if message is not None:
-            about["message"] = message
-        return about
 
 
 class Started(NamedTuple):
@@ -244,13 +204,3 @@ class Guard:
         self.watchdog.release_later(
             lambda: self.store.release(key, token, undo=undo), within=ttl, what=f"the hold on {key!r}"
         )
-
-    @staticmethod
-    def new_claim(task_id: str) -> str:
-        """Mint a message's identity."""
-        return new_token(task_id)
-
-
-@cache
-def _hostname() -> str:
-    return socket.gethostname()

@@ -4,8 +4,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_redislock.guard import QUEUED, Guard
+from celery_redislock.guard import Guard
 from celery_redislock.locks.store import Hold
+from celery_redislock.work import QUEUED
 
 __all__ = ["Holder", "LockHandle"]
 

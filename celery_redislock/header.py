@@ -107,6 +107,16 @@ class Header(NamedTuple):
         return _encode(data)
 
     @classmethod
+    def of(cls, headers: Mapping[str, Any] | None, task_id: str) -> "Header | None":
+        """Return the header among a message's, if it is this task id's own.
+
+        Somebody else's came along where a task handed all its request's headers to the next:
+        its claim is not this message's to use or to give back.
+        """
+        header = cls.loads((headers or {}).get(HEADER))
+        return header if header is not None and owner_of(header.token) == task_id else None
+
+    @classmethod
     def loads(cls, text: object) -> "Header | None":
         """Read a header; ``None`` for none, a foreign one, or one of a version not known here.
 
@@ -136,10 +146,6 @@ class Header(NamedTuple):
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
-
-    def fingerprint_for(self, task_id: str) -> str | None:
-        """The fingerprint it carries, unless it is another message's header that was copied along."""
-        return self.fingerprint if owner_of(self.token) == task_id else None
 
     def put_off_for(self, seen: HolderSeen) -> "Header":
         """Return the header for the next delivery of a message that waits for this holder."""

@@ -71,10 +71,10 @@ def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
 def _give_claim_back(task: Any, error: Exception) -> None:
     from celery.exceptions import Reject, Retry
 
-    from celery_redislock.header import HEADER, Header
+    from celery_redislock.header import Header
 
     request = task.request
-    header = Header.loads((request.headers or {}).get(HEADER))
+    header = Header.of(request.headers, request.id)
     if header is None or header.key is None or not header.claimed or request.is_eager:
         return
     if isinstance(error, Retry) or (
@@ -94,9 +94,10 @@ def _unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim goes with it."""
     from celery_redislock.connection import store_of
     from celery_redislock.guard import Guard
-    from celery_redislock.header import HEADER, Header
+    from celery_redislock.header import Header
 
-    header = Header.loads((getattr(message, "headers", None) or {}).get(HEADER))
+    headers = getattr(message, "headers", None) or {}
+    header = Header.of(headers, str(headers.get("id")))
     if header is None or header.key is None or not header.claimed:
         return
     try:

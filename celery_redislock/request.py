@@ -16,11 +16,11 @@ from celery.worker.request import Request
 
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
-from celery_redislock.guard import QUEUED
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
 from celery_redislock.support import Locked, Support
+from celery_redislock.work import QUEUED
 
 __all__ = ["LockRequest"]
 
@@ -48,7 +48,7 @@ class LockRequest(Request):
             **self._request_dict["properties"],
             RAW: {**raw_message(message), "token": self._run_token},
         }
-        self._header = Header.loads(self._request_dict.get(HEADER))
+        self._header = Header.of(self._request_dict, self.id)
         self._support: Support | None = None
         self._seen: Locked | None = None
         self._is_over = False

@@ -14,13 +14,14 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_redislock.copies import DoneNote
 from celery_redislock.declaration import Declaration
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.guard import Guard, Work
+from celery_redislock.guard import Guard
 from celery_redislock.header import Header
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import new_token
 from celery_redislock.options import LockOptions
 from celery_redislock.redeliver import RAW, redeliver, visibility_timeout
 from celery_redislock.signals import lock_lost, lock_released
+from celery_redislock.work import Work
 
 __all__ = ["Run", "active_run", "run_of"]
 
@@ -91,7 +92,7 @@ class Run:
             kwargs,
             request.id,
             key=header.key if header else None,
-            fingerprint=header.fingerprint_for(request.id) if header else None,
+            fingerprint=header.fingerprint if header else None,
         )
         self.lease: Lease | None = None
         self.in_body = False

@@ -20,8 +20,8 @@ from celery_redislock.copies import Outcome, may_still_come, outcome_of, outcome
 from celery_redislock.declaration import declaration_of
 from celery_redislock.duplicates import resolve
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.guard import ACCEPTED, QUEUED, Started
-from celery_redislock.header import HEADER, Header
+from celery_redislock.guard import Started
+from celery_redislock.header import Header
 from celery_redislock.interrupt import interruptible
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.patience import keep_trying
@@ -29,6 +29,7 @@ from celery_redislock.locks.store import Hold, Recorded, Refusal
 from celery_redislock.options import from_header
 from celery_redislock.run import Run
 from celery_redislock.signals import lock_acquired
+from celery_redislock.work import ACCEPTED, QUEUED
 
 __all__ = ["run_unique"]
 
@@ -77,7 +78,7 @@ def _prepare(task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Run | No
     declaration = declaration_of(task)
     if not declaration.settings.enabled or (request.is_eager and not declaration.settings.eager):
         return None
-    header = Header.loads((request.headers or {}).get(HEADER))
+    header = Header.of(request.headers, request.id)
     if header is not None and header.key is None:
         return None
     options = from_header(declaration.options, header.options) if header else declaration.options

@@ -4,11 +4,12 @@ import weakref
 from typing import TYPE_CHECKING
 
 from celery_redislock.declaration import Declaration
-from celery_redislock.guard import Guard, Work
+from celery_redislock.guard import Guard
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Grant, LockStore, Term
 from celery_redislock.options import LockOptions, from_header
+from celery_redislock.work import Work
 
 if TYPE_CHECKING:
     from celery_redislock.request import LockRequest
@@ -43,7 +44,7 @@ class Locked:
         options = from_header(declaration.options, header.options) if header else declaration.options
         if not declaration.settings.enabled or options.lock is None:
             return None
-        fingerprint = header.fingerprint_for(request.id) if header else None
+        fingerprint = header.fingerprint if header else None
         if header is not None and header.key is not None and fingerprint is not None:
             # The message says it all: its body need not be decoded here, once more than Celery does.
             work = Work(header.key, request.task.name, request.id, fingerprint)

@@ -26,10 +26,10 @@ from typing import Any
 
 from celery_redislock.connection import use_store
 from celery_redislock.declaration import declaration_of
-from celery_redislock.guard import QUEUED, RUNNING
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Grant, LockStore, new_token
 from celery_redislock.options.settings import ENABLED_VARIABLE
+from celery_redislock.work import QUEUED, RUNNING
 
 try:
     import pytest

@@ -12,7 +12,7 @@ from celery_redislock.cli.place import Place, Trouble, place_of, reported
 from celery_redislock.cli.showing import say_nothing_held
 from celery_redislock.cli.subject import Subject, subject_of
 from celery_redislock.cli.view import LockView, printable
-from celery_redislock.guard import QUEUED, RUNNING
+from celery_redislock.work import QUEUED, RUNNING
 
 __all__ = ["release"]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.guard import QUEUED, RUNNING, Work
 from celery_redislock.locks import RedisStore, connect
 from celery_redislock.locks.store import new_token
+from celery_redislock.work import QUEUED, RUNNING, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the entry points do, for a checkout that is not installed.

@@ -8,10 +8,10 @@ from celery import chain
 from celery.exceptions import Ignore, TaskRevokedError
 
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
-from celery_redislock.guard import Work
 from celery_redislock.header import HEADER, Header
 from celery_redislock.keys import arguments_digest
 from celery_redislock.testing import hold
+from celery_redislock.work import Work
 from tests.unit.shop import Shop
 
 KEY = "account:7"

@@ -152,7 +152,7 @@ def test_an_unknown_or_rejected_message_gives_claim_and_window_back(shop: Shop, 
     task.delay(7)
     message = shop.message()
 
-    unwanted(shop, signal, **{HEADER: message.headers[HEADER]})
+    unwanted(shop, signal, id=message.headers["id"], **{HEADER: message.headers[HEADER]})
 
     assert shop.holder("account:7") is None
 
@@ -164,11 +164,12 @@ def test_an_unknown_or_rejected_message_gives_claim_and_window_back(shop: Shop, 
         {HEADER: "{nonsense"},
         {HEADER: Header(None, "t1/x").dumps()},
         {HEADER: Header("account:7", "t1/x").dumps()},
+        {HEADER: Header("account:7", "t2/x", claimed=True).dumps()},
     ],
     ids=str,
 )
 def test_what_carries_no_claim_gives_nothing_back(shop: Shop, headers: dict[str, str]) -> None:
-    unwanted(shop, signals.task_unknown, **headers)
+    unwanted(shop, signals.task_unknown, id="t1", **headers)
 
     assert shop.store.calls == []
 
@@ -184,7 +185,7 @@ def test_a_claim_that_cannot_be_given_back_is_told(shop: Shop, caplog: Any) -> N
     header = Header("account:7", "t1/x", claimed=True)
     shop.app.conf.redislock_prefix = "not allowed"
 
-    unwanted(shop, signals.task_unknown, **{HEADER: header.dumps()})
+    unwanted(shop, signals.task_unknown, id="t1", **{HEADER: header.dumps()})
 
     assert "could not give back the claim on 'account:7'" in caplog.text
 

@@ -10,11 +10,12 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker import request as celery_request
 
 from celery_redislock import SingletonTask
-from celery_redislock.guard import Guard, Work
+from celery_redislock.guard import Guard
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.redeliver import RAW
 from celery_redislock.request import LockRequest
+from celery_redislock.work import Work
 from tests.unit.shop import Shop, einfo
 
 KEY = "account:7"

@@ -7,12 +7,12 @@ import pytest
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redislock import lock_acquired
-from celery_redislock.guard import QUEUED
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.redeliver import RAW
 from celery_redislock.testing import hold
+from celery_redislock.work import QUEUED
 from tests.unit.shop import Shop
 
 KEY = "account:7"
@@ -211,6 +211,40 @@ def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop) -> None:
 
     assert [(name, held.owner) for name, held in shop.held().items()] == [("account:8", published.id)]
     assert shop.run() == "replaced"
+
+
+@pytest.mark.parametrize("before", [None, "old:{account_id}"])
+def test_a_retry_keeps_its_key_across_a_deploy_that_names_it_otherwise(
+    shop: Shop, before: str | None
+) -> None:
+    """Law 4. A new key would leave the old hold to its expiry, and duplicates under it unnoticed."""
+
+    def sync(self: Any, account_id: int) -> None:
+        assert self.lease.held
+        # As if this worker had been started after the deploy.
+        type(self).lock_key = "new:{account_id}"
+        self.retry(countdown=50)
+
+    task = shop.unique(sync, bind=True, lock_key=before)
+    key = task.lock_for(7).key
+    task.delay(7)
+    shop.run()
+
+    retry = shop.message()
+    assert header_of(retry).key == key
+    assert set(shop.held()) == {key}
+    assert shop.holder(key).token == header_of(retry).token  # type: ignore[union-attr]  # it is held
+
+
+def test_a_replacement_with_other_arguments_goes_by_its_own_key(shop: Shop) -> None:
+    def sync(self: Any, account_id: int) -> None:
+        self.replace(self.si(account_id + 1))
+
+    shop.unique(sync, bind=True, lock_key="account:{account_id}").delay(7)
+    shop.run()
+
+    assert header_of(shop.message()).key == "account:8"
+    assert set(shop.held()) == {"account:8"}
 
 
 def test_only_the_first_of_several_continuations_carries_the_claim(shop: Shop) -> None:

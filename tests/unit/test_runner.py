@@ -9,12 +9,12 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from celery_redislock import LockLost, LockUnavailable, SingletonTask, lock_acquired, lock_lost, lock_released
-from celery_redislock.guard import Work
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.run import run_of
 from celery_redislock.testing import hold, locks_off
+from celery_redislock.work import Work
 from tests.unit.shop import Shop, no_patience
 
 KEY = "account:7"
@@ -111,6 +111,23 @@ def lambda_like(seen: list[Any], shop: Shop) -> Any:
         seen.append(list(shop.held()))
 
     return look
+
+
+def test_a_header_copied_from_another_message_counts_for_nothing(shop: Shop) -> None:
+    """Law 3. Whoever hands on all headers of its request must not hand on its lock."""
+    keys: list[str] = []
+
+    def note(self: Any, account_id: int) -> None:
+        keys.append(self.lease.key)
+
+    task = shop.unique(note, bind=True)
+    other = claimed(shop, "t0")
+    shop.app.send_task("shop.sync", (7,), task_id="t1", headers={HEADER: other.dumps()})
+
+    shop.run()
+
+    assert keys == [task.lock_for(7).key]
+    assert shop.holder(KEY).token == other.token  # type: ignore[union-attr]  # it is held
 
 
 def test_while_executing_holds_only_while_it_runs(shop: Shop) -> None:

@@ -1,0 +1,73 @@
+"""What becomes of a call whose key is held by somebody else when it is published."""
+
+import logging
+from typing import Any
+
+from celery_redislock.conflict import Conflict, choose, duplicate_error, log_skip
+from celery_redislock.header import HolderSeen
+from celery_redislock.locks.store import Hold
+from celery_redislock.publication import Publication
+from celery_redislock.run import active_run
+
+__all__ = ["refuse"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def refuse(publication: Publication, hold: Hold) -> Any:
+    """Skip, publish without a claim or raise, as the strategy says.
+
+    Returns:
+        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``.
+
+    Raises:
+        DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could come back.
+    """
+    if publication.is_awaited:
+        # A member of a workflow that is not published leaves the others waiting for ever.
+        return publication.publish(claimed=False, waits_for=_awaited_holder(publication, hold))
+    strategy = choose(publication.lock.client or "skip", _conflict(publication, hold), hold)
+    if strategy == "raise" or (strategy == "retry" and publication.declaration.always_eager):
+        raise duplicate_error(hold)
+    if strategy == "retry":
+        return publication.publish(claimed=False)
+    return _skip(publication, hold)
+
+
+def _awaited_holder(publication: Publication, hold: Hold) -> HolderSeen | None:
+    """Whose outcome the worker may take, even if it finds the lock free when it gets to the message."""
+    if hold.is_window or not publication.is_workflow_member or publication.lock.client != "skip":
+        return None  # whoever does not skip wants every one of them to run
+    return HolderSeen(hold.owner, is_same_work=hold.about.get("args") == publication.work.arguments)
+
+
+def _conflict(publication: Publication, hold: Hold) -> Conflict:
+    return Conflict(
+        task=publication.declaration.task,
+        args=tuple(publication.args or ()),
+        kwargs=dict(publication.kwargs or {}),
+        task_id=publication.work.task_id,
+        key=publication.work.key,
+        holder=hold.owner,
+        expires_in=hold.expires_in,
+        side="client",
+    )
+
+
+def _skip(publication: Publication, hold: Hold) -> Any:
+    task, work = publication.declaration.task, publication.work
+    log_skip(work, hold, side="client")
+    if active_run(hold.owner) is not None:
+        logger.warning(
+            "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
+            "to queue another run from inside the task, declare it with lock='until_executing'",
+            work.task,
+            hold.owner,
+        )
+    if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
+        task.backend.mark_as_revoked(work.task_id, f"duplicate of {hold.owner}")
+    result = task.AsyncResult(hold.owner)
+    result.is_duplicate = True
+    # Where results are ignored, get() returns at once instead of waiting for what nobody stores.
+    result.ignored = publication.ignores_result
+    return result

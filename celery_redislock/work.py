@@ -1,0 +1,50 @@
+"""What is locked for one call, and what its holder tells those who are refused. Knows no Celery."""
+
+import os
+import socket
+import time
+from functools import cache
+from typing import Any, NamedTuple
+
+__all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Work"]
+
+#: The states a holder writes about itself: its message is on its way, its run is on, or it was accepted
+#: and stands for its window, whatever becomes of the run.
+QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
+
+
+class Work(NamedTuple):
+    """What is to be locked, and what the holder tells those who are refused.
+
+    Attributes:
+        key: the lock's name.
+        task: the task's name.
+        task_id: the owner.
+        arguments: digest of the task and all its arguments, empty where the key is one itself: who has
+            the same key and the same digest does the same work.
+    """
+
+    key: str
+    task: str
+    task_id: str
+    arguments: str
+
+    def about(self, state: str, *, message: str | None = None) -> dict[str, Any]:
+        """Describe the holder: no argument values, they may be private."""
+        about = {
+            "task": self.task,
+            "id": self.task_id,
+            "args": self.arguments,
+            "state": state,
+            "host": _hostname(),
+            "pid": os.getpid(),
+            "since": round(time.time(), 3),
+        }
+        if message is not None:
+            about["message"] = message
+        return about
+
+
+@cache
+def _hostname() -> str:
+    return socket.gethostname()
