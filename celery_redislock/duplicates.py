@@ -8,6 +8,7 @@ from celery.exceptions import Ignore
 from celery_redislock.conflict import Conflict, choose, duplicate_error, jittered, log_skip, put_off_delay
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
+from celery_redislock.redeliver import put_off
 
 if TYPE_CHECKING:
     from celery_redislock.run import Run
@@ -33,7 +34,7 @@ def resolve(run: "Run", hold: Hold) -> None:
         logger.info("%s[%s] runs already: this one waits", run.work.task, run.work.task_id)
         # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
         is_copy = hold.about.get("message") == run.message
-        raise run.put_off(jittered(run.options.lock_retry_delay), is_copy=is_copy)
+        raise put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_copy)
     strategy = choose(run.options.server or "skip", _conflict(run, hold), hold)
     is_kept = bool(run.request.retries or run.is_redelivered) and not run.request.is_eager
     if (strategy == "raise" and not is_kept) or (run.request.is_eager and strategy != "skip"):
@@ -49,7 +50,7 @@ def resolve(run: "Run", hold: Hold) -> None:
             run.work.key,
             hold.owner,
         )
-        raise run.put_off(jittered(run.options.lock_retry_delay))
+        raise put_off(run, jittered(run.options.lock_retry_delay))
     if _is_awaited(run):
         raise _wait_for(run, hold)
     raise _skip(run, hold)
@@ -87,7 +88,7 @@ def _wait_for(run: "Run", hold: Hold) -> Exception:
         hold.owner,
         run.work.key,
     )
-    return run.put_off(delay, header=header.put_off_for(seen))
+    return put_off(run, delay, header=header.put_off_for(seen))
 
 
 def _skip(run: "Run", hold: Hold) -> Ignore:

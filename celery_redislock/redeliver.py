@@ -7,13 +7,22 @@ request: rebuilding masks nothing that ``argsrepr`` masked and drops
 compression and properties (celery 5.7.0, ``Task.signature_from_request``).
 """
 
+import logging
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore, Reject
 
 from celery_redislock.header import HEADER, Header
 
-__all__ = ["RAW", "raw_message", "redeliver", "visibility_timeout"]
+if TYPE_CHECKING:
+    from celery_redislock.run import Run
+
+__all__ = ["RAW", "put_off", "raw_message", "redeliver", "visibility_timeout"]
+
+logger = logging.getLogger("celery_redislock")
 
 #: Where the main process leaves what the child needs: in a copy of the request's message properties,
 #: which nothing propagates (a top-level entry would leak into the headers of a retry's message).
@@ -42,6 +51,42 @@ def visibility_timeout(app: Any) -> float:
     """Return the seconds after which the broker delivers an unacknowledged message again."""
     options = app.conf.broker_transport_options or {}
     return float(options.get("visibility_timeout") or DEFAULT_VISIBILITY_TIMEOUT)
+
+
+def put_off(run: "Run", delay: float, *, header: Header | None = None, is_copy: bool = False) -> Exception:
+    """Publish the message again for later; return what to raise.
+
+    ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
+
+    Args:
+        run: of this delivery.
+        delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
+            what a worker holds for its ETA a second time.
+        header: for the next delivery, where it differs from this one's.
+        is_copy: the first copy lives, so the next delivery must look for its outcome.
+
+    Returns:
+        ``Ignore``; where the broker cannot take the message, ``Reject`` with requeue
+        (``acks_late``) or the broker's error, so that the task fails visibly.
+    """
+    # Without a header its identity is the task id, and stays so.
+    again = header or run.header
+    if again is None:
+        work = run.work
+        again = Header(work.key, work.task_id, published_at=time.time(), fingerprint=work.arguments)
+    if is_copy or run.is_redelivered:
+        again = again.as_copy()
+    app = run.task.app
+    try:
+        redeliver(app, run.raw, again, delay=min(delay, visibility_timeout(app)))
+    except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
+        logger.warning("could not put off %s[%s]: %r", run.work.task, run.work.task_id, error)
+        if not run.task.acks_late:
+            return error
+        rejected: Exception = Reject(error, requeue=True)
+        return rejected
+    ignored: Exception = Ignore(f"put off for {delay:.1f} s: {run.work.key!r} is held")
+    return ignored
 
 
 def raw_message(message: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from celery.worker.request import Request
 
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.fate import is_loss, timeout_requeues, will_be_requeued, will_be_retried
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
@@ -90,9 +91,9 @@ class LockRequest(Request):
         locked = self._locked()
         if self._is_over or locked is None or locked.options.lock == "until_expired":
             return  # what was accepted stands for its window, however its run ends
-        if self._will_be_requeued(error):
+        if will_be_requeued(self, error):
             self._convert_to_claim(self._claim_token() or new_token(self.id))
-        elif self._is_loss(error) and self._will_be_retried() and self._header is not None:
+        elif is_loss(self, error) and will_be_retried(self) and self._header is not None:
             token = new_token(self.id)
             if self._convert_to_claim(token):
                 self._carry(token)
@@ -100,34 +101,6 @@ class LockRequest(Request):
             self._give_back(self._run_token)
             self._give_back(self._claim_token())
         self._over()
-
-    def _will_be_requeued(self, error: BaseException) -> bool:
-        """Whether Celery leaves the message to be delivered again (5.7.0, Request.on_failure)."""
-        if not self.task.acks_late or self.acknowledged:
-            return False
-        if self._is_loss(error):
-            return bool(self.task.reject_on_worker_lost) and not self._will_be_retried()
-        return bool(self._already_cancelled)
-
-    def _timeout_requeues(self) -> bool:
-        """Whether Celery leaves a message whose run met its hard limit to be delivered again."""
-        task = self.task
-        acks = getattr(task, "acks_on_timeout", None)  # since 5.7 beside the older one
-        acks = task.acks_on_failure_or_timeout if acks is None else acks
-        return bool(task.acks_late) and not acks
-
-    def _is_loss(self, error: BaseException) -> bool:
-        """Whether Celery takes the child for lost: since 5.7 also where it exited by itself."""
-        if isinstance(error, SystemExit | KeyboardInterrupt) and hasattr(Request, "_worker_lost_info"):
-            return not (self._already_cancelled or self._already_revoked)
-        return isinstance(error, WorkerLostError)
-
-    def _will_be_retried(self) -> bool:
-        """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
-        if not getattr(self.task, "retry_on_worker_lost", False):
-            return False
-        most = self.task.max_retries
-        return most is None or self._request_dict.get("retries", 0) < most
 
     def _convert_to_claim(self, token: str) -> bool:
         """Keep a dead child's hold for the message that comes next; not one it had given back.
@@ -163,7 +136,7 @@ class LockRequest(Request):
             return
         self._over()
         store, key, token, pid = locked.guard.store, locked.work.key, self._run_token, self.worker_pid
-        claim, goes_back = self._claim_token(), self._timeout_requeues()
+        claim, goes_back = self._claim_token(), timeout_requeues(self)
         again, ttl = claim or new_token(self.id), locked.options.lock_queue_ttl
         try:
             store.renew([Term(key, token, DYING_TTL)])

@@ -4,12 +4,11 @@ Lives in the process and thread that runs the body.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery._state import _task_stack
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Reject, Retry
 
 from celery_redislock.copies import DoneNote
 from celery_redislock.declaration import Declaration
@@ -19,7 +18,7 @@ from celery_redislock.header import Header
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import new_token
 from celery_redislock.options import LockOptions
-from celery_redislock.redeliver import RAW, redeliver, visibility_timeout
+from celery_redislock.redeliver import RAW
 from celery_redislock.signals import lock_lost, lock_released
 from celery_redislock.work import Work
 
@@ -60,6 +59,7 @@ class Run:
         kwargs: of the body.
         guard: takes and gives back its lock.
         work: what is locked.
+        raw: the message as it was received, where there is a main process that saw it.
         token: this run's term, minted by the main process where there is one.
         lease: while a lock is held, and after.
         in_body: the body is on.
@@ -97,8 +97,8 @@ class Run:
         self.lease: Lease | None = None
         self.in_body = False
         self.interrupt: Callable[[], None] = _nothing
-        self._raw: dict[str, Any] = (request.properties or {}).get(RAW) or {}
-        self.token: str = self._raw.get("token") or new_token(request.id)
+        self.raw: dict[str, Any] = (request.properties or {}).get(RAW) or {}
+        self.token: str = self.raw.get("token") or new_token(request.id)
         self._done_note: DoneNote | None = None
         self._follow_ups: list[tuple[FollowUp, float]] = []
         self._is_finished = False
@@ -171,40 +171,6 @@ class Run:
             self.guard.store.mark_done(self.work.key, note.mark)
         except RedisLockError as error:
             logger.warning("no done mark for %s[%s]: %s", self.work.task, self.work.task_id, error)
-
-    def put_off(self, delay: float, *, header: Header | None = None, is_copy: bool = False) -> Exception:
-        """Publish the message again for later; return what to raise.
-
-        ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
-
-        Args:
-            delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
-                what a worker holds for its ETA a second time.
-            header: for the next delivery, where it differs from this one's.
-            is_copy: the first copy lives, so the next delivery must look for its outcome.
-
-        Returns:
-            ``Ignore``; where the broker cannot take the message, ``Reject`` with requeue
-            (``acks_late``) or the broker's error, so that the task fails visibly.
-        """
-        # Without a header its identity is the task id, and stays so.
-        again = header or self.header
-        if again is None:
-            work = self.work
-            again = Header(work.key, work.task_id, published_at=time.time(), fingerprint=work.arguments)
-        if is_copy or self.is_redelivered:
-            again = again.as_copy()
-        app = self.task.app
-        try:
-            redeliver(app, self._raw, again, delay=min(delay, visibility_timeout(app)))
-        except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
-            logger.warning("could not put off %s[%s]: %r", self.work.task, self.work.task_id, error)
-            if not self.task.acks_late:
-                return error
-            rejected: Exception = Reject(error, requeue=True)
-            return rejected
-        ignored: Exception = Ignore(f"put off for {delay:.1f} s: {self.work.key!r} is held")
-        return ignored
 
     def announce_loss(self, lease: Lease) -> None:
         """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the watchdog's thread."""

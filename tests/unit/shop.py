@@ -218,7 +218,7 @@ def einfo(error: BaseException) -> ExceptionInfo:
 
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
-    from celery_redislock import runner
+    from celery_redislock import outage
     from celery_redislock.locks.patience import keep_trying
 
     now, slept = [0.0], pauses if pauses is not None else []
@@ -230,4 +230,4 @@ def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     def impatient(attempt: Callable[[], Any], *, for_seconds: float) -> Any:
         return keep_trying(attempt, for_seconds=for_seconds, clock=lambda: now[0], sleep=sleep)
 
-    monkeypatch.setattr(runner, "keep_trying", impatient)
+    monkeypatch.setattr(outage, "keep_trying", impatient)

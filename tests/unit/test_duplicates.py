@@ -176,7 +176,7 @@ def redelivered(monkeypatch: Any) -> list[Header]:
     """Collect the headers of messages published again, instead of publishing them."""
     found: list[Header] = []
     monkeypatch.setattr(
-        "celery_redislock.run.redeliver", lambda _app, _raw, header, **_: found.append(header)
+        "celery_redislock.redeliver.redeliver", lambda _app, _raw, header, **_: found.append(header)
     )
     return found
 
@@ -272,7 +272,7 @@ def test_a_member_that_raises_fails_its_workflow_as_asked(shop: Shop) -> None:
 def test_a_member_looks_again_soon_and_then_less_often(shop: Shop, monkeypatch: Any) -> None:
     delays = []
     monkeypatch.setattr("celery_redislock.conflict.jittered", lambda delay: delay)
-    monkeypatch.setattr("celery_redislock.run.redeliver", lambda *_, delay: delays.append(delay))
+    monkeypatch.setattr("celery_redislock.redeliver.redeliver", lambda *_, delay: delays.append(delay))
     task = shop.unique(body, lock_key=KEY, lock_retry_delay=5)
 
     for times in (0, 1, 2, 3, 4, 1000):

@@ -347,7 +347,7 @@ def test_a_delay_is_never_longer_than_the_brokers_visibility_timeout(
     shop: Shop, monkeypatch: Any, delay: float, visibility: float | None, expected: float
 ) -> None:
     """Redis would deliver what a worker holds for its ETA a second time."""
-    monkeypatch.setattr("celery_redislock.runner.jittered", lambda seconds: seconds)
+    monkeypatch.setattr("celery_redislock.outage.jittered", lambda seconds: seconds)
     monkeypatch.setattr("celery_redislock.duplicates.jittered", lambda seconds: seconds)
     if visibility:
         shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
@@ -365,7 +365,7 @@ def test_a_delay_is_never_longer_than_the_brokers_visibility_timeout(
 def test_a_message_that_cannot_be_put_off_is_requeued_or_fails_visibly(
     shop: Shop, monkeypatch: Any, *, acks_late: bool, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr("celery_redislock.run.redeliver", _no_broker)
+    monkeypatch.setattr("celery_redislock.redeliver.redeliver", _no_broker)
     task = shop.unique(_body, lock_key=KEY, on_conflict="retry", acks_late=acks_late)
 
     with hold(task, 7), shop.running(task), pytest.raises(error):

@@ -716,7 +716,7 @@ def test_with_the_broker_gone_as_well_the_task_fails_visibly_or_is_requeued(
 ) -> None:
     """Law 9: with early acknowledgement nothing can be given back, so the task says so."""
     no_patience(monkeypatch)
-    monkeypatch.setattr("celery_redislock.run.redeliver", _no_broker)
+    monkeypatch.setattr("celery_redislock.redeliver.redeliver", _no_broker)
     task = shop.unique(body, lock_key=KEY, acks_late=acks_late)
     shop.store.failures = float("inf")
 

@@ -1,0 +1,130 @@
+"""How a run enters its lock: claim to lease, or a fresh one, or why it must not run now."""
+
+import logging
+
+from celery.exceptions import Ignore
+
+from celery_redislock.conflict import put_off_delay
+from celery_redislock.copies import Outcome, may_still_come, outcome_of, outcome_recorded
+from celery_redislock.duplicates import resolve
+from celery_redislock.guard import Started
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import Hold, Recorded, Refusal
+from celery_redislock.outage import ask_patiently
+from celery_redislock.redeliver import put_off
+from celery_redislock.run import Run
+from celery_redislock.signals import lock_acquired
+from celery_redislock.work import QUEUED
+
+__all__ = ["enter", "holders_outcome"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def holders_outcome(run: Run) -> Outcome | None:
+    """Return the outcome of the holder a workflow's duplicate was put off for, if it did the same work."""
+    if run.header is None or run.header.waits_for is None or not run.header.waits_for.is_same_work:
+        return None
+    seen = run.header.waits_for
+    outcome = outcome_of(run.task, seen.task_id, since=run.header.published_at)
+    if outcome is not None:
+        run.request.redislock_skipped = True
+        logger.info(
+            "%s[%s] takes the outcome of %s, which did the same work",
+            run.work.task,
+            run.work.task_id,
+            seen.task_id,
+        )
+    return outcome
+
+
+def enter(run: Run) -> None:
+    """Turn the claim into a lease, or acquire; raises what ends the message where neither is possible."""
+    claim = run.header.token if run.header is not None else None
+    with run.guard.owing(run.work.key, run.token, ttl=run.options.lock_ttl):
+        answer = ask_patiently(run, lambda: _start(run, claim))
+        if isinstance(answer, Refusal) and _is_own_claim(run, answer.hold):
+            own_claim = answer.hold.token
+            answer = ask_patiently(run, lambda: _start(run, own_claim))
+        if isinstance(answer, Started):
+            run.lease = answer.lease
+    if answer is None:
+        run.guard.give_back_later(run.work.key, run.token, ttl=run.options.lock_ttl)
+    match answer:
+        case Started(lease, from_claim):
+            _begin(run, lease, from_claim=from_claim)
+        case Recorded():
+            raise _late_copy(run)
+        case Refusal(hold):
+            resolve(run, hold)
+
+
+def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
+    return run.guard.start(
+        run.work,
+        run.token,
+        ttl=run.options.lock_ttl,
+        message=run.message,
+        claim=claim,
+        max_hold=_max_hold(run),
+        period=None if run.has_claim else run.options.lock_period,
+        on_lost=run.announce_loss,
+    )
+
+
+def _is_own_claim(run: Run, hold: Hold) -> bool:
+    """Whether a message without a header (task protocol 1 has none) meets its publisher's claim."""
+    return run.header is None and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
+
+
+def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:
+    """The lock is ours. If it was free although a claim should have been there, find out why."""
+    if not from_claim and (run.has_claim or run.is_redelivered):
+        if outcome_recorded(run.task, run.request, run.header):
+            run.finish(None)
+            raise _late_copy(run)
+        if run.has_claim and not run.is_redelivered:
+            logger.warning(
+                "the claim of %s[%s] on %r was gone when it started: it had expired while queued "
+                "(raise lock_queue_ttl), or was released by force",
+                run.work.task,
+                run.work.task_id,
+                run.work.key,
+            )
+    if not from_claim and _is_just_gone(run):
+        raise _look_again(run)
+    lock_acquired.send(sender=run.task, key=run.work.key, task_id=run.work.task_id, lease=lease)
+
+
+def _is_just_gone(run: Run) -> bool:
+    """Whether the holder a workflow's duplicate waited for may be between its release and its record.
+
+    Timeline: the holder releases; this copy is delivered, finds no outcome and a free lock; the holder's
+    result is stored. Without another look the same work would be done twice.
+    """
+    seen = run.header.waits_for if run.header is not None else None
+    if run.header is None or seen is None or not seen.is_same_work or seen.is_gone:
+        return False
+    return may_still_come(run.task, seen.task_id, since=run.header.published_at)
+
+
+def _look_again(run: Run) -> Exception:
+    assert run.header is not None  # noqa: S101  it says whom this run waits for
+    assert run.header.waits_for is not None  # noqa: S101  the same
+    run.finish(None)
+    header = run.header.put_off_for(run.header.waits_for._replace(is_gone=True))
+    return put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=header)
+
+
+def _late_copy(run: Run) -> Ignore:
+    logger.info(
+        "%s[%s] was delivered again after its outcome was recorded: nothing to do",
+        run.work.task,
+        run.work.task_id,
+    )
+    return Ignore("a copy of this message has run already")
+
+
+def _max_hold(run: Run) -> float | None:
+    limit = (run.request.timelimit or (None, None))[0] or run.task.time_limit
+    return run.options.max_hold(limit)

@@ -1,0 +1,48 @@
+"""What Celery is about to do with a message whose run has ended badly, told before it does.
+
+Each of these repeats a decision of ``celery.worker.request.Request.on_failure``
+or ``on_timeout`` (celery 5.5.0 to 5.7.0), because a dead child's hold has to be
+settled before the outcome is stored or the message published again.
+"""
+
+from typing import TYPE_CHECKING
+
+from billiard.exceptions import WorkerLostError
+from celery.worker.request import Request
+
+if TYPE_CHECKING:
+    from celery_redislock.request import LockRequest
+
+__all__ = ["is_loss", "timeout_requeues", "will_be_requeued", "will_be_retried"]
+
+
+def will_be_requeued(request: "LockRequest", error: BaseException) -> bool:
+    """Whether Celery leaves the message to be delivered again (5.7.0, Request.on_failure)."""
+    if not request.task.acks_late or request.acknowledged:
+        return False
+    if is_loss(request, error):
+        return bool(request.task.reject_on_worker_lost) and not will_be_retried(request)
+    return bool(request._already_cancelled)
+
+
+def timeout_requeues(request: "LockRequest") -> bool:
+    """Whether Celery leaves a message whose run met its hard limit to be delivered again."""
+    task = request.task
+    acks = getattr(task, "acks_on_timeout", None)  # since 5.7 beside the older one
+    acks = task.acks_on_failure_or_timeout if acks is None else acks
+    return bool(task.acks_late) and not acks
+
+
+def is_loss(request: "LockRequest", error: BaseException) -> bool:
+    """Whether Celery takes the child for lost: since 5.7 also where it exited by itself."""
+    if isinstance(error, SystemExit | KeyboardInterrupt) and hasattr(Request, "_worker_lost_info"):
+        return not (request._already_cancelled or request._already_revoked)
+    return isinstance(error, WorkerLostError)
+
+
+def will_be_retried(request: "LockRequest") -> bool:
+    """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
+    if not getattr(request.task, "retry_on_worker_lost", False):
+        return False
+    most = request.task.max_retries
+    return most is None or request._request_dict.get("retries", 0) < most

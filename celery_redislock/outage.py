@@ -1,0 +1,38 @@
+"""A worker that cannot reach the lock server: how long it asks, and what it does then."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore
+
+from celery_redislock.conflict import jittered
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.patience import keep_trying
+from celery_redislock.redeliver import put_off
+
+if TYPE_CHECKING:
+    from celery_redislock.run import Run
+
+__all__ = ["ask_patiently"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def ask_patiently(run: "Run", attempt: Callable[[], Any]) -> Any:
+    """Ask until the lock server answers; ``None``: run without a lock, as ``on_lock_error`` says."""
+    if run.options.on_lock_error == "run":
+        try:
+            return attempt()
+        except LockUnavailable as error:
+            logger.warning("running %s[%s] WITHOUT its lock: %s", run.work.task, run.work.task_id, error)
+            return None
+    try:
+        return keep_trying(attempt, for_seconds=run.settings.start_timeout)
+    except LockUnavailable as error:
+        if run.request.is_eager:
+            raise
+        logger.warning("%s[%s] cannot start: %s", run.work.task, run.work.task_id, error)
+        instead = put_off(run, jittered(run.options.lock_retry_delay))
+        # With the broker gone as well the task fails visibly, and its error names the lock server.
+        raise (instead if isinstance(instead, Ignore) or run.task.acks_late else error) from error
