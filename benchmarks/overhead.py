@@ -50,7 +50,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _publishing(client, *, quick: bool) -> list[Figure]:
-    from benchmarks.shop import IGNORED, KINDS
+    from benchmarks.shop import IGNORED, KINDS, ping
 
     # Many short rounds: a noisy neighbour spoils some of them, not the median.
     times, calls = (2, 20) if quick else (75, 25)
@@ -59,7 +59,7 @@ def _publishing(client, *, quick: bool) -> list[Figure]:
         times,
         {
             **{kind: _accepted(task, client, calls) for kind, task in KINDS.items()},
-            "plain and a PING": _accepted(KINDS["plain"], client, calls, before=_ping(client)),
+            "plain and a PING": _accepted(KINDS["plain"], client, calls, before=ping),
         },
     )
     say("publishing: accepted, results ignored")
@@ -70,7 +70,7 @@ def _publishing(client, *, quick: bool) -> list[Figure]:
         times,
         {
             **{kind: _refused(task, client, calls) for kind, task in unique.items()},
-            "PING": _alone(_ping(client), calls),
+            "PING": _alone(ping, calls),
         },
     )
     best = min((refused[kind]["p50"] for kind in unique if kind != "ours"), key=statistics.median)
@@ -106,17 +106,6 @@ def _accepted(
     return measure
 
 
-def _ping(client) -> Callable[[], object]:
-    """The least any lock on a server can cost: one trip with nothing in it, on a connection kept open."""
-    connection = client.connection_pool.get_connection()
-
-    def ping() -> None:
-        connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
-        connection.read_response()
-
-    return ping
-
-
 def _alone(call: Callable[[], object], calls: int) -> Callable[[], Mapping[str, float]]:
     return lambda: {"p50": statistics.median([_timed(call) for _ in range(calls)])}
 
@@ -134,15 +123,16 @@ def _refused(task, client, calls: int) -> Callable[[], Mapping[str, float]]:
 
 
 def _draining(client, *, quick: bool) -> list[Figure]:
-    from benchmarks.shop import KINDS
+    from benchmarks.shop import DRAINED
 
     times, messages = (1, 30) if quick else (11, 400)
-    with _workers(KINDS) as processes:
+    with _workers(DRAINED) as processes:
         say("draining: workers of two processes each")
         found = rounds(
-            times, {kind: _drained(KINDS[kind], kind, client, messages, processes[kind]) for kind in KINDS}
+            times,
+            {kind: _drained(DRAINED[kind], kind, client, messages, processes[kind]) for kind in DRAINED},
         )
-    rates = {kind: [1.0 / seconds for seconds in found[kind]["seconds"]] for kind in KINDS}
+    rates = {kind: [1.0 / seconds for seconds in found[kind]["seconds"]] for kind in DRAINED}
     return [
         Figure(
             "worker drain: ours / plain, tasks per second",
@@ -150,10 +140,12 @@ def _draining(client, *, quick: bool) -> list[Figure]:
             0.95,
             at_least=True,
         ),
+        Figure("  with two bare PINGs / plain", _ratios(found, "seconds", "plain", "with PINGs")),
         Figure("  celery-singleton / plain", _ratios(found, "seconds", "plain", "celery-singleton")),
         Figure("  celery-once / plain", _ratios(found, "seconds", "plain", "celery-once")),
         Figure("  worker's CPU per task: ours / plain", _ratios(found, "cpu", "ours", "plain")),
-        *(Figure(f"  {kind}", rates[kind], unit="/s") for kind in KINDS),
+        Figure("  the same: with two bare PINGs / plain", _ratios(found, "cpu", "with PINGs", "plain")),
+        *(Figure(f"  {kind}", rates[kind], unit="/s") for kind in DRAINED),
     ]
 
 
@@ -187,9 +179,9 @@ def _workers(kinds: Mapping[str, object]) -> Iterator[dict[str, subprocess.Popen
     nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes = {
         kind: subprocess.Popen(
-            [*command, f"--queues={kind}", f"--hostname={kind}", *quiet], cwd=ROOT, **nowhere
+            [*command, f"--queues={kind}", f"--hostname={task.name}@localhost", *quiet], cwd=ROOT, **nowhere
         )
-        for kind in kinds
+        for kind, task in kinds.items()
     }
     try:
         for kind, task in kinds.items():
