@@ -21,7 +21,7 @@ from celery_redislock.redeliver import visibility_timeout
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["DoneNote", "Outcome", "may_still_come", "outcome_of", "outcome_recorded"]
+__all__ = ["DoneNote", "Outcome", "may_still_come", "outcome_of", "outcome_recorded", "state_recorded"]
 
 #: A holder that was killed came to nothing; whoever waited for it does the work itself.
 _KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
@@ -108,6 +108,14 @@ def may_still_come(task: Any, task_id: str, *, since: float) -> bool:
         return False
     meta = _meta(task, task_id)
     return meta is not None and (meta.get("status") not in states.READY_STATES or not _is_since(meta, since))
+
+
+def state_recorded(task: Any, task_id: str, *, since: float) -> str | None:
+    """Return the final state of a task id reached since then, ``None`` for none or if it cannot be read."""
+    meta = _meta(task, task_id) if _is_readable(task.backend) else None
+    if meta is None or meta.get("status") not in states.READY_STATES or not _is_since(meta, since):
+        return None
+    return str(meta["status"])
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:

@@ -9,10 +9,11 @@ from celery.utils import uuid
 from celery_redislock.declaration import Declaration, declaration_of
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.header import Header
-from celery_redislock.locks.store import Grant, Hold, new_token
+from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal, new_token
 from celery_redislock.options import LockOptions, split_call_options, to_header
 from celery_redislock.publication import Publication, Send, add_header
 from celery_redislock.refusal import refuse
+from celery_redislock.revoked import was_revoked
 from celery_redislock.run import active_run
 from celery_redislock.signals import lock_acquired
 from celery_redislock.work import ACCEPTED, QUEUED, Work
@@ -155,31 +156,42 @@ def _publish_on(publication: Publication, carried: Header) -> Any:
 
 
 def _claim_and_publish(publication: Publication) -> Any:
-    guard, work, lock = publication.declaration.guard, publication.work, publication.lock
-    token, ttl = new_token(work.task_id), publication.ttl
-    is_window = lock.lock == "until_expired"
+    guard, work = publication.declaration.guard, publication.work
+    token, task = new_token(work.task_id), publication.declaration.task
     try:
-        with guard.owing(work.key, token, ttl=ttl, undo=True):
-            answer = guard.claim(
-                work,
-                token,
-                ttl=ttl,
-                period=None if is_window else lock.lock_period,
-                state=ACCEPTED if is_window else QUEUED,
-            )
+        answer = _claim(publication, token)
+        if isinstance(answer, Refusal) and was_revoked(task, answer.hold):
+            # Compared by its token: should it have been started all the same, its run keeps the lock.
+            guard.give_back(work.key, answer.hold.token, ttl=publication.ttl, undo=True)
+            answer = _claim(publication, token)
     except LockUnavailable as error:
         # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
-        if lock.on_lock_error == "raise" and not publication.is_awaited:
+        if publication.lock.on_lock_error == "raise" and not publication.is_awaited:
             raise
         logger.warning("publishing %s[%s] without a claim: %s", work.task, work.task_id, error)
         return publication.publish(claimed=False)
-    if not isinstance(answer, Grant):
-        return refuse(publication, answer.hold)  # type: ignore[union-attr]  # a claim names no message to be done
+    if isinstance(answer, Refusal):
+        return refuse(publication, answer.hold)
     try:
         result = publication.publish(token, claimed=True)
     except BaseException:
         # No message is on its way, so nobody would ever turn this claim into a run.
-        guard.give_back(work.key, token, ttl=ttl, undo=True)
+        guard.give_back(work.key, token, ttl=publication.ttl, undo=True)
         raise
-    lock_acquired.send(sender=publication.declaration.task, key=work.key, task_id=work.task_id, lease=None)
+    lock_acquired.send(sender=task, key=work.key, task_id=work.task_id, lease=None)
     return result
+
+
+def _claim(publication: Publication, token: str) -> Grant | Refusal:
+    guard, work, ttl = publication.declaration.guard, publication.work, publication.ttl
+    is_window = publication.lock.lock == "until_expired"
+    with guard.owing(work.key, token, ttl=ttl, undo=True):
+        answer = guard.claim(
+            work,
+            token,
+            ttl=ttl,
+            period=None if is_window else publication.lock.lock_period,
+            state=ACCEPTED if is_window else QUEUED,
+        )
+    assert not isinstance(answer, Recorded)  # noqa: S101  a claim names no message to be done
+    return answer

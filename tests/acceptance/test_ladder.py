@@ -127,6 +127,23 @@ def test_a_revoked_task_waiting_for_its_eta_frees_its_lock(prefork_shop: Shop, k
     assert not prefork_shop.sell.delay(key).is_duplicate
 
 
+@pytest.mark.skipif(celery.VERSION < (5, 6), reason="until 5.6 nobody writes the state of such a message")
+def test_a_message_revoked_before_any_worker_has_it_stands_in_nobodys_way(
+    prefork_shop: Shop, key: str
+) -> None:
+    """Law 4: no hook fires for it, so a publish that is refused by its claim looks at its state."""
+    waiting = prefork_shop.sell.apply_async((key,), queue="of-nobody")
+    prefork_shop.app.control.revoke(waiting.id)
+    wait_until(lambda: waiting.state == "REVOKED", 5.0, "a worker has heard of the revocation")
+
+    again = wait_until(
+        lambda: None if (result := prefork_shop.sell.delay(key)).is_duplicate else result, 10.0, "it is free"
+    )
+
+    assert again.get(timeout=10) == f"{key} done"
+    assert [body.task_id for body in prefork_shop.bodies(key)] == [again.id]
+
+
 def test_a_task_that_expires_before_its_start_frees_its_lock(new_shop: Callable[..., Shop], key: str) -> None:
     """Law 4: what is expired never runs, so its claim is given back."""
     shop = new_shop()
