@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Most tests wait for a worker most of the time, so more of them run at once than there are cores.
+JOBS ?= 4
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: help demo test test-all lint docs clean
 
@@ -17,10 +20,10 @@ demo: $(VENV)/embedded
 	$(BIN)/celery-redislock demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

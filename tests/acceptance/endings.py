@@ -9,7 +9,6 @@ from typing import Any
 from celery.exceptions import Ignore, Reject
 
 from celery_redislock import LockLost
-from tests.acceptance.journal import BEAT
 
 __all__ = ["ENDINGS", "new_body"]
 
@@ -20,17 +19,10 @@ def new_body() -> Callable[..., Any]:
     def work(self: Any, key: str, seconds: float = 0.0, then: str | None = None, more: Any = None) -> Any:
         with self.app.journal.body(self, key) as number:
             self.request.body = number
-            _stay(self, seconds)
+            self.app.journal.stay(key, number, seconds)
             return ENDINGS[then](self, key, more) if then else f"{key} done"
 
     return work
-
-
-def _stay(task: Any, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(BEAT, left))
-        task.app.journal.beat(task.request.body)
 
 
 def _fail(task: Any, key: str, more: Any) -> None:
@@ -117,7 +109,7 @@ def _swallow(task: Any, key: str, more: Any) -> str:
     until = time.monotonic() + more
     while (left := until - time.monotonic()) > 0:
         try:
-            _stay(task, left)
+            task.app.journal.stay(key, task.request.body, left)
         except SystemExit:
             task.app.journal.note(f"swallowed {key}", time.monotonic())
     return f"{key} done"

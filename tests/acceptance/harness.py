@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -171,6 +171,14 @@ class Shop:
         bodies = self.bodies(key)
         assert sum(body.ended_by is None for body in bodies) == killed, f"not over yet: {bodies}"
         return overlaps_of(bodies)
+
+    @contextmanager
+    def kept_on(self, *keys: str) -> Iterator[None]:
+        """Keep the bodies of these keys on until the block ends, however slow the machine is."""
+        with ExitStack() as stack:
+            for key in keys:
+                stack.enter_context(self.app.journal.kept_on(key))
+            yield
 
     def notes(self, subject: str) -> list[Any]:
         """Return what bodies noted about a subject."""

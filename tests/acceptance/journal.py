@@ -14,10 +14,12 @@ from typing import Any
 import billiard
 import redis
 
-__all__ = ["Body", "Journal", "overlaps_of"]
+__all__ = ["BEAT", "Body", "Journal", "overlaps_of"]
 
 #: Seconds between two signs of life of a body.
 BEAT = 0.02
+#: Seconds after which a body that is kept on goes on by itself, whatever became of the test.
+KEPT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,22 @@ class Journal:
     def beat(self, number: str) -> None:
         """Give a sign of life."""
         self._redis.hset(f"{self._name}:beats", number, time.monotonic())
+
+    @contextmanager
+    def kept_on(self, key: str) -> Iterator[None]:
+        """Let bodies of this key that call :meth:`stay` stay on until the block ends."""
+        self._redis.set(f"{self._name}:kept:{key}", 1, ex=int(KEPT))
+        try:
+            yield
+        finally:
+            self._redis.delete(f"{self._name}:kept:{key}")
+
+    def stay(self, key: str, number: str, seconds: float = 0.0) -> None:
+        """Stay on for some seconds, and as long as bodies of this key are kept on; gives signs of life."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 or self._redis.exists(f"{self._name}:kept:{key}"):
+            time.sleep(min(BEAT, left) if left > 0 else BEAT)
+            self.beat(number)
 
     def note(self, subject: str, value: object) -> None:
         """Write down one more fact about a subject."""

@@ -1,6 +1,5 @@
 """The ways people write tasks, and hooks that note what they see."""
 
-import time
 from typing import Any
 
 from celery import Celery, Task, shared_task
@@ -129,8 +128,8 @@ def by_mood(conflict: Conflict) -> str:
 
 
 def _work(task: Any, key: str, seconds: float) -> str:
-    with task.app.journal.body(task, key):
-        time.sleep(seconds)
+    with task.app.journal.body(task, key) as number:
+        task.app.journal.stay(key, number, seconds)
         return f"{key} by {task.name.removeprefix('shop.')}"
 
 

@@ -13,14 +13,15 @@ KINDS = ["bare", "unbound", "Listed", "Supering", "Skirting", "shared", "modelle
 def test_tasks_of_every_kind_are_unique(any_shop: Shop, key: str, kind: str) -> None:
     """Plain, unbound, class-based, with an own ``__call__``, shared, typed: one run, freed in time."""
     task = getattr(any_shop, kind)
-    first = task.delay(key, 0.4)
-    any_shop.wait_started(key)
-    second = task.delay(key, 0.4)
+    with any_shop.kept_on(key):
+        first = task.delay(key)
+        any_shop.wait_started(key)
+        second = task.delay(key)
     value = first.get(timeout=10)
 
     assert second.id == first.id
     assert value == f"{key} by {kind}"
-    assert task.lock_for(key, 0.4).holder() is None
+    assert task.lock_for(key).holder() is None
     assert len(any_shop.bodies(key)) == 1
     if kind != "unbound":
         assert any_shop.bodies(key)[0].token is not None
@@ -29,11 +30,14 @@ def test_tasks_of_every_kind_are_unique(any_shop: Shop, key: str, kind: str) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_of_every_kind_are_locked_at_start(any_shop: Shop, key: str, kind: str) -> None:
     """Also where nothing was claimed: two messages by hand, one body at a time."""
-    first = any_shop.app.send_task(f"shop.{kind}", (key, 0.6))
-    any_shop.wait_started(key)
-    second = any_shop.app.send_task(f"shop.{kind}", (key, 0.6))
+    if any_shop.pool == "solo":
+        pytest.skip("a busy solo worker may have the second message in its socket, and runs it afterwards")
+    with any_shop.kept_on(key):
+        first = any_shop.app.send_task(f"shop.{kind}", (key,))
+        any_shop.wait_started(key)
+        second = any_shop.app.send_task(f"shop.{kind}", (key,))
+        second.get(timeout=10, propagate=False)
     first.get(timeout=10)
-    second.get(timeout=10, propagate=False)
 
     assert second.state == "REVOKED"
     assert len(any_shop.bodies(key)) == 1
