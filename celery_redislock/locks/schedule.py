@@ -24,6 +24,7 @@ class Watch:
         max_hold: seconds after ``since`` at which it is renewed no more.
         warned: half of ``max_hold`` has been reported.
         unanswered: why the last renewal got no answer; empty if it got one.
+        is_over: the lease was found given back or lost.
     """
 
     due: float
@@ -33,6 +34,11 @@ class Watch:
     max_hold: float | None = field(compare=False)
     warned: bool = field(compare=False, default=False)
     unanswered: str = field(compare=False, default="")
+    is_over: bool = field(compare=False, default=False)
+
+    def fall_due(self, at: float) -> None:
+        """Be due at that time, or when the lease has been held for long enough, whichever comes first."""
+        self.due = at if self.max_hold is None else min(at, self.since + self.max_hold)
 
 
 class Schedule:
@@ -54,7 +60,8 @@ class Schedule:
         """Watch a lease; a watch it had before is replaced."""
         # A third of the ttl; sooner where the grant took long and little of its term is left.
         due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
-        watch = Watch(_capped(due, now, max_hold), next(self._numbers), lease, now, max_hold)
+        watch = Watch(due, next(self._numbers), lease, now, max_hold)
+        watch.fall_due(due)
         if len(self._heap) >= self._sweep_at:
             self._sweep()
         self._watched[lease.token] = watch
@@ -82,15 +89,14 @@ class Schedule:
                 taken.append(watch)
         return taken
 
-    def put_back(self, watch: Watch, due: float) -> None:
-        """Put a taken watch back, unless it was removed or replaced meanwhile, or its lease is over."""
+    def put_back(self, watch: Watch) -> None:
+        """Put a taken watch back, unless it was removed or replaced meanwhile, or is over."""
         if not self._is_current(watch):
             return
-        if not watch.lease.held:
+        if watch.is_over:
             self.remove(watch.lease)
-            return
-        watch.due = _capped(due, watch.since, watch.max_hold)
-        heapq.heappush(self._heap, watch)
+        else:
+            heapq.heappush(self._heap, watch)
 
     def _sweep(self) -> None:
         """Drop what is over: most leases end long before they are due, and would pile up until then."""
@@ -108,7 +114,3 @@ class Schedule:
 
     def _is_current(self, watch: Watch) -> bool:
         return self._watched.get(watch.lease.token) is watch
-
-
-def _capped(due: float, since: float, max_hold: float | None) -> float:
-    return due if max_hold is None else min(due, since + max_hold)

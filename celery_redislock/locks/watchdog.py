@@ -19,13 +19,12 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.debts import Debts
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.schedule import Schedule, Watch
+from celery_redislock.locks.renewing import Renewing
+from celery_redislock.locks.schedule import Schedule
 from celery_redislock.locks.store import LockStore
-from celery_redislock.locks.values import Renewal, Term
 
 __all__ = ["Watchdog", "watchdog_of"]
 
@@ -47,9 +46,8 @@ class Watchdog:
 
     def __init__(self, store: LockStore, *, clock: Clock = boottime) -> None:
         """Watch over leases of this store; starts no thread yet."""
-        self._store = store
         self._clock = clock
-        self._renewed = 0
+        self._renewing = Renewing(store, clock)
         self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
@@ -57,7 +55,7 @@ class Watchdog:
     @property
     def renewals(self) -> int:
         """How many renewals the server has confirmed since the process began: a fact tests wait on."""
-        return self._renewed
+        return self._renewing.confirmed
 
     def watch(self, lease: Lease, *, max_hold: float | None = None) -> None:
         """Keep the lease alive from now on.
@@ -146,74 +144,13 @@ class Watchdog:
         """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
         with self._wake:
             due = self._schedule.take_due(self._clock())
-        self._renew(due)
-        self._debts.pay_one()
-
-    def _renew(self, watches: list[Watch]) -> None:
-        live = [watch for watch in watches if self._may_renew(watch)]
-        if not live:
-            return
-        # Kept, because the holder may give a lease another term while the answer is on its way.
-        terms = [watch.lease.term for watch in live]
-        answer, reason = self._ask(live, terms)
-        for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
-            watch.unanswered = reason
-            if answer is None:
-                self._repeat_or_lose(watch)
-                continue
-            renewed = answer.renewed[place]
-            watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
-            self._renewed += renewed is True
-            self._put_back(watch, answer.sent_at + term.ttl / 3)
-
-    def _may_renew(self, watch: Watch) -> bool:
-        """Whether to ask for this lease at all; takes it out where not."""
-        lease, now = watch.lease, self._clock()
-        held_for = now - watch.since
-        if watch.max_hold is not None and held_for >= watch.max_hold:
-            lease.lose(f"it was held for longer than lock_max_hold ({watch.max_hold:g} s)")
-        elif watch.unanswered and 0 <= now - lease.deadline <= _retry_delay(watch):
-            # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
-            lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
-        elif watch.max_hold is not None and held_for >= watch.max_hold / 2 and not watch.warned:
-            watch.warned = True
-            logger.warning(
-                "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s); "
-                "after that it is renewed no more",
-                lease.key,
-                held_for,
-                watch.max_hold,
-            )
-        if not lease.held:
-            self.forget(lease)
-        return lease.held
-
-    def _ask(self, live: list[Watch], terms: list[Term]) -> tuple[Renewal | None, str]:
-        """Renew all in one call: the answer, or why there is none."""
-        now = self._clock()
-        left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
         try:
-            return self._store.renew(terms, within=min(left, default=None)), ""
-        except LockUnavailable as error:
-            return None, error.reason
-        except Exception as error:
-            # Whatever it is, it must not cost these leases their next attempt.
-            logger.exception("renewing %d leases failed unexpectedly", len(terms))
-            return None, repr(error)
-
-    def _repeat_or_lose(self, watch: Watch) -> None:
-        now, deadline = self._clock(), watch.lease.deadline
-        if now >= deadline:
-            watch.lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
-        self._put_back(watch, min(now + _retry_delay(watch), deadline))
-
-    def _put_back(self, watch: Watch, due: float) -> None:
-        with self._wake:
-            self._schedule.put_back(watch, due)
-
-
-def _retry_delay(watch: Watch) -> float:
-    return max(watch.lease.term.ttl / 20, 0.05)
+            self._renewing.renew(due)
+        finally:
+            with self._wake:
+                for watch in due:
+                    self._schedule.put_back(watch)
+        self._debts.pay_one()
 
 
 _first_of_store = threading.Lock()

@@ -1,11 +1,15 @@
 """What the watchdog renews, when, and what it makes of the answers; driven piece by piece."""
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from celery_redislock.locks import Lease
 from celery_redislock.locks.schedule import SLACK
+from celery_redislock.locks.values import Grant, Term
 from tests.clocks import ManualClock
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
 
@@ -23,6 +27,33 @@ def renewer(clock: ManualClock) -> ScriptedRenewer:
 @pytest.fixture
 def watchdog(renewer: ScriptedRenewer) -> Driven:
     return Driven(renewer)
+
+
+class Unhandled(Lease):
+    """A lease of which some part raises."""
+
+    failing: Mapping[str, BaseException] = MappingProxyType({})
+
+    @property
+    def held(self) -> bool:
+        self._fail("held")
+        return super().held
+
+    def learn(self, *args: Any, **kwargs: Any) -> None:
+        self._fail("learn")
+        super().learn(*args, **kwargs)
+
+    def lose(self, reason: str) -> None:
+        super().lose(reason)
+        self._fail("lose")
+
+    def _fail(self, step: str) -> None:
+        if step in self.failing:
+            raise self.failing[step]
+
+
+def _now(renewer: ScriptedRenewer) -> Grant:
+    return Grant(1, False, renewer.clock(), renewer.clock())
 
 
 def _names(renewer: ScriptedRenewer) -> list[list[str]]:
@@ -155,6 +186,80 @@ class TestRenewing:
 
         assert stays.held
         assert watchdog.renewals == 6
+
+    @pytest.mark.parametrize("step", ["held", "learn", "lose"])
+    @pytest.mark.parametrize("error", [ValueError, SystemExit])
+    def test_a_lease_that_cannot_be_handled_costs_the_others_nothing(
+        self,
+        renewer: ScriptedRenewer,
+        watchdog: Driven,
+        caplog: pytest.LogCaptureFixture,
+        step: str,
+        error: type[BaseException],
+    ) -> None:
+        """The others of its batch were taken out with it: an error on the way loses all that come after."""
+        bad = Unhandled(renewer, Term("bad", "job/bad", 30.0), _now(renewer), clock=renewer.clock)
+        stays = lease_on(renewer, name="stays")
+        watchdog.watch(bad)
+        watchdog.watch(stays)
+        bad.failing = {step: error("unforeseen")}
+        renewer.then([None, True] if step == "lose" else [True, True])
+        with caplog.at_level(logging.ERROR):
+            renewer.clock.advance(10.0)
+            watchdog._do_what_is_due()
+        bad.failing = {}
+        caught = caplog.text
+        watchdog.run_until(1095.0)
+
+        assert "unforeseen" in caught
+        assert "'bad'" in caught
+        assert stays.held
+        assert [call.count("stays") for call in _names(renewer)].count(1) == 9
+        assert _names(renewer)[1:2] == ([["stays"]] if step == "lose" else [["bad"]])
+        assert watchdog.watches(bad) is (step != "lose")
+
+    def test_a_lease_that_can_never_be_handled_is_no_busy_loop(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bad = Unhandled(renewer, Term("bad", "job/bad", 30.0), _now(renewer), clock=renewer.clock)
+        watchdog.watch(bad, max_hold=40.0)
+        bad.failing = {"held": ValueError("unforeseen")}
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1100.0)
+
+        assert 10 < len(caplog.records) < 70
+
+    def test_a_callback_that_exits_does_not_end_the_thread(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """``on_lost=lambda _: sys.exit(1)``: in a thread that ends nothing but the thread, without a word."""
+
+        def leave(_lease: Lease) -> None:
+            raise SystemExit(1)
+
+        gone, stays = lease_on(renewer, name="gone", on_lost=leave), lease_on(renewer, name="stays")
+        watchdog.watch(gone)
+        watchdog.watch(stays)
+        renewer.then([None, True])
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1025.0)
+
+        assert gone.lost
+        assert not watchdog.watches(gone)
+        assert _names(renewer) == [["gone", "stays"], ["stays"]]
+        assert "SystemExit" in caplog.text
+
+    def test_an_answer_that_is_too_short_counts_as_none_for_the_rest(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first, second = lease_on(renewer, name="first"), lease_on(renewer, name="second")
+        watchdog.watch(first)
+        watchdog.watch(second)
+        renewer.then([True])
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1015.0)
+
+        assert _names(renewer) == [["first", "second"], ["second"]]
 
     def test_a_lease_given_another_term_meanwhile_counts_by_the_term_that_was_sent(
         self, renewer: ScriptedRenewer, watchdog: Driven
