@@ -48,4 +48,4 @@ def _nothing_owed() -> Iterator[None]:
     """Watchdogs go on giving back what a server that is away was owed; not into the next test."""
     yield
     for each in list(watchdog._live):
-        each._debts._owed.clear()
+        each._debts.clear()

@@ -1,66 +1,132 @@
 """Holds that could not be given back when they should have been: the server did not answer."""
 
+import heapq
+import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock
 
-__all__ = ["RETRY_DELAY", "Debts"]
+__all__ = ["MOST", "RETRY_DELAY", "Debts", "NotYet"]
 
 logger = logging.getLogger("celery_redislock")
 
-#: Seconds between attempts to give back a hold the server could not be asked about.
+#: Seconds between attempts to give back a hold, and between any two while the server does not answer.
 RETRY_DELAY = 1.0
 
+#: How many are owed at most: a few megabytes. What comes then is left to expire.
+MOST = 10_000
 
-class _Debt(NamedTuple):
-    release: Callable[[], object]
-    until: float
-    what: str
+
+class NotYet(Exception):  # noqa: N818  not an error: an answer
+    """Raised by a debt's release: the hold must not be given back yet; the server is not the reason."""
+
+
+@dataclass(order=True, slots=True)
+class _Debt:
+    due: float
+    number: int
+    release: Callable[[], object] = field(compare=False)
+    until: float = field(compare=False)
+    what: str = field(compare=False)
 
 
 class Debts:
-    """What one process owes one lock server. Thread-safe."""
+    """What one process owes one lock server. Thread-safe.
+
+    Each is tried in its own time; but while the server does not answer, one
+    attempt a second is made for all of them, each time for another one, so
+    that none that fails for a reason of its own holds up the rest.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._owed: deque[_Debt] = deque()
-        self._pay_from = float("-inf")
+        self._numbers = itertools.count()
+        self._owed: list[_Debt] = []
+        self._away_until = float("-inf")
+        self._sweep_from = float("-inf")
+        self._told_of_too_many = False
 
     def __len__(self) -> int:
         return len(self._owed)
 
     def add(self, release: Callable[[], object], *, within: float, what: str) -> None:
-        """Owe a release, for ``within`` seconds: after that the hold is gone anyway."""
+        """Owe a release, for ``within`` seconds: after that the hold is gone anyway.
+
+        With :data:`MOST` owed already it is not taken on: the hold expires.
+        """
+        now = self._clock()
         with self._lock:
-            self._owed.append(_Debt(release, self._clock() + within, what))
+            if len(self._owed) >= MOST and now >= self._sweep_from:
+                self._sweep(now)
+            if not self._owed:
+                self._told_of_too_many = False
+            if len(self._owed) < MOST:
+                heapq.heappush(self._owed, _Debt(now, next(self._numbers), release, now + within, what))
+                return
+            told, self._told_of_too_many = self._told_of_too_many, True
+        if not told:
+            logger.warning(
+                "the lock server has been away so long that %d holds wait to be given back; "
+                "further ones, %s the first of them, are left to expire",
+                MOST,
+                what,
+            )
+
+    def clear(self) -> None:
+        """Owe nothing any more."""
+        with self._lock:
+            self._owed = []
 
     def next_due(self) -> float:
         """When the next attempt is due; infinity if nothing is owed."""
-        return self._pay_from if self._owed else float("inf")
+        owed = self._owed
+        return max(owed[0].due, self._away_until) if owed else float("inf")
 
     def pay_one(self) -> None:
-        """Give back the oldest, if it is due; only the watchdog's thread pays."""
-        with self._lock:
-            if self.next_due() > self._clock():
-                return
-            debt = self._owed.popleft()
-        if self._clock() >= debt.until:
-            logger.warning("gave up giving back %s; it has expired by now", debt.what)
+        """Give back the one that waits longest, if it is due; only the watchdog's thread pays."""
+        debt, expired = self._take()
+        if expired:
+            others = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
+            logger.warning("gave up giving back %s%s: they have expired by now", expired[0].what, others)
+        if debt is None:
             return
         try:
             debt.release()
         except LockUnavailable:
-            with self._lock:
-                # The others are owed to the same server: none of them is tried before this one.
-                self._owed.appendleft(debt)
-                self._pay_from = self._clock() + RETRY_DELAY
+            self._away_until = self._clock() + RETRY_DELAY
+            self._put_off(debt)
+        except NotYet as reason:
+            logger.debug("not giving back %s yet: %s", debt.what, reason)
+            self._put_off(debt)
         except Exception:
             logger.exception("giving back %s failed; it will expire", debt.what)
         else:
-            logger.info("gave back %s, late: the lock server had been away", debt.what)
+            logger.info("gave back %s, late", debt.what)
+
+    def _take(self) -> tuple[_Debt | None, list[_Debt]]:
+        """Take out the next that is due, and what has expired before it."""
+        now = self._clock()
+        expired: list[_Debt] = []
+        with self._lock:
+            while self.next_due() <= now:
+                debt = heapq.heappop(self._owed)
+                if now < debt.until:
+                    return debt, expired
+                expired.append(debt)
+        return None, expired
+
+    def _put_off(self, debt: _Debt) -> None:
+        debt.due = self._clock() + RETRY_DELAY
+        with self._lock:
+            heapq.heappush(self._owed, debt)
+
+    def _sweep(self, now: float) -> None:
+        """Drop what has expired; not again before another one can have."""
+        self._owed = [debt for debt in self._owed if now < debt.until]
+        heapq.heapify(self._owed)
+        self._sweep_from = min((debt.until for debt in self._owed), default=now)

@@ -88,7 +88,9 @@ class Watchdog:
         """Try to give a hold back until the server answers or the hold has expired by itself.
 
         Args:
-            release: gives it back; called in the watchdog's thread; idempotent.
+            release: gives it back; called in the watchdog's thread; idempotent. It raises
+                :class:`~celery_redislock.locks.debts.NotYet` where it must wait for something else
+                than the server: it is called again a second later.
             within: seconds after which the hold is gone anyway.
             what: names the hold in log lines.
         """

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from celery_redislock.locks import LockStore, MemoryStore, Watchdog
+from celery_redislock.locks import LockStore, MemoryStore, Watchdog, debts
 from celery_redislock.locks import watchdog as watchdog_module
+from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
 from tests.facts import wait_until
@@ -118,6 +119,134 @@ class TestDebts:
 
         assert watchdog.renewals >= 2
         assert lease.held
+
+    def test_one_that_cannot_be_given_back_yet_does_not_hold_up_the_others(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """A body that swallows SIGTERM keeps its own lock, and nobody else's."""
+        paid: list[tuple[str, float]] = []
+
+        def stubborn() -> None:
+            if renewer.clock() < 1004.0:
+                message = "its body has not ended"
+                raise NotYet(message)
+            paid.append(("stubborn", renewer.clock()))
+
+        watchdog.release_later(stubborn, within=30.0, what="stubborn")
+        for number in range(3):
+            watchdog.release_later(
+                lambda n=number: paid.append((f"n{n}", renewer.clock())),  # type: ignore[misc]
+                within=30.0,
+                what="another",
+            )
+        watchdog.run_until(1060.0)
+
+        assert paid == [("n0", 1000.0), ("n1", 1000.0), ("n2", 1000.0), ("stubborn", 1004.0)]
+
+    def test_one_that_says_unavailable_for_ever_delays_the_others_by_a_second_and_no_more(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        paid: list[float] = []
+        watchdog.release_later(_raising(unavailable()), within=30.0, what="stubborn")
+        for _ in range(3):
+            watchdog.release_later(lambda: paid.append(renewer.clock()), within=30.0, what="another")
+        watchdog.run_until(1060.0)
+
+        assert paid == [1001.0, 1001.0, 1001.0]
+
+    def test_a_server_that_is_away_gets_one_attempt_a_second_and_then_all_at_once(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        tries: list[float] = []
+
+        def release() -> None:
+            tries.append(renewer.clock())
+            if renewer.clock() < 1010.0:
+                raise unavailable()
+
+        for _ in range(50):
+            watchdog.release_later(release, within=600.0, what="a lock")
+        watchdog.run_until(1060.0)
+
+        assert tries[:10] == [1000.0 + second for second in range(10)]
+        assert tries[10:] == [1010.0] * 50
+
+    def test_what_becomes_due_while_the_server_is_away_does_not_hurry_it(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        tries: list[float] = []
+
+        def release() -> None:
+            tries.append(renewer.clock())
+            raise unavailable()
+
+        watchdog.release_later(release, within=2.0, what="a lock")
+        watchdog.run_until(1000.5)
+        watchdog.release_later(release, within=2.0, what="another")
+        watchdog.release_later(_raising(NotYet("its body has not ended")), within=2.0, what="a third")
+        watchdog.run_until(1010.0)
+
+        assert tries == [1000.0, 1001.0, 1002.0]
+
+    def test_what_has_expired_is_dropped_without_an_attempt(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tries: list[str] = []
+
+        def release() -> None:
+            tries.append("long")
+            renewer.clock.advance(6.0)
+            raise unavailable()
+
+        watchdog.release_later(release, within=60.0, what="a long lock")
+        for _ in range(1000):
+            watchdog.release_later(lambda: tries.append("short"), within=5.0, what="a short lock")
+        with caplog.at_level(logging.WARNING):
+            watchdog.run_until(1008.0)
+
+        assert "short" not in tries
+        assert watchdog.owes == 1
+        assert [record.getMessage() for record in caplog.records] == [
+            "gave up giving back a short lock and 999 others: they have expired by now"
+        ]
+
+    def test_no_more_than_a_bound_is_owed_and_that_is_said_once(
+        self,
+        watchdog: Driven,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A worker that publishes for hours without its lock server must not fill its memory."""
+        monkeypatch.setattr(debts, "MOST", 3)
+        paid: list[int] = []
+        with caplog.at_level(logging.WARNING):
+            for number in range(10):
+                watchdog.release_later(lambda n=number: paid.append(n), within=30.0, what="a lock")  # type: ignore[misc]
+            assert watchdog.owes == 3
+            watchdog.run_until(1001.0)
+
+        assert paid == [0, 1, 2]
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "expire" in caplog.text
+
+        caplog.clear()
+        for _ in range(5):
+            watchdog.release_later(_raising(unavailable()), within=30.0, what="a lock")
+        assert len(caplog.records) == 1
+
+    def test_what_has_expired_makes_room(
+        self, renewer: ScriptedRenewer, watchdog: Driven, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(debts, "MOST", 3)
+        paid: list[int] = []
+        for _ in range(3):
+            watchdog.release_later(_raising(unavailable()), within=5.0, what="a lock")
+        renewer.clock.advance(5.0)
+        watchdog.release_later(lambda: paid.append(1), within=5.0, what="a lock")
+
+        assert watchdog.owes == 1
+        watchdog.run_until(1010.0)
+        assert paid == [1]
 
 
 def _raising(error: Exception) -> Callable[[], Any]:
