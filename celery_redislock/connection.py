@@ -5,6 +5,7 @@ form it knows (TLS, Unix sockets, Sentinel, credential providers) means here
 what it means there.
 """
 
+import os
 import re
 import ssl
 import threading
@@ -32,7 +33,8 @@ _OF_THE_BACKEND = (
     "redis_backend_credential_provider",
 )
 _stores: "weakref.WeakKeyDictionary[Any, tuple[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
-_making = threading.Lock()
+# Reentrant: a signal handler may publish in the middle of it.
+_making = threading.RLock()
 
 
 def store_of(app: Any, settings: LockSettings) -> LockStore:
@@ -198,3 +200,12 @@ def _unknown_scheme(url: str) -> str:
         return f"{masked!r}: Redis Cluster is not supported yet; use a single server or sentinel://"
     known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
     return f"{masked!r} has the unknown scheme {_scheme(url) or '(none)'!r}; use one of {known}"
+
+
+def _after_fork_in_child() -> None:
+    global _making  # noqa: PLW0603  another thread of the parent may have held it, and is not here
+    _making = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Declaration", "declaration_of"]
 
-_resolving = threading.Lock()
+# Reentrant: to resolve one task is to import settings and Request classes, whose modules may bind another.
+_resolving = threading.RLock()
 
 #: A task's options that exist, in one go: this runs at every publish and every run.
 _live_options = attrgetter(*(name for name, _ in live_rows()))
@@ -268,3 +269,12 @@ def _request_problems(task: Any) -> list[str]:
         "so nothing would free the lock of a killed pool child; derive it from that class"
     )
     return [problem]
+
+
+def _after_fork_in_child() -> None:
+    global _resolving  # noqa: PLW0603  another thread of the parent may have held it, and is not here
+    _resolving = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,14 +1,17 @@
 """What a task declares: resolved when bound, and again whenever something changes."""
 
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_redislock import LockOptionError, SingletonTask
+from celery_redislock import LockOptionError, SingletonTask, declaration
 from celery_redislock.declaration import declaration_of
 from celery_redislock.request import LockRequest
+from tests.forks import gets_through, held_elsewhere
 from tests.unit.shop import Shop
 
 
@@ -320,3 +323,41 @@ def test_a_task_without_a_server_is_declared_and_told_at_its_publish() -> None:
 
     with pytest.raises(LockOptionError, match="neither the broker"):
         task.delay(7)
+
+
+# --- threads, forks, and binding inside binding ----------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_another_threads_resolving_leaves_no_lock_behind(shop: Shop) -> None:
+    """No thread survives a fork, and what it held would stay locked for ever: every publish would hang."""
+    task = shop.unique(body)
+    task.lock_ttl = 60
+
+    with held_elsewhere(declaration._resolving):
+        assert gets_through(lambda: declaration_of(task))
+
+
+def test_resolving_a_task_may_bind_another_one(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A Request class named by a string is imported then, and its module may declare unique tasks."""
+    (tmp_path / "own_request.py").write_text(
+        "from celery_redislock.request import LockRequest\n"
+        "from tests.unit import test_declaration\n"
+        "test_declaration.DECLARE()\n"
+        "class Mine(LockRequest): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(
+        sys.modules[__name__], "DECLARE", lambda: shop.unique(body, name="shop.other"), raising=False
+    )
+    bound: list[Any] = []
+
+    thread = threading.Thread(
+        target=lambda: bound.append(shop.unique(body, Request="own_request:Mine")), daemon=True
+    )
+    thread.start()
+    thread.join(10)
+
+    assert len(bound) == 1

@@ -11,10 +11,12 @@ import pytest
 import redis
 from celery import Celery
 
+from celery_redislock import connection
 from celery_redislock.connection import store_of, use_store
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.options import LockSettings
+from tests.forks import gets_through, held_elsewhere
 
 
 def app_with(**settings: Any) -> Celery:
@@ -335,3 +337,12 @@ def test_an_app_that_is_gone_keeps_no_store() -> None:
     gc.collect()
 
     assert there() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_another_threads_making_leaves_no_lock_behind() -> None:
+    """No thread survives a fork, and what it held would stay locked for ever: every publish would hang."""
+    app = app_with(broker_url="redis://h/0")
+
+    with held_elsewhere(connection._making):
+        assert gets_through(lambda: store_of(app, LockSettings()))
