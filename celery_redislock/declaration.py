@@ -71,11 +71,6 @@ class Declaration:
 
         return Guard(store_of(self.task.app, self.settings))
 
-    @property
-    def is_on(self) -> bool:
-        """Whether locking is on for this task at all."""
-        return self.settings.enabled and self.options.lock is not None
-
     def arguments(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """Bind a call's arguments as the worker will see them, pydantic models dumped.
 
@@ -186,10 +181,8 @@ def declaration_of(task: Any) -> Declaration:
         LockOptionError: all that is wrong with the task's options and the app's settings.
     """
     known = task.__dict__.get("_redislock_declaration")
-    if known is not None:
-        asked_of, declaration = known
-        if asked_of == _asked_of(task):
-            return declaration  # type: ignore[no-any-return]  # task.__dict__ is untyped
+    if known is not None and known[0] == _asked_of(task):
+        return known[1]  # type: ignore[no-any-return]  # task.__dict__ is untyped
     with _resolving:
         declaration = _resolve(task)
         task.__dict__["_redislock_declaration"] = (_asked_of(task, snapshot=True), declaration)
@@ -251,8 +244,7 @@ def _attributes_of(task: Any) -> dict[str, Any]:
 def _own_attributes(task: Any) -> list[str]:
     from celery_redislock.task import SingletonTask
 
-    known = set(dir(SingletonTask))
-    return [name for name in dir(type(task)) if name not in known]
+    return sorted(set(dir(type(task))) - set(dir(SingletonTask)))
 
 
 def _request_problems(task: Any) -> list[str]:

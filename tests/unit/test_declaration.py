@@ -66,11 +66,11 @@ def test_an_attribute_changed_on_the_task_counts(shop: Shop) -> None:
 
 def test_the_switch_in_the_environment_counts_at_once(shop: Shop, monkeypatch: Any) -> None:
     task = shop.unique(body)
-    assert declaration_of(task).is_on
+    assert declaration_of(task).settings.enabled
 
     monkeypatch.setenv("REDISLOCK_ENABLED", "0")
 
-    assert not declaration_of(task).is_on
+    assert not declaration_of(task).settings.enabled
 
 
 def test_what_did_not_change_is_not_resolved_again(shop: Shop) -> None:
