@@ -136,6 +136,8 @@ def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
     url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
     if _scheme(url) == "unix":
         return pool_of(url)
+    if _scheme(url) == "sentinel" and not place.options.get("master_name"):
+        raise LockOptionError("redislock_url", [_no_primary(place)])
     if place.tls:
         url = re.sub(r"^redis://", "rediss://", url)
     try:
@@ -190,6 +192,17 @@ class _AppSeen:
 
 def _scheme(url: str) -> str:
     return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _no_primary(place: _Place) -> str:
+    """Celery would make a pool all the same (5.7.0, backends/redis.py), and no lock would ever succeed."""
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+
+    setting = "broker_transport_options" if place.is_broker else "result_backend_transport_options"
+    return (
+        f"{mask_password(place.url)!r} does not say which primary to ask the Sentinels for; "
+        f"set {setting} = {{'master_name': …}}"
+    )
 
 
 def _unknown_scheme(url: str) -> str:

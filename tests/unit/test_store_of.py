@@ -184,6 +184,31 @@ def test_sentinels_are_asked_for_the_primary_by_name(place: str) -> None:
     assert found.server == "sentinel service 'mymaster', db 2"
 
 
+@pytest.mark.parametrize("options", [{}, {"master_name": ""}, {"master_name": None}])
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"broker_url": "sentinel://:hunter2@a:26379/2?master_name=m"}, "broker_transport_options"),
+        ({"broker_url": ["sentinel://:hunter2@a:26379", "sentinel://b"]}, "broker_transport_options"),
+        ({"result_backend": "sentinel://:hunter2@a:26379"}, "result_backend_transport_options"),
+        (
+            {"url": "sentinel://:hunter2@a:26379", "broker_transport_options": {"master_name": "elsewhere"}},
+            "result_backend_transport_options",
+        ),
+    ],
+)
+def test_sentinels_without_a_primarys_name_are_refused(
+    settings: dict[str, Any], setting: str, options: dict[str, Any]
+) -> None:
+    """Else each lock fails as if a server on localhost were away, which nobody named."""
+    with pytest.raises(LockOptionError) as refusal:
+        connections(**{setting: options, **settings})
+
+    assert f"set {setting} = {{'master_name': …}}" in str(refusal.value)
+    assert "sentinel://" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
 def test_locks_have_their_own_patience() -> None:
     """Celery's 120 s for results would freeze a publish."""
     app = app_with(broker_url="redis://h/0", redis_socket_timeout=120, redis_retry_on_timeout=True)
