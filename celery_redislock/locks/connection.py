@@ -111,7 +111,9 @@ class Connections:
         service = getattr(self._pool, "service_name", None)
         if service is not None:
             return f"sentinel service {service!r}, db {kwargs.get('db') or 0}"
-        return f"redis://{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{kwargs.get('db') or 0}"
+        scheme = "rediss" if issubclass(self._pool.connection_class, redis.SSLConnection) else "redis"
+        host, port, db = kwargs.get("host", "localhost"), kwargs.get("port", 6379), kwargs.get("db") or 0
+        return f"{scheme}://{host}:{port}/{db}"
 
     def take(self) -> Any:
         """Lend an idle connection, or a new one that connects at its first command."""

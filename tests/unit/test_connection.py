@@ -77,7 +77,8 @@ def test_a_wrong_url_is_reported_at_once_with_a_remedy(url: str) -> None:
     [
         ("redis://:secret@host:7000/3", "redis://host:7000/3"),
         ("valkey://host", "redis://host:6379/0"),
-        ("valkeys://host", "redis://host:6379/0"),
+        ("rediss://:secret@host:7000/3", "rediss://host:7000/3"),
+        ("valkeys://host", "rediss://host:6379/0"),
         ("unix:///tmp/socket?db=2", "unix:///tmp/socket?db=2"),
     ],
 )
