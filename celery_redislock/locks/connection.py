@@ -20,7 +20,10 @@ from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["Connections", "mask_password", "pool_of"]
+__all__ = ["MOST_IDLE", "Connections", "mask_password", "pool_of"]
+
+#: Connections kept open while nobody uses them: as many as most processes have threads.
+MOST_IDLE = 32
 
 
 def pool_of(url: str) -> "redis.ConnectionPool":
@@ -71,7 +74,9 @@ class Connections:
     """The connections of one process to one server, kept open and lent out one at a time.
 
     As many are opened as threads (or greenlets) talk at once; the last one
-    returned is the next one lent. Thread-safe. After a fork the child starts
+    returned is the next one lent. At most :data:`MOST_IDLE` are kept while
+    nobody uses them: after a rush of greenlets the others are closed.
+    Thread-safe. After a fork the child starts
     with none: it never speaks on, nor shuts down, its parent's sockets (a
     dropped ``Connection`` of another pid only closes its descriptor, redis
     5.2.1 to 8.1.0, ``connection.py``, ``disconnect``).
@@ -136,8 +141,8 @@ class Connections:
         return self._make(**{**self._kwargs, "socket_timeout": timeout, "socket_connect_timeout": timeout})
 
     def give_back(self, connection: Any) -> None:
-        """Return a connection on which every reply was read."""
-        if connection.socket_timeout == self._socket_timeout:
+        """Return a connection on which every reply was read; closed where enough are idle already."""
+        if connection.socket_timeout == self._socket_timeout and len(self._idle) < MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.disconnect()

@@ -4,7 +4,7 @@ import pytest
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import connect
-from celery_redislock.locks.connection import Connections, mask_password, pool_of
+from celery_redislock.locks.connection import MOST_IDLE, Connections, mask_password, pool_of
 
 SECRETS = ["hunter2", "hun/ter2", "hun@ter2", "hun?ter2", "hun#ter2", "hun&ter2", "hun:ter2", "hun%zter2"]
 
@@ -115,3 +115,40 @@ def test_a_connection_made_in_a_hurry_is_not_kept() -> None:
 
     assert hurried.socket_timeout == 0.1
     assert connections.take() is not hurried
+
+
+class FakeConnection:
+    """As much of a connection as is asked for here."""
+
+    def __init__(self, socket_timeout: float = 1.0, **_: object) -> None:
+        self.socket_timeout = socket_timeout
+        self.is_open = True
+
+    def disconnect(self) -> None:
+        self.is_open = False
+
+
+def test_after_a_rush_no_more_than_a_few_connections_stay_open() -> None:
+    """Five hundred greenlets that lock at once must not leave five hundred sockets behind for ever."""
+    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
+    connections._make = FakeConnection
+
+    lent = [connections.take() for _ in range(500)]
+    for one in lent:
+        connections.give_back(one)
+
+    assert sum(one.is_open for one in lent) == MOST_IDLE
+    assert len({id(connections.take()) for _ in range(MOST_IDLE)} & {id(one) for one in lent}) == MOST_IDLE
+
+
+def test_as_many_as_are_kept_are_never_closed_between_uses() -> None:
+    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
+    connections._make = FakeConnection
+    first = [connections.take() for _ in range(MOST_IDLE)]
+
+    for _ in range(3):
+        for one in first:
+            connections.give_back(one)
+        first = [connections.take() for _ in range(MOST_IDLE)]
+
+    assert all(one.is_open for one in first)
