@@ -77,9 +77,10 @@ class RedisStore(LockStore):
             prefix: put in front of every key.
             strict_fence: draw fences from a counter on the server that also outlives a clock set
                 back, instead of the server's clock alone.
-            min_replicas: replicas that must confirm an acquire (``WAIT``); with fewer the hold is
-                given back and :class:`LockUnavailable` raised. It narrows the gap a failover
-                opens, it does not close it.
+            min_replicas: replicas that must confirm an acquire (``WAIT``); with fewer everything is
+                put back as it was (a hold that was taken over goes back to the token it was taken
+                from, one that was only prolonged stays) and :class:`LockUnavailable` raised. It
+                narrows the gap a failover opens, it does not close it.
             socket_timeout: seconds, half of the bound on every verb.
             clock: of this process, running through suspends; injected by tests.
         """
@@ -119,6 +120,7 @@ class RedisStore(LockStore):
                 name,
                 _ms(period) if period else 0,
                 self._strict_ms,
+                "1" if self._min_replicas else "0",
             ],
             name=name,
             replicas=self._min_replicas,
@@ -130,10 +132,26 @@ class RedisStore(LockStore):
             value, pttl, is_window = rest
             return Refusal(Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window)))
         if call.replicas < self._min_replicas:
-            self.release(name, token, undo=True)
+            self._undo(name, token, instead_of, call.reply)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
         return Grant(rest[0], status == 2, call.sent_at, call.answered_at)
+
+    def _undo(self, name: str, token: str, instead_of: str | None, reply: list[Any]) -> None:
+        """Leave the lock as a grant that was not confirmed found it."""
+        if reply[0] == 1:
+            self.release(name, token, undo=True)
+        elif instead_of:
+            # A claim: its message is on its way still, and no later one may overtake it.
+            _, _, value, pttl = reply
+            about = value.partition(b"\0")[2].decode("utf-8", "replace")
+            base = self._base(name)
+            self._call(
+                "acquire",
+                [base + "lock", base + "window", base + "fence", f"{base}done:", self._index],
+                [instead_of, max(1, pttl), about, token, name, 0, self._strict_ms, "0"],
+                name=name,
+            )
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []

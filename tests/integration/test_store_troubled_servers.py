@@ -144,6 +144,54 @@ class TestReplicas:
                 careful.take(A, period=60.0)
             assert careful.keys() == []
 
+    @pytest.fixture
+    def unconfirmed(self, own_server: EmbeddedServer, case: RedisCase) -> Iterator[RedisStore]:
+        """A store on the case's keys whose every acquire wants a replica there is none of."""
+        assert wait_until(lambda: _replication(case.client)["connected_slaves"] == 0, 20)
+        url, prefix = own_server.redis_url, case.prefix
+        with closing(connect(url, prefix=prefix, min_replicas=1, socket_timeout=0.4)) as store:
+            yield store
+
+    def test_a_claim_whose_run_no_replica_confirms_stands_as_it_was(
+        self, case: RedisCase, unconfirmed: RedisStore
+    ) -> None:
+        """Law 2: its message is still on its way, and a later duplicate must not overtake it."""
+        case.redis.acquire("n", A, 3600.0, about={"state": "queued", "id": "job"}, period=60.0)
+
+        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+            unconfirmed.acquire("n", "job-a/run", 5.0, about={"state": "running"}, instead_of=A)
+
+        hold = case.redis.inspect("n")
+        assert hold is not None
+        assert (hold.token, hold.about) == (A, {"state": "queued", "id": "job"})
+        assert 3500.0 < hold.expires_in <= 3600.0
+        assert refused(case.take(B)).hold.token == A
+        assert 3500.0 < (case.client.pttl(f"{case.prefix}:index") / 1000) <= 3601.0
+        assert granted(case.take("job-a/run", instead_of=A)).taken_over
+        case.redis.release("n", "job-a/run")
+        assert refused(case.take(B, period=60.0)).hold.is_window
+
+    def test_a_hold_renewed_by_its_own_token_stands_although_no_replica_confirms_it(
+        self, case: RedisCase, unconfirmed: RedisStore
+    ) -> None:
+        """A retry's claim, made to last longer before its publish: that goes on whatever is answered."""
+        case.take(A, 60.0)
+
+        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+            unconfirmed.acquire("n", A, 30.0, about=ABOUT)
+
+        assert case.holder() == A
+
+    def test_a_run_that_was_confirmed_by_nobody_and_asks_again_takes_its_claim_over(
+        self, case: RedisCase, unconfirmed: RedisStore
+    ) -> None:
+        case.redis.acquire("n", A, 3600.0, about=ABOUT)
+        for _ in range(2):
+            with pytest.raises(LockUnavailable):
+                unconfirmed.acquire("n", "job-a/run", 5.0, about=ABOUT, instead_of=A)
+
+        assert case.holder() == A
+
     def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
         """Nothing was written, so nothing has to be confirmed, and the stream stays in step."""
         with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=0.4)) as careful:

@@ -12,14 +12,16 @@
 --       5  name     of the lock, the index member
 --       6  period   ms until another one may be accepted; 0 for no window
 --       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
+--       8  tell     '1': what was taken over is told, so that it can be put back
 -- RETURNS {1, fence}            granted, the lock was free
 --         {2, fence}            granted, taken over from `from` or already ours (a repeated request)
+--         {2, fence, value, pttl}   the same, with what was there before, if `tell` asks for it
 --         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
 --         {0, value, pttl, 1}   refused by the window
 --         {3}                   refused: this message's outcome is recorded
 local lock, window, fence_key, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl, about, from, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local period, strict = tonumber(ARGV[6]), tonumber(ARGV[7])
+local period, strict, tell = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 
 local function belongs(value, to)
   return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -53,6 +55,8 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- A hundred at a time: the first acquire after a quiet hour must not stall the server.
 local gone = index and redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
 
+local pttl = kept and tell == '1' and redis.call('PTTL', lock)
+
 -- SET is the first write, so that a server short of memory refuses before anything has changed.
 redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
 if opens_window then
@@ -69,5 +73,8 @@ if index then
   if redis.call('PTTL', index) < ttl then
     redis.call('PEXPIRE', index, ttl)
   end
+end
+if pttl then
+  return {2, fence, value, pttl}
 end
 return {kept and 2 or 1, fence}
