@@ -78,6 +78,9 @@ class Support(Lease):
         """Renew no more, and say nothing: the holder itself will notice."""
         self.end()
 
+    def warn_of_end(self, held_for: float, max_hold: float) -> None:
+        """Say nothing: the run itself does."""
+
     def learn(
         self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
     ) -> None:

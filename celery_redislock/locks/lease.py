@@ -170,6 +170,16 @@ class Lease:
             # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
             logger.exception("on_lost of the lease on %r raised", self.key)
 
+    def warn_of_end(self, held_for: float, max_hold: float) -> None:
+        """Log that half of the longest time one run may hold the lock has passed; the watchdog asks once."""
+        logger.warning(
+            "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s); "
+            "after that it is renewed no more",
+            self.key,
+            held_for,
+            max_hold,
+        )
+
     def learn(
         self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
     ) -> None:

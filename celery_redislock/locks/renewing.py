@@ -61,13 +61,7 @@ class Renewing:
             lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
         elif watch.max_hold is not None and held_for >= watch.max_hold / 2 and not watch.warned:
             watch.warned = True
-            logger.warning(
-                "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s); "
-                "after that it is renewed no more",
-                lease.key,
-                held_for,
-                watch.max_hold,
-            )
+            lease.warn_of_end(held_for, watch.max_hold)
         watch.is_over = not lease.held
         return not watch.is_over
 

@@ -10,8 +10,12 @@ import pytest
 
 from celery_redislock.locks import LockStore, MemoryStore, Watchdog, debts
 from celery_redislock.locks import watchdog as watchdog_module
+from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.debts import NotYet
+from celery_redislock.locks.values import Term
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.request import LockRequest
+from celery_redislock.support import Support
 from tests.clocks import ManualClock
 from tests.facts import wait_until
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
@@ -61,6 +65,26 @@ class TestMaxHold:
 
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "half of lock_max_hold (100 s)" in caplog.text
+
+    def test_half_of_it_is_told_by_the_run_and_not_by_the_main_process_beside_it(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Both renew the same hold; two lines would look like two runs."""
+        renewer = ScriptedRenewer(ManualClock(boottime()))
+        watchdog, request = Driven(renewer), InHand()
+        beside = Support(cast("LockStore", renewer), Term("n", "job/n", 30.0), cast("LockRequest", request))
+        watchdog.watch(beside, max_hold=100.0)
+        with caplog.at_level(logging.WARNING):
+            watchdog.run_until(renewer.clock() + 90.0)
+
+        assert watchdog.renewals > 5
+        assert caplog.records == []
+
+
+class InHand:
+    """As much of a worker's request as is asked for here."""
+
+    _result_is_in = False
 
 
 class TestDebts:
