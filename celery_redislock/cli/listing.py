@@ -1,4 +1,4 @@
-"""``list``: which locks are held."""
+"""``list``: which locks are held, and which windows have not passed."""
 
 import json
 from fnmatch import fnmatchcase
@@ -20,6 +20,9 @@ __all__ = ["list_locks"]
 @click.pass_context
 def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """List the locks that are held, soonest to expire first.
+
+    A lock that is free, but whose lock_period has not passed since the last acceptance, is listed
+    with the state "window": it refuses all the same.
 
     PATTERN matches keys as a shell does file names: * ? [abc].
 

@@ -130,8 +130,13 @@ class MemoryStore(LockStore):
 
     def names(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
-            live = [(self._live(self._locks, name), name) for name in list(self._locks)]
-            return [name for entry, name in sorted(live, key=_expiry) if entry is not None][:limit]
+            live = [
+                (entry[1], name)
+                for entries in (self._locks, self._windows)
+                for name in list(entries)
+                if (entry := self._live(entries, name)) is not None
+            ]
+            return list(dict.fromkeys(name for _, name in sorted(live)))[:limit]
 
     def _live(self, entries: dict[Any, _Entry], key: Any) -> _Entry | None:
         entry = entries.get(key)
@@ -146,7 +151,3 @@ class MemoryStore(LockStore):
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:
     return any(token and value.startswith(f"{token}\0".encode()) for token in tokens)
-
-
-def _expiry(item: tuple[_Entry | None, str]) -> float:
-    return item[0][1] if item[0] is not None else 0.0

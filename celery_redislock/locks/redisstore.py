@@ -11,7 +11,8 @@ key                            type    value                       expiry; writt
 ``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire, release (undo)
 ``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
 ``redislock:{N}:done:MSG``     string  token                       the mark's ttl; release, mark_done
-``redislock:index``            zset    name, score expiry in ms    longest hold; acquire, renew, release
+``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew, release
+                                       window``), score expiry ms
 =============================  ======  ==========================  =============================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
@@ -210,8 +211,10 @@ class RedisStore(LockStore):
         self.release(name, f"{done.message}/done", done=done)
 
     def names(self, *, limit: int = 1000) -> list[str]:
-        reply = self._call("names", [self._index], [limit], name=self._index).reply
-        return [name.decode("utf-8", "replace") for name in reply]
+        # A lock that is held and has a window is on it twice.
+        members = self._call("names", [self._index], [2 * limit], name=self._index).reply
+        names = dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in members)
+        return list(names)[:limit]
 
     def eviction_policy(self) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.

@@ -132,7 +132,10 @@ class LockStore(ABC):
 
     @abstractmethod
     def names(self, *, limit: int = 1000) -> list[str]:
-        """Return the names of the locks held now, soonest to expire first."""
+        """Return the names of the locks that refuse now, soonest to stop it first.
+
+        Held ones, and free ones whose window has not passed; with both, the one that ends first counts.
+        """
 
     def eviction_policy(self) -> str | None:
         """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""

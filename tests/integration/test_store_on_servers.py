@@ -172,6 +172,14 @@ class TestIndex:
 
         assert server_case.keys() == []
 
+    def test_it_lives_as_long_as_the_longest_window(self, server_case: RedisCase) -> None:
+        index = f"{server_case.prefix}:index"
+        server_case.take(A, 5.0, period=60.0)
+        server_case.store.release("n", A)
+
+        assert 55_000 < server_case.client.pttl(index) <= 60_001
+        assert set(server_case.keys()) == {index, server_case.key(part="window")}
+
     def test_nothing_is_left_when_everything_has_expired(self, server_case: RedisCase) -> None:
         """Law 4: the index lives no longer than the longest hold it lists."""
         for number, ttl in enumerate((0.05, 0.2, 0.1)):

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from celery_redislock.locks import RedisStore
-from celery_redislock.locks.values import DoneMark, Recorded
+from celery_redislock.locks.values import DoneMark, Recorded, Term
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
@@ -104,6 +104,52 @@ class TestWindow:
         assert victim.held_by is not None
         assert victim.held_by.is_window
         granted(case.take(B, period=60.0))
+
+
+class TestListing:
+    def test_a_window_is_listed_until_it_ends(self, case: StoreCase) -> None:
+        """Else nobody finds out why a free lock refuses."""
+        case.take(A, period=60.0)
+        case.store.release("n", A)
+        assert case.store.names() == ["n"]
+
+        case.take(B, 5.0, name="other")
+        assert case.store.names() == ["other", "n"]
+        case.expire(part="window")
+        case.take(B, name="n")
+        case.store.release("n", B)
+
+        assert "n" not in _listed(case)
+
+    def test_a_hold_with_a_window_is_listed_once(self, case: StoreCase) -> None:
+        for name in ("one", "two", "three"):
+            case.take(A, 30.0, name=name, period=60.0)
+
+        assert sorted(case.store.names()) == ["one", "three", "two"]
+        assert len(case.store.names(limit=2)) == 2
+
+    @pytest.mark.parametrize("ttl", [0.01, 10.0])
+    def test_a_window_is_listed_although_its_run_was_lost(self, case: StoreCase, ttl: float) -> None:
+        case.take(A, 5.0, period=60.0)
+        case.store.acquire("n", B, ttl, about=ABOUT, instead_of=A)
+        case.store.renew([Term("n", B, ttl)])
+        case.expire()
+
+        assert case.store.names() == ["n"]
+
+    def test_a_window_that_was_given_back_is_not_listed(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A, undo=True)
+        assert case.store.names() == []
+
+        case.take(A, period=60.0)
+        case.store.force_release("n")
+        assert case.store.names() == []
+
+
+def _listed(case: StoreCase) -> list[str]:
+    """What is listed and found, as the command line does it."""
+    return [name for name in case.store.names() if case.store.inspect(name) is not None]
 
 
 class TestDoneMark:

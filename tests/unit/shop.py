@@ -172,7 +172,8 @@ class Shop:
 
     def held(self) -> dict[str, Hold]:
         """Every lock held now."""
-        return {name: hold for name in self.store.names() if (hold := self.holder(name)) is not None}
+        holds = [hold for name in self.store.names() if (hold := self.holder(name)) is not None]
+        return {hold.name: hold for hold in holds if not hold.is_window}
 
     @contextmanager
     def running(

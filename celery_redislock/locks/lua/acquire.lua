@@ -4,7 +4,8 @@
 --       2  window   string `token NUL json`: the last acceptance, while lock_period runs
 --       3  fence    the strict fence's last number
 --       4  done     done mark of the message this hold is for
---       5  index    sorted set name -> expiry (ms, server clock); absent where it would live in another slot
+--       5  index    sorted set name -> expiry (ms, server clock), `name NUL window` for a window's;
+--                   absent where it would live in another slot
 -- ARGV  1  token    of the hold asked for
 --       2  ttl      ms
 --       3  about    json describing the holder
@@ -69,9 +70,15 @@ if index then
   if #gone > 0 then
     redis.call('ZREM', index, unpack(gone))
   end
+  local longest = ttl
   redis.call('ZADD', index, now + ttl, name)
-  if redis.call('PTTL', index) < ttl then
-    redis.call('PEXPIRE', index, ttl)
+  if opens_window then
+    -- An entry of its own: the hold's is moved by renewals and taken off by the release.
+    redis.call('ZADD', index, now + period, name .. '\0window')
+    longest = math.max(ttl, period)
+  end
+  if redis.call('PTTL', index) < longest then
+    redis.call('PEXPIRE', index, longest)
   end
 end
 if pttl then

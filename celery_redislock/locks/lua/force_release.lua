@@ -26,6 +26,6 @@ if anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefi
 end
 redis.call('DEL', lock, window)
 if index then
-  redis.pcall('ZREM', index, name)
+  redis.pcall('ZREM', index, name, name .. '\0window')
 end
 return {1, held, pttl, is_window}

@@ -30,6 +30,9 @@ if index and (ours(value) or not value) then
 end
 if opened then
   redis.call('DEL', window)
+  if index then
+    redis.pcall('ZREM', index, name .. '\0window')
+  end
 end
 if mark > 0 then
   -- After DEL: a server short of memory refuses SET unless the script has written before, and the
