@@ -1,10 +1,13 @@
 """What happens to a duplicate: the strategies, and the words they leave behind."""
 
 import logging
+import math
 import random
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
@@ -60,6 +63,8 @@ def choose(strategy: str | Callable[..., object], conflict: Conflict, hold: Hold
     if not isinstance(name, str) or name not in _NAMES:
         problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(_NAMES))}"
         raise LockOptionError(conflict.task.name, [problem])
+    if math.isinf(hold.expires_in):
+        _warn_of_endless(conflict.key)
     lock_conflict.send(
         sender=conflict.task,
         key=conflict.key,
@@ -78,8 +83,9 @@ def duplicate_error(hold: Hold) -> DuplicateTask:
 
 def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
+    ends = "never" if math.isinf(hold.expires_in) else f"in {hold.expires_in:.1f} s unless renewed"
     logger.info(
-        "skipped %s[%s] at %s: %r is held by %s (%s, for %.1f s; expires in %.1f s unless renewed)",
+        "skipped %s[%s] at %s: %r is held by %s (%s, for %.1f s; expires %s)",
         work.task,
         work.task_id,
         "publish" if side == "client" else "start",
@@ -87,8 +93,20 @@ def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
         hold.owner,
         _what(hold),
         max(0.0, time.time() - float(hold.about.get("since", time.time()))),
-        hold.expires_in,
+        ends,
         extra={"redislock": {"key": work.key, "task_id": work.task_id, "holder": hold.owner, "side": side}},
+    )
+
+
+@lru_cache(maxsize=1000)
+def _warn_of_endless(key: str) -> None:
+    """Once per key and process: cached, so that a second call does nothing."""
+    logger.warning(
+        "%r is held by another program's lock that never expires, so no task of that key will run until "
+        "somebody releases it: celery -A proj redislock release --reason TEXT -- %s; "
+        "let that program set a time to live (SET key value NX PX milliseconds)",
+        key,
+        shlex.quote(key),
     )
 
 

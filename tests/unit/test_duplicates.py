@@ -1,6 +1,7 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -418,3 +419,43 @@ def _seen(task_id: str) -> Any:
     from celery_redislock.header import HolderSeen
 
     return HolderSeen(task_id, is_same_work=True)
+
+
+# --- a foreign lock that never ends ----------------------------------------------------------
+
+
+def endless(shop: Shop) -> str:
+    """Somebody's plain ``SET`` on a key of this test; return the lock's name."""
+    name = f"endless-{shop.queue}"
+    shop.store._locks[name] = (b"somebody", float("inf"))
+    return name
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+@pytest.mark.parametrize("on_conflict", ["skip", "retry", "raise"])
+def test_a_foreign_lock_that_never_ends_is_warned_of_once(
+    shop: Shop, caplog: Any, scope: str, on_conflict: str
+) -> None:
+    """No task will ever run again for that key, and every line about it is one of INFO."""
+    name = endless(shop)
+    task = shop.unique(body, lock_key=name, lock=scope, on_conflict=on_conflict, lock_retry_delay=50)
+
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            with suppress(DuplicateTask):
+                task.delay(7)
+            for message in shop.messages():
+                shop.run(shop.receive(message))
+
+    (record,) = [record for record in caplog.records if record.name == "celery_redislock"]
+    assert "never expires" in record.getMessage()
+    assert f"redislock release --reason TEXT -- {name}" in record.getMessage()
+
+
+def test_a_lock_that_ends_is_not_warned_of(shop: Shop, caplog: Any) -> None:
+    task = shop.unique(body, lock_key=KEY)
+
+    with caplog.at_level("WARNING"), hold(task, 7, task_id="first"):
+        task.delay(7)
+
+    assert caplog.records == []
