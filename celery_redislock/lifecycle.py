@@ -136,7 +136,7 @@ def _check_worker(sender: Any = None, **_: Any) -> None:
                 problems += _server_problems(declaration)
         except LockOptionError as error:
             problems.append(str(error))
-    problems += unknown_settings(_setting_names(app))
+    problems += unknown_settings(str(name) for name in app.conf)
     for problem in dict.fromkeys(problems):
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":
@@ -159,7 +159,3 @@ def _server_problems(declaration: Any) -> list[str]:
         "with redislock_url"
     )
     return [problem]
-
-
-def _setting_names(app: Any) -> list[str]:
-    return [str(name) for name in app.conf if "redislock" in str(name).lower()]

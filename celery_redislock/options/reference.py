@@ -22,7 +22,9 @@ A task option is an attribute of the task (`@app.task(base=SingletonTask, lock_t
 of `apply_async` for one call. Where the task says nothing (`None`), the setting decides, then the
 default. Only for `lock` is `None` an answer: it switches locking off, as does `False`; "not said here"
 is `celery_redislock.options.INHERIT` there. Unknown names, values out of range and contradictions raise
-`LockOptionError`, all at once, with the nearest valid name.
+`LockOptionError`, all at once, with the nearest valid name. Unknown is what begins like an option, and what
+is a slip away from one (`onconflict`, `lockttl`); other attributes and keywords of yours are left alone.
+Unknown settings are told when a worker starts.
 
 A callable given for one call stays with the publisher: as `lock_key` it names the key that travels, as
 `on_conflict` it decides at publish, as `on_lock_lost` it is refused.

@@ -236,6 +236,16 @@ def test_a_misspelt_attribute_of_a_class_is_told(shop: Shop) -> None:
     assert problem == "on_lock_eror is no option; did you mean on_lock_error?"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("onconflict", "on_conflict"), ("lockttl", "lock_ttl"), ("redislock_ttl", "lock_ttl")],
+)
+def test_a_slip_in_an_options_name_is_told(shop: Shop, wrong: str, right: str) -> None:
+    (problem,) = problems(shop, **{wrong: "skip"})
+
+    assert problem == f"{wrong} is no option; did you mean {right}?"
+
+
 def test_attributes_of_the_users_own_are_left_alone(shop: Shop) -> None:
     task = shop.unique(body, locked=True, locker="x", clock=3)
 

@@ -68,6 +68,8 @@ def test_a_server_that_deletes_locks_is_told(
     ("name", "said"),
     [
         ("redislock_tll", "redislock_tll is no setting; did you mean redislock_ttl?"),
+        ("redis_lock_ttl", "redis_lock_ttl is no setting; did you mean redislock_ttl?"),
+        ("lock_ttl", "lock_ttl is no setting; did you mean redislock_ttl?"),
         ("REDISLOCK_TTL", "REDISLOCK_TTL is not read in capitals; write redislock_ttl"),
     ],
 )
@@ -78,6 +80,15 @@ def test_a_misspelt_setting_is_told(shop: Shop, caplog: Any, name: str, said: st
     start_worker(shop)
 
     assert [line for line in warnings(caplog) if said in line]
+
+
+def test_celerys_own_settings_are_all_left_alone(shop: Shop, caplog: Any) -> None:
+    shop.unique(body)
+
+    start_worker(shop)
+
+    assert len(list(shop.app.conf)) > 100
+    assert warnings(caplog) == []
 
 
 def test_an_unreachable_server_is_told(shop: Shop, caplog: Any, monkeypatch: Any) -> None:

@@ -474,6 +474,89 @@ def test_an_unknown_attribute_gets_the_nearest(wrong, hint):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("onconflict", "on_conflict"),
+        ("on_conflct", "on_conflict"),
+        ("on_conlict", "on_conflict"),
+        ("on_conflikt", "on_conflict"),
+        ("oncnflict", "on_conflict"),
+        ("on_confilct", "on_conflict"),
+        ("lockttl", "lock_ttl"),
+        ("lockkey", "lock_key"),
+        ("lock__key", "lock_key"),
+        ("lokc_ttl", "lock_ttl"),
+        ("lcok_key", "lock_key"),
+        ("lok_queue_ttl", "lock_queue_ttl"),
+        ("onlocklost", "on_lock_lost"),
+        ("onlock_error", "on_lock_error"),
+        ("redislock_ttl", "lock_ttl"),
+        ("redislock_on_conflict", "on_conflict"),
+        ("redislock_lock_ttl", "lock_ttl"),
+    ],
+)
+def test_a_slip_at_the_beginning_of_a_name_is_told_as_well(wrong, right):
+    """It would be passed over in silence, and the task lock by the defaults."""
+    assert unknown_attributes([wrong]) == [f"{wrong} is no option; did you mean {right}?"]
+    with pytest.raises(LockOptionError, match=f"did you mean {right}"):
+        split_call_options({wrong: 1, "lock": "while_executing"})
+
+
+def test_a_setting_that_no_task_has_is_told_apart():
+    (problem,) = unknown_attributes(["redislock_url"])
+
+    assert problem == "redislock_url is no option of a task; set it on the app"
+
+
+#: Words of others' trades, one letter or two from ours.
+THEIRS = [
+    "locked", "locker", "locks", "clock", "block", "unlock", "_lock", "__lock__", "Lock", "LOCK_TTL",
+    "LOCK_EXPIRE", "block_key", "clock_period", "stock_limit", "stock_order", "mock_key", "look_key",
+    "loc_key", "dock_order", "on_block_error", "on_clock_error", "on_loc_error", "on_connect", "on_config",
+    "on_configure", "on_confirm", "on_contact", "no_conflict", "in_conflict", "conflict", "no_lock_error",
+    "key", "ttl", "period", "redis", "redis_key", "on_lost", "rate_limit", "on_failure", "locale_key",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_attributes_of_the_users_own_are_none_of_our_business(name):
+    assert unknown_attributes([name]) == []
+    assert split_call_options({name: 1, "lock": None}) == {"lock": None}
+
+
+@pytest.mark.parametrize("wrong", ["onconflict", "on_conflct", "lockttl"])
+def test_a_slip_alone_in_a_call_is_told(wrong):
+    """It would become a message property, or an error of the broker's."""
+    assert "did you mean" in problems(split_call_options, {"countdown": 5, wrong: 1})[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("redis_lock_ttl", "redislock_ttl"),
+        ("redislockttl", "redislock_ttl"),
+        ("reidslock_ttl", "redislock_ttl"),
+        ("redilock_prefix", "redislock_prefix"),
+        ("lock_ttl", "redislock_ttl"),
+        ("on_conflict", "redislock_on_conflict"),
+        ("CELERY_REDIS_LOCK_TTL", "CELERY_REDISLOCK_TTL"),
+        ("CELERY_LOCK_TTL", "CELERY_REDISLOCK_TTL"),
+    ],
+)
+def test_a_slip_at_the_beginning_of_a_setting_is_told_as_well(wrong, right):
+    assert unknown_settings([wrong]) == [f"{wrong} is no setting; did you mean {right}?"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lock", "LOCK_TTL", "REDIS_LOCK_TTL", "redlock_ttl", "redis_url", "CELERY_REDIS_URL", "broker_url",
+     "redis_max_connections", "lock_key", "redis_lock", "my_redislock_thing", "MY_LOCK_TTL"],
+)  # fmt: skip
+def test_settings_of_others_are_none_of_our_business(name):
+    assert unknown_settings([name]) == []
+
+
+@pytest.mark.parametrize(
     ("wrong", "hint"),
     [
         ("redislock_lock_ttl", "did you mean redislock_ttl?"),
