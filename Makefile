@@ -2,16 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Most tests wait for a worker most of the time, so more of them run at once than there are cores.
-JOBS ?= 4
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help demo test test-all lint docs clean
+.PHONY: help demo test test-all soak lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 30 s)"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make soak      random faults under load, ten minutes"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write the generated reference pages"
 	@echo "make clean     remove the environment and caches"
@@ -19,11 +17,15 @@ help:
 demo: $(VENV)/embedded
 	$(BIN)/celery-redislock demo
 
+# Most tests wait for a worker most of the time, so more of them run at once than there are cores.
 test: $(VENV)/dev
-	$(PYTEST) -m "not slow"
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow"
 
 test-all: $(VENV)/dev
-	$(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist worksteal
+
+soak: $(VENV)/dev
+	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

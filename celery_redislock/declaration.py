@@ -1,6 +1,5 @@
 """What a task declared about its lock, resolved: options, settings, key rule, store."""
 
-import inspect
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -8,17 +7,16 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from celery_redislock.attributes import attribute_problems, attributes_of
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.keys import Binder, KeyRule, arguments_digest, parse_key
 from celery_redislock.options import (
-    INHERIT,
     LockOptions,
     LockSettings,
     from_header,
     override,
     read_options,
     read_settings,
-    unknown_attributes,
 )
 from celery_redislock.options.table import TASK_ROWS, live_rows
 
@@ -211,7 +209,7 @@ def _resolve(task: Any) -> Declaration:
     app = task.app
     problems: list[str] = []
     binder = Binder(task.run)
-    attributes = _attributes_of(task)
+    attributes = attributes_of(task)
     options = settings = rule = None
     try:
         settings = read_settings(app.main or "settings", app.conf.get, os.environ)
@@ -222,45 +220,10 @@ def _resolve(task: Any) -> Declaration:
         rule = parse_key(options.lock_key, task_name=task.name, parameters=binder.parameters)
     except LockOptionError as error:
         problems += error.problems
-    problems += unknown_attributes(_own_attributes(task))
-    problems += _request_problems(task)
+    problems += attribute_problems(task)
     if problems or options is None or settings is None or rule is None:
         raise LockOptionError(task.name, problems)
     return Declaration(task, options, settings, binder, rule, bool(app.conf.task_always_eager))
-
-
-def _attributes_of(task: Any) -> dict[str, Any]:
-    """The task's lock options; callables unbound, or they would be called with the task as first argument."""
-    found = {}
-    for name in TASK_ROWS:
-        value = inspect.getattr_static(task, name, INHERIT)
-        found[name] = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-    if found["lock"] is INHERIT and task.name.startswith("celery."):
-        # Celery's own tasks (chord_unlock, map, …) get this base class from Celery(task_cls=…).
-        found["lock"] = None
-    return found
-
-
-def _own_attributes(task: Any) -> list[str]:
-    from celery_redislock.task import SingletonTask
-
-    return sorted(set(dir(type(task))) - set(dir(SingletonTask)))
-
-
-def _request_problems(task: Any) -> list[str]:
-    if task.Request == "celery_redislock.request:LockRequest":
-        return []
-    from celery.utils.imports import symbol_by_name
-
-    from celery_redislock.request import LockRequest
-
-    if issubclass(symbol_by_name(task.Request), LockRequest):
-        return []
-    problem = (
-        f"its Request class {task.Request!r} is not a subclass of celery_redislock.request.LockRequest, "
-        "so nothing would free the lock of a killed pool child; derive it from that class"
-    )
-    return [problem]
 
 
 def _after_fork_in_child() -> None:

@@ -15,9 +15,10 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_redislock.declaration import declaration_of
-from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.exceptions import RedisLockError
 from celery_redislock.fate import is_loss, timeout_requeues, will_be_requeued, will_be_retried
 from celery_redislock.header import HEADER, Header
+from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
 from celery_redislock.support import Locked, Support
@@ -145,7 +146,8 @@ class LockRequest(Request):
 
         def release() -> None:
             if pid is not None and _is_alive(pid):
-                raise LockUnavailable(store.server, "release", f"the body in process {pid} has not ended yet")
+                message = f"the body in process {pid} has not ended yet"
+                raise NotYet(message)
             if goes_back:
                 # Not released: its next delivery would find a failure recorded, and do nothing.
                 store.transfer(key, token, again, ttl, about=locked.work.about(QUEUED, message=again))

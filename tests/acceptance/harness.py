@@ -40,12 +40,18 @@ class Worker:
     """One ``celery worker`` process in a session of its own."""
 
     def __init__(
-        self, plan: Mapping[str, Any], pool: str, concurrency: int, arguments: tuple[str, ...]
+        self,
+        plan: Mapping[str, Any],
+        pool: str,
+        concurrency: int,
+        arguments: tuple[str, ...],
+        *,
+        app: str = "tests.acceptance.shop",
     ) -> None:
-        """Start it; :meth:`wait_ready` tells when it works."""
+        """Start it; :meth:`wait_ready` tells when it works. ``app``: a module that reads the plan."""
         handle, path = tempfile.mkstemp(prefix="worker-", suffix=".log")
         self.log_path = Path(path)
-        command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.shop", "worker", "-P", pool]
+        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", pool]
         command += ["-c", str(concurrency), "-n", f"{self.log_path.stem}@localhost", "-l", "INFO"]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat", *arguments]
         self.process = subprocess.Popen(
