@@ -39,7 +39,7 @@ def test_a_body_that_went_on_after_its_deadline_is_no_overlap() -> None:
 
 def test_an_overlap_with_any_earlier_body_is_found() -> None:
     long = replace(FIRST, end=50.0, trusted_until=60.0)
-    third = replace(SECOND, token="t3/x", start=20.0, end=21.0, trusted_until=22.0)
+    third = replace(SECOND, token="t3/x", start=20.0, end=21.0, trusted_until=22.0)  # noqa: S106  of a lock
 
     assert {(one.token, other.token) for one, other in overlaps([long, SECOND, third])} == {
         ("t1/x", "t2/x"),
