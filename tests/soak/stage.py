@@ -123,7 +123,7 @@ class Stage:
         return [
             one
             for one in self.accepted
-            if self.app.AsyncResult(one).state != "SUCCESS" and one not in self.revoked
+            if self.app.backend.get_state(one) != "SUCCESS" and one not in self.revoked
         ]
 
     def lock_keys(self) -> list[str]:
