@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from celery.exceptions import TimeoutError  # noqa: A004  the one get() raises
 from celery.result import AsyncResult
 
 __all__ = ["LockResult"]
@@ -16,6 +17,21 @@ class LockResult(AsyncResult):
     """
 
     is_duplicate: bool = False
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the task, and return its result; as Celery's own.
+
+        Raises:
+            celery.exceptions.TimeoutError: it took longer than ``timeout`` seconds. The backend forgets this
+                object then: before 5.7.0, Celery wakes only the first of several objects of one task id
+                (a call's and its duplicate's), even if that gave up long ago (celery 5.5.0 and 5.6.3,
+                ``_add_pending_result`` in backends/asynchronous.py).
+        """
+        try:
+            return super().get(*args, **kwargs)
+        except TimeoutError:
+            self.backend.remove_pending_result(self)
+            raise
 
     def __del__(self) -> None:
         """Unsubscribe from the result, unless that is done: it is when the result is finished here.

@@ -2,13 +2,41 @@
 
 import gc
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+import celery.exceptions
 import pytest
 from celery import Celery
 
 from celery_redislock import SingletonTask
 from celery_redislock.embedded import EmbeddedServer
+
+
+@pytest.fixture
+def task(redis_url: str, celery_url: str, prefix: str) -> Iterator[Any]:
+    app = Celery(broker=celery_url, backend=celery_url, set_as_current=False)
+    app.conf.result_backend_transport_options = {"global_keyprefix": prefix}
+    app.conf.broker_transport_options = {"global_keyprefix": prefix}
+    yield app.task(base=SingletonTask, name="sync")(_sync)
+    app.close()
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+def test_a_duplicates_result_is_waited_for_although_the_calls_own_timed_out(task: Any) -> None:
+    """Celery before 5.7 wakes the first object of a task id only, even after it gave up."""
+    first, second = task.delay(7), task.delay(7)
+    assert second.is_duplicate
+    with pytest.raises(celery.exceptions.TimeoutError):
+        first.get(timeout=0.1)
+    # Later than the waiting begins: what is recorded by then any Celery finds.
+    done = threading.Timer(0.5, lambda: task.backend.mark_as_done(first.id, 42))
+    done.start()
+
+    assert second.get(timeout=5) == 42
+    assert first.get(timeout=5) == 42
+    done.join()
 
 
 def _sync(number: int) -> None:
