@@ -203,10 +203,12 @@ class LockRequest(Request):
     @property
     def _result_is_in(self) -> bool:
         """Whether the pool has this run's result: it has ended, whatever was announced before."""
-        if self._is_over:
-            return True
-        result = self._apply_result() if self._apply_result is not None else None
-        return self._apply_result is not None and (result is None or result.ready())
+        if self._is_over or self.time_start is None or self._apply_result is None:
+            # Not accepted yet, it may wait in the pool. A result that is gone says nothing then: the thread
+            # pool refers to none of its own (celery 5.7.0, concurrency/thread.py).
+            return self._is_over
+        result = self._apply_result()
+        return result is None or result.ready()
 
     def _locked(self) -> "Locked | None":
         """What this message locks; ``None`` for nothing, or if it cannot be told here: the child will say."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -172,6 +173,34 @@ def test_renewing_ends_when_the_pool_has_the_result(shop: Shop) -> None:
     is_in[0] = True
 
     assert not support.held
+
+
+def test_a_claim_is_renewed_until_its_message_is_accepted(shop: Shop) -> None:
+    """The thread pool refers to no result of its own while the message waits in its queue."""
+    request = delivered(shop)
+    support = watched(shop, request._header.token).lease  # type: ignore[union-attr]  # it has one
+
+    class Result:
+        """Has no ``ready``, as the thread pool's has none."""
+
+    result = Result()
+    request._apply_result = weakref.ref(result)
+    assert support.held
+    del result
+
+    assert support.held
+    request.on_accepted(os.getpid(), time.monotonic())
+    assert not support.held
+
+
+def test_a_lease_whose_result_is_gone_is_renewed_no_more(shop: Shop) -> None:
+    """The prefork pool refers to a result until it is in."""
+    request = delivered(shop)
+    started(shop, request)
+
+    request._apply_result = lambda: None
+
+    assert not watched(shop, request._run_token).lease.held
 
 
 def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
