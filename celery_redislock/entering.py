@@ -28,6 +28,8 @@ def holders_outcome(run: Run) -> Outcome | None:
     seen = run.header.waits_for
     outcome = outcome_of(run.task, seen.task_id, since=run.header.published_at)
     if outcome is not None:
+        if run.may_have_run and outcome_recorded(run.task, run.request, run.header):
+            raise _late_copy(run)
         run.request.redislock_skipped = True
         logger.info(
             "%s[%s] takes the outcome of %s, which did the same work",
@@ -79,7 +81,7 @@ def _is_own_claim(run: Run, hold: Hold) -> bool:
 
 def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:
     """The lock is ours. If it was free although a claim should have been there, find out why."""
-    if not from_claim and (run.has_claim or run.is_redelivered):
+    if not from_claim and (run.has_claim or run.may_have_run):
         if outcome_recorded(run.task, run.request, run.header):
             run.finish(None)
             raise _late_copy(run)

@@ -59,7 +59,8 @@ class Header(NamedTuple):
         options: per-call options that travel.
         has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
         waits_for: the holder this duplicate met, at publish or when it was put off.
-        put_off: how many times it was put off already.
+        put_off: how many times it was put off already for somebody else: an outcome of its own id
+            would be that of another delivery of it.
         is_copy: a second copy of a message, published again by a worker: the broker's ``redelivered``
             flag does not survive that.
         fingerprint: ``Work.arguments`` of the publisher's, so that nobody decodes and digests the

@@ -53,7 +53,9 @@ def visibility_timeout(app: Any) -> float:
     return float(options.get("visibility_timeout") or DEFAULT_VISIBILITY_TIMEOUT)
 
 
-def put_off(run: "Run", delay: float, *, header: Header | None = None, is_copy: bool = False) -> Exception:
+def put_off(
+    run: "Run", delay: float, *, header: Header | None = None, is_copy: bool | None = None
+) -> Exception:
     """Publish the message again for later; return what to raise.
 
     ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
@@ -63,17 +65,15 @@ def put_off(run: "Run", delay: float, *, header: Header | None = None, is_copy: 
         delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
             what a worker holds for its ETA a second time.
         header: for the next delivery, where it differs from this one's.
-        is_copy: the first copy lives, so the next delivery must look for its outcome.
+        is_copy: whether another message that lives with this one's id is its first copy, so that the next
+            delivery must look for its outcome. ``False``: it is another job, whose outcome is not this
+            one's. ``None``: nobody of this id was met.
 
     Returns:
         ``Ignore``; where the broker cannot take the message, ``Reject`` with requeue
         (``acks_late``) or the broker's error, so that the task fails visibly.
     """
-    # Without a header its identity is the task id, and stays so.
-    again = header or run.header
-    if again is None:
-        work = run.work
-        again = Header(work.key, work.task_id, published_at=time.time(), fingerprint=work.arguments)
+    again = header or _next_header(run, is_counted=is_copy is None)
     if is_copy or run.is_redelivered:
         again = again.as_copy()
     app = run.task.app
@@ -87,6 +87,15 @@ def put_off(run: "Run", delay: float, *, header: Header | None = None, is_copy: 
         return rejected
     ignored: Exception = Ignore(f"put off for {delay:.1f} s: {run.work.key!r} is held")
     return ignored
+
+
+def _next_header(run: "Run", *, is_counted: bool) -> Header:
+    work = run.work
+    # Without a header its identity is the task id, and stays so.
+    header = run.header or Header(
+        work.key, work.task_id, published_at=time.time(), fingerprint=work.arguments
+    )
+    return header._replace(put_off=header.put_off + is_counted)
 
 
 def raw_message(message: Any) -> dict[str, Any]:

@@ -120,6 +120,16 @@ class Run:
             return True
         return bool((self.request.delivery_info or {}).get("redelivered"))
 
+    @property
+    def may_have_run(self) -> bool:
+        """There was another delivery of this message, and it may have run by now.
+
+        Timeline without redelivery flag or claim: a first delivery is put off, that is published again; its
+        worker dies before it has acknowledged; the broker delivers it again, and now it runs; then comes
+        what was published again.
+        """
+        return self.is_redelivered or (self.header is not None and self.header.put_off > 0)
+
     def holds(self, key: str) -> bool:
         """Whether this run has a lease on this key, lost or not."""
         return self.lease is not None and self.lease.key == key

@@ -11,6 +11,7 @@ from celery.exceptions import Ignore
 from celery_redislock import lock_acquired
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark
+from celery_redislock.testing import hold
 from tests.unit.shop import Shop
 
 KEY = "account:7"
@@ -242,3 +243,103 @@ def test_a_backend_that_cannot_be_asked_lets_the_copy_run(shop: Shop, monkeypatc
         task(7)
 
     assert runs == [7]
+
+
+# --- put off, and delivered again ------------------------------------------------------------
+
+
+def put_off_once(shop: Shop, task: Any) -> Any:
+    """Publish t1 while somebody else is at work, and have it put off; return its own first delivery.
+
+    Its worker dies after it has published the message again and before it has acknowledged the first one.
+    """
+    with hold(task, 7, task_id="first"):
+        task.apply_async((7,), task_id="t1")
+        delivery = shop.message()
+        assert isinstance(shop.run(shop.receive(delivery)), Ignore)
+    return delivery
+
+
+@pytest.mark.parametrize("ignore_result", [False, True])
+def test_a_message_put_off_does_nothing_when_its_first_delivery_has_run(
+    shop: Shop, *, ignore_result: bool
+) -> None:
+    """Law 8. Neither redelivered nor claimed, it must be known by having been put off.
+
+    ::
+
+    first delivery   put off ...... (worker dies, unacknowledged) ...... again: runs, outcome recorded
+    second message            published ........................................................ comes
+    """
+    runs: list[int] = []
+    task = counting(shop, runs, lock="while_executing", ignore_result=ignore_result)
+    delivery = put_off_once(shop, task)
+    again = shop.message()
+    shop.run(shop.receive(delivery, redelivered=True))
+    assert runs == [7]
+
+    late = shop.run(shop.receive(again))
+
+    assert isinstance(late, Ignore)
+    assert (runs, shop.held()) == ([7], {})
+
+
+def test_a_message_put_off_without_a_header_does_nothing_then_either(shop: Shop) -> None:
+    runs: list[int] = []
+    task = counting(shop, runs, lock="while_executing")
+    with hold(task, 7, task_id="first"):
+        shop.app.send_task(task.name, (7,), task_id="t1")
+        delivery = shop.message()
+        shop.run(shop.receive(delivery))
+    again = shop.message()
+    shop.run(shop.receive(delivery, redelivered=True))
+
+    shop.run(shop.receive(again))
+
+    assert runs == [7]
+
+
+def test_a_workflows_member_put_off_hands_its_outcome_on_once(shop: Shop) -> None:
+    """Its first delivery, delivered again, has run, and the holder it waited for left an outcome as well."""
+    runs: list[int] = []
+    task = counting(shop, runs)
+    link = shop.unique(listen, name="shop.listen", lock=None)
+    with hold(task, 7, task_id="first"):
+        task.apply_async((7,), task_id="t1", link=link.s())
+        delivery = shop.message()
+        shop.run(shop.receive(delivery))
+        again = shop.message()
+    shop.run(shop.receive(delivery, redelivered=True))  # it looks for that outcome, and later once more
+    assert shop.run() == 7
+    assert shop.message().headers["task"] == link.name
+    shop.app.backend.store_result("first", 21, "SUCCESS")
+
+    shop.run(shop.receive(again))
+
+    assert (runs, shop.messages()) == ([7], [])
+
+
+def listen(outcome: int) -> int:
+    return outcome
+
+
+def test_a_new_job_that_waited_for_an_older_one_of_its_id_runs(shop: Shop) -> None:
+    """Publishing a task id again is a new job: the first one's outcome is not its own."""
+    runs: list[int] = []
+    task = counting(shop, runs, lock="while_executing")
+    with hold(task, 7, task_id="t1"):
+        task.apply_async((7,), task_id="t1")
+        shop.run()
+    outcome(shop, "SUCCESS", at=time.time())
+
+    shop.run()
+
+    assert runs == [7]
+
+
+def test_a_message_put_off_runs_where_nothing_else_has(shop: Shop) -> None:
+    runs: list[int] = []
+    task = counting(shop, runs, lock="while_executing")
+    put_off_once(shop, task)
+
+    assert shop.run() == 7
