@@ -81,6 +81,13 @@ class LockRequest(Request):
             self._settle_for_dead_child(error)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
+    def reject(self, requeue: bool = False) -> None:
+        """Refuse the message; one that no pool was given is not to run: its ETA is no time (celery 5.7.0)."""
+        if not requeue and self.time_start is None and self._apply_result is None:
+            self._give_back(self._claim_token(), undo=True)
+            self._stop_watching()  # and not over: before 5.7 Celery runs it all the same
+        super().reject(requeue)
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated:
             # Revoked or expired before it ran. A terminated one's body may go on: on_failure will come.

@@ -4,11 +4,15 @@ import os
 import signal
 import time
 import weakref
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Reject
 from celery.worker import request as celery_request
+from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
 from celery_redislock.guard import Guard
@@ -272,6 +276,50 @@ def test_a_terminated_run_keeps_its_lease_until_its_body_has_ended(shop: Shop) -
     request.on_failure(einfo(Terminated(signal.SIGTERM)))
 
     assert shop.held() == {}
+
+
+# --- rejected --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"lock": "until_expired", "lock_period": 50}, {"lock_period": 50}])
+def test_a_message_whose_eta_is_no_time_gives_claim_and_window_back(
+    shop: Shop, options: dict[str, Any]
+) -> None:
+    """Celery's strategy rejects it before any other hook."""
+    task = shop.unique(body, **{"lock_key": KEY, **options})
+    no_time = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
+    task.apply_async((7,), task_id="t1", eta=no_time)
+    assert shop.held()
+    consumer = MagicMock(app=shop.app, hostname="here", event_dispatcher=None, disable_rate_limits=True)
+    message = shop.message()
+
+    default(task, shop.app, consumer)(
+        message, None, lambda *_: None, lambda *_: shop.acks.append("reject"), []
+    )
+
+    assert shop.acks == ["reject"]
+    assert (shop.held(), shop.holder(KEY)) == ({}, None)
+    assert [watch for watch in watchdog_of(shop.store)._schedule._watched.values() if watch.lease.held] == []
+
+
+def test_a_message_that_goes_back_to_its_queue_keeps_its_claim(shop: Shop) -> None:
+    request = delivered(shop)
+
+    request.reject(requeue=True)
+
+    assert shop.acks == ["requeue"]
+    assert [state for _, state in held(shop)] == ["queued"]
+
+
+def test_a_run_that_rejects_its_message_has_settled_its_hold_itself(shop: Shop) -> None:
+    """What was accepted stands for its window, however its run ends."""
+    request = delivered(shop, lock="until_expired", lock_period=50)
+    request.on_accepted(os.getpid(), time.monotonic())
+
+    request.on_failure(einfo(Reject("not wanted", requeue=False)))
+
+    assert shop.acks[-1:] == ["ack"]
+    assert len(held(shop)) == 1
 
 
 # --- dead children ---------------------------------------------------------------------------
