@@ -21,7 +21,16 @@ from celery_redislock.redeliver import visibility_timeout
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["DoneNote", "Outcome", "may_still_come", "outcome_of", "outcome_recorded", "state_recorded"]
+__all__ = [
+    "DoneNote",
+    "Outcome",
+    "is_readable",
+    "may_still_come",
+    "outcome_of",
+    "outcome_recorded",
+    "state_of",
+    "state_recorded",
+]
 
 #: A holder that was killed came to nothing; whoever waited for it does the work itself.
 _KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
@@ -89,7 +98,7 @@ def outcome_of(task: Any, task_id: str, *, since: float) -> Outcome | None:
         since: seconds since the epoch: when the duplicate was published. The holder was on its way or at work
             later than that, so an outcome from before belongs to an earlier job of its id.
     """
-    if not _is_readable(task.backend):
+    if not is_readable(task.backend):
         return None
     meta = _meta(task, task_id)
     if meta is None or not _is_since(meta, since):
@@ -104,7 +113,7 @@ def outcome_of(task: Any, task_id: str, *, since: float) -> Outcome | None:
 
 def may_still_come(task: Any, task_id: str, *, since: float) -> bool:
     """Whether a holder that has given its lock back may yet record its outcome; arguments as above."""
-    if task.ignore_result or not _is_readable(task.backend):
+    if task.ignore_result or not is_readable(task.backend):
         return False
     meta = _meta(task, task_id)
     return meta is not None and (meta.get("status") not in states.READY_STATES or not _is_since(meta, since))
@@ -112,10 +121,21 @@ def may_still_come(task: Any, task_id: str, *, since: float) -> bool:
 
 def state_recorded(task: Any, task_id: str, *, since: float) -> str | None:
     """Return the final state of a task id reached since then, ``None`` for none or if it cannot be read."""
-    meta = _meta(task, task_id) if _is_readable(task.backend) else None
+    meta = _meta(task, task_id) if is_readable(task.backend) else None
     if meta is None or meta.get("status") not in states.READY_STATES or not _is_since(meta, since):
         return None
     return str(meta["status"])
+
+
+def state_of(task: Any, task_id: str) -> str | None:
+    """Return the state recorded for a task id, PENDING for an unknown one; ``None``: it cannot be asked."""
+    meta = _meta(task, task_id)
+    return None if meta is None else str(meta.get("status"))
+
+
+def is_readable(backend: Any) -> bool:
+    """Whether this process can read others' results: ``rpc://`` keeps them on the caller's queue."""
+    return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:
@@ -133,12 +153,7 @@ def _is_since(meta: dict[str, Any], when: float) -> bool:
 
 def _tells(task: Any, request: Any) -> bool:
     ignored = request.__dict__.get("ignore_result")
-    return not (task.ignore_result if ignored is None else ignored) and _is_readable(task.backend)
-
-
-def _is_readable(backend: Any) -> bool:
-    """Whether this process can read others' results: ``rpc://`` keeps them on the caller's queue."""
-    return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
+    return not (task.ignore_result if ignored is None else ignored) and is_readable(task.backend)
 
 
 def _timestamp(date: Any) -> float | None:

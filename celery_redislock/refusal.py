@@ -3,7 +3,10 @@
 import logging
 from typing import Any
 
+from celery import states
+
 from celery_redislock.conflict import Conflict, choose, duplicate_error, log_skip
+from celery_redislock.copies import is_readable, state_of
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.publication import Publication
@@ -65,9 +68,25 @@ def _skip(publication: Publication, hold: Hold) -> Any:
             hold.owner,
         )
     if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
-        task.backend.mark_as_revoked(work.task_id, f"duplicate of {hold.owner}")
+        _tell_waiting(task, work.task_id, f"duplicate of {hold.owner}")
     result = task.AsyncResult(hold.owner)
     result.is_duplicate = True
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores.
     result.ignored = publication.ignores_result
     return result
+
+
+def _tell_waiting(task: Any, task_id: str, why: str) -> None:
+    """Let nobody wait for ever for the id the caller chose.
+
+    Under another key a job of that very id may be under way, or over: what it
+    has recorded stays. One that is still queued has recorded nothing, and
+    cannot be told from an id nobody has used; its own states come later.
+    """
+    if not is_readable(task.backend):
+        return  # rpc:// would have to be told who waits
+    state = state_of(task, task_id)
+    if state == states.PENDING:
+        task.backend.mark_as_revoked(task_id, why)
+    elif state is None:
+        logger.warning("no state was written for %s, a %s: the result backend cannot be asked", task_id, why)

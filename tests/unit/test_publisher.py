@@ -440,6 +440,47 @@ def test_a_fixed_id_that_was_skipped_is_ready_and_says_why(shop: Shop) -> None:
         task.AsyncResult("mine").get(timeout=1)
 
 
+@pytest.mark.parametrize("state", ["STARTED", "RETRY", "SUCCESS", "FAILURE"])
+def test_a_job_of_that_id_elsewhere_keeps_its_state(shop: Shop, state: str) -> None:
+    """The refused call is not that job: it is under way, or has left its outcome."""
+    task = shop.unique(body)
+    task.delay(7)
+    outcome = ValueError("x") if state in {"RETRY", "FAILURE"} else 1
+    shop.app.backend.store_result("mine", outcome, state)
+
+    task.apply_async((7,), task_id="mine")
+
+    assert shop.state("mine") == state
+
+
+@pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
+def test_where_states_cannot_be_read_none_is_written_for_a_skip(backend: str, caplog: Any) -> None:
+    """``rpc://`` has nobody to send it to, and would raise."""
+    task = Shop(result_backend=backend).unique(body)
+    first = task.delay(7)
+
+    assert task.apply_async((7,), task_id="mine").id == first.id
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_a_backend_that_cannot_be_asked_does_not_fail_a_skip(
+    shop: Shop, monkeypatch: Any, caplog: Any
+) -> None:
+    task = shop.unique(body)
+    first = task.delay(7)
+
+    def fail(*_: Any, **__: Any) -> None:
+        message = "gone"
+        raise OSError(message)
+
+    monkeypatch.setattr(task.backend, "get_task_meta", fail)
+
+    assert task.apply_async((7,), task_id="mine").id == first.id
+    assert "no state was written for mine" in caplog.text
+    monkeypatch.undo()
+    assert shop.state("mine") == "PENDING"
+
+
 @pytest.mark.parametrize("options", [{}, {"task_id": "same"}, {"task_id": "mine", "ignore_result": True}])
 def test_no_other_state_is_written_for_a_skip(shop: Shop, options: dict[str, Any]) -> None:
     """Not for a made-up id, never for the holder's own, and not where results are ignored."""
