@@ -9,6 +9,7 @@ from celery_redislock.conflict import Conflict, choose, duplicate_error, jittere
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import put_off
+from celery_redislock.results import Skipped
 
 if TYPE_CHECKING:
     from celery_redislock.run import Run
@@ -95,7 +96,7 @@ def _skip(run: "Run", hold: Hold) -> Ignore:
     log_skip(run.work, hold, side="server")
     run.request.redislock_skipped = True
     if run.request.is_eager:
-        return Ignore(f"duplicate of {hold.owner}")
+        return Skipped(f"duplicate of {hold.owner}")
     ignored = run.request.__dict__.get("ignore_result")
     run.task.backend.mark_as_revoked(
         run.work.task_id,

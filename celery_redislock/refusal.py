@@ -10,6 +10,7 @@ from celery_redislock.copies import is_readable, state_of
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.publication import Publication
+from celery_redislock.results import LockEagerResult
 from celery_redislock.run import active_run
 
 __all__ = ["refuse"]
@@ -21,7 +22,8 @@ def refuse(publication: Publication, hold: Hold) -> Any:
     """Skip, publish without a claim or raise, as the strategy says.
 
     Returns:
-        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``.
+        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``; in eager mode one
+        that is revoked, under the holder's id.
 
     Raises:
         DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could come back.
@@ -67,6 +69,8 @@ def _skip(publication: Publication, hold: Hold) -> Any:
             work.task,
             hold.owner,
         )
+    if publication.declaration.always_eager:
+        return LockEagerResult.duplicate(hold.owner, work.task, f"duplicate of {hold.owner}")
     if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
         _tell_waiting(task, work.task_id, f"duplicate of {hold.owner}")
     result = task.AsyncResult(hold.owner)

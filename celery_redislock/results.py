@@ -2,10 +2,15 @@
 
 from typing import Any
 
-from celery.exceptions import TimeoutError  # noqa: A004  the one get() raises
-from celery.result import AsyncResult
+from celery.exceptions import (
+    Ignore,
+    TaskRevokedError,
+    TimeoutError,  # noqa: A004  the one get() raises
+)
+from celery.result import AsyncResult, EagerResult
+from celery.states import REVOKED
 
-__all__ = ["LockResult"]
+__all__ = ["LockEagerResult", "LockResult", "Skipped"]
 
 
 class LockResult(AsyncResult):
@@ -48,7 +53,50 @@ class LockResult(AsyncResult):
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
 
 
-def _rebuild(cls: type[LockResult], args: tuple[Any, ...], is_duplicate: bool) -> LockResult:
+class LockEagerResult(EagerResult):
+    """The result of a unique task that was run in place. Picklable.
+
+    Attributes:
+        is_duplicate: nothing was run: the state is ``REVOKED``, and ``get()`` raises
+            ``TaskRevokedError("duplicate of <task id>")``. There is no holder to wait for: it may be the
+            caller itself, and runs in place leave nothing in the result backend.
+    """
+
+    is_duplicate: bool = False
+
+    @classmethod
+    def duplicate(cls, task_id: str, name: str, why: str) -> "LockEagerResult":
+        """Return the result of a call that was skipped.
+
+        Args:
+            task_id: whose result it is called: the holder's, where nothing got an id of its own.
+            name: of the task.
+            why: names the holder.
+        """
+        result = cls(task_id, TaskRevokedError(why), REVOKED, name=name)
+        result.is_duplicate = True
+        return result
+
+    @classmethod
+    def of(cls, result: EagerResult) -> "LockEagerResult":
+        """Return what Celery made of a run in place; of a skipped run what a worker makes of it."""
+        if isinstance(result, cls):
+            return result  # a retry's, which was run in place as well
+        if isinstance(result.result, Skipped):
+            return cls.duplicate(result.id, result.name, str(result.result))
+        return cls(*result.__reduce_args__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
+
+
+class Skipped(Ignore):
+    """Ends a run in place that is a duplicate."""
+
+
+def _rebuild(
+    cls: type[LockResult | LockEagerResult], args: tuple[Any, ...], is_duplicate: bool
+) -> LockResult | LockEagerResult:
     result = cls(*args)
     result.is_duplicate = is_duplicate
     return result

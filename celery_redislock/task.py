@@ -78,7 +78,8 @@ class SingletonTask(Task):
             # Celery's own __call__ would push a second request here.
             return _run(self, lambda: self.run(*args, **kwargs), args, kwargs)
         if self.request_stack.top is None and lifecycle.locks_eagerly(self):
-            return self.apply(args, kwargs, throw=True).get()
+            # The result is there: nobody waits, so Celery need not forbid it inside another task's body.
+            return self.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
         return super().__call__(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -136,10 +137,15 @@ class SingletonTask(Task):
         return publish(self, super().apply_async, args, kwargs, task_id, options)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the body here and now; no lock unless ``redislock_eager`` is set."""
-        result = super().apply(*args, **kwargs)
-        result.is_duplicate = False
-        return result
+        """Run the body here and now; no lock unless ``redislock_eager`` is set.
+
+        Returns:
+            The result. For a skipped duplicate ``is_duplicate`` is true, the state ``REVOKED``, and
+            ``get()`` raises ``TaskRevokedError``; a direct call raises it.
+        """
+        from celery_redislock.results import LockEagerResult
+
+        return LockEagerResult.of(super().apply(*args, **kwargs))
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> "LockResult":  # noqa: N802  Celery's name
         """Return the result of a task id of this task."""

@@ -1,12 +1,13 @@
 """Running: a lease from start to end, given back before anybody sees the end."""
 
 import logging
+import pickle
 import threading
 from typing import Any
 
 import pytest
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskRevokedError
 
 from celery_redislock import LockLost, LockUnavailable, SingletonTask, lock_acquired, lock_lost, lock_released
 from celery_redislock.header import HEADER, Header
@@ -770,7 +771,7 @@ def test_apply_locks_where_eager_is_asked_for(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "state"), [("skip", "IGNORED"), ("raise", "FAILURE"), ("retry", "FAILURE")]
+    ("strategy", "state"), [("skip", "REVOKED"), ("raise", "FAILURE"), ("retry", "FAILURE")]
 )
 def test_an_eager_duplicate_never_waits(shop: Shop, strategy: str, state: str) -> None:
     """Waiting would block the caller on its own thread."""
@@ -779,6 +780,58 @@ def test_an_eager_duplicate_never_waits(shop: Shop, strategy: str, state: str) -
 
     with hold(task, 7):
         assert task.apply((7,)).state == state
+
+
+@pytest.mark.parametrize("backend", ["cache+memory://", "disabled://"])
+@pytest.mark.parametrize("form", ["apply", "delay", "apply_async", "delay of a serialised one"])
+def test_every_form_of_an_eager_call_answers_a_skip_in_one_way(form: str, backend: str) -> None:
+    """``get()`` raises at once, as it does for one skipped by a worker; there is nobody to wait for."""
+    shop = Shop(result_backend=backend, redislock_eager=True, task_always_eager=form != "apply")
+    task = shop.unique(body, lock_key=KEY)
+    serialised = shop.unique(body, name="shop.one", lock_key=KEY, lock="while_executing", on_conflict="skip")
+    call = {
+        "apply": lambda: task.apply((7,)),
+        "delay": lambda: task.delay(7),
+        "apply_async": lambda: task.apply_async((7,), task_id="mine"),
+        "delay of a serialised one": lambda: serialised.delay(7),
+    }[form]
+
+    with hold(task, 7, task_id="first"):
+        result = call()
+
+    for seen in (result, pickle.loads(pickle.dumps(result))):  # noqa: S301  as a caller may
+        assert (seen.is_duplicate, seen.state, seen.successful()) == (True, "REVOKED", False)
+        assert isinstance(seen.get(propagate=False), TaskRevokedError)
+        with pytest.raises(TaskRevokedError, match=r"^duplicate of first$"):
+            seen.get()
+    assert call().get() == 7
+
+
+def test_a_direct_call_that_is_skipped_raises_what_get_would(shop: Shop) -> None:
+    """It has no result to tell by, and ``None`` could be the body's."""
+    shop.app.conf.redislock_eager = True
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7, task_id="first"), pytest.raises(TaskRevokedError, match=r"^duplicate of first$"):
+        task(7)
+
+    assert task(7) == 7
+
+
+def test_an_eager_result_says_that_it_is_no_duplicate_wherever_it_goes(shop: Shop) -> None:
+    result = shop.unique(body, lock_key=KEY).apply((7,))
+
+    copy = pickle.loads(pickle.dumps(result))  # noqa: S301  as a caller may
+
+    assert (copy.get(), copy.id, copy.is_duplicate) == (7, result.id, False)
+
+
+def test_a_direct_call_with_a_lock_may_come_from_another_tasks_body(shop: Shop, monkeypatch: Any) -> None:
+    """Celery forbids a pool child to wait for results; this one is there."""
+    monkeypatch.setattr("celery.result.task_join_will_block", lambda: True)
+    shop.app.conf.redislock_eager = True
+
+    assert shop.unique(body, lock_key=KEY)(7) == 7
 
 
 def test_eager_without_a_server_raises(shop: Shop, monkeypatch: Any) -> None:

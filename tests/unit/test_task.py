@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from celery import Celery, shared_task
-from celery.result import AsyncResult, EagerResult
+from celery.result import AsyncResult
 
 from celery_redislock import DuplicateTask, SingletonTask
 from celery_redislock.conflict import choose, jittered, put_off_delay
-from celery_redislock.results import LockResult
+from celery_redislock.results import LockEagerResult, LockResult
 from celery_redislock.testing import hold, locks_off, memory_locks
 from tests.unit.shop import Shop
 
@@ -103,7 +103,7 @@ def test_every_publish_returns_a_result_that_knows_whether_it_is_a_duplicate(sho
     ]
 
     assert [result.is_duplicate for result in results] == [False, True, False, False, False, False]
-    assert [type(result) for result in results] == [LockResult] * 5 + [EagerResult]
+    assert [type(result) for result in results] == [LockResult] * 5 + [LockEagerResult]
 
 
 def test_switched_off_the_result_is_no_duplicate(shop: Shop) -> None:
