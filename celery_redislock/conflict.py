@@ -15,7 +15,16 @@ from celery_redislock.locks.store import Hold
 from celery_redislock.signals import lock_conflict
 from celery_redislock.work import ACCEPTED, Work
 
-__all__ = ["Conflict", "Side", "choose", "duplicate_error", "jittered", "log_skip", "put_off_delay"]
+__all__ = [
+    "Conflict",
+    "Side",
+    "announce",
+    "choose",
+    "duplicate_error",
+    "jittered",
+    "log_skip",
+    "put_off_delay",
+]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -53,8 +62,8 @@ class Conflict:
     side: Side
 
 
-def choose(strategy: str | Callable[..., object], conflict: Conflict, hold: Hold) -> str:
-    """Return the name of what to do about this duplicate, and announce it.
+def choose(strategy: str | Callable[..., object], conflict: Conflict) -> str:
+    """Return the name of the strategy for this duplicate.
 
     Raises:
         LockOptionError: a callable answered with a name that is no strategy.
@@ -63,6 +72,17 @@ def choose(strategy: str | Callable[..., object], conflict: Conflict, hold: Hold
     if not isinstance(name, str) or name not in _NAMES:
         problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(_NAMES))}"
         raise LockOptionError(conflict.task.name, [problem])
+    return name
+
+
+def announce(conflict: Conflict, hold: Hold, *, what_happens: str) -> None:
+    """Send the signal ``lock_conflict``.
+
+    Args:
+        conflict: the duplicate.
+        hold: of the holder.
+        what_happens: ``skip``, ``raise`` or ``retry`` (it comes back later), whatever was chosen.
+    """
     if math.isinf(hold.expires_in):
         _warn_of_endless(conflict.key)
     lock_conflict.send(
@@ -71,9 +91,8 @@ def choose(strategy: str | Callable[..., object], conflict: Conflict, hold: Hold
         task_id=conflict.task_id,
         holder=hold,
         side=conflict.side,
-        strategy=name,
+        strategy=what_happens,
     )
-    return name
 
 
 def duplicate_error(hold: Hold) -> DuplicateTask:

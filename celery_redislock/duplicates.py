@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore
 
-from celery_redislock.conflict import Conflict, choose, duplicate_error, jittered, log_skip, put_off_delay
+from celery_redislock.conflict import (
+    Conflict,
+    announce,
+    choose,
+    duplicate_error,
+    jittered,
+    log_skip,
+    put_off_delay,
+)
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import put_off
@@ -31,19 +39,17 @@ def resolve(run: "Run", hold: Hold) -> None:
         Ignore: skipped, or published again for later.
         DuplicateTask: strategy ``raise``.
     """
-    if hold.owner == run.work.task_id:
-        logger.info("%s[%s] runs already: this one waits", run.work.task, run.work.task_id)
-        # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
-        is_copy = hold.about.get("message") == run.message
-        raise put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_copy)
-    strategy = choose(run.options.server or "skip", _conflict(run, hold), hold)
-    is_kept = bool(run.request.retries or run.is_redelivered) and not run.request.is_eager
-    if (strategy == "raise" and not is_kept) or (run.request.is_eager and strategy != "skip"):
-        # In eager mode nobody would deliver it again, and waiting would block the caller on its own thread.
+    if hold.owner == run.work.task_id and not run.request.is_eager:
+        raise _wait_for_itself(run, hold)
+    conflict = _conflict(run, hold)
+    strategy = choose(run.options.server or "skip", conflict)
+    what_happens = _what_happens(run, strategy)
+    announce(conflict, hold, what_happens=what_happens)
+    if what_happens == "raise":
         raise duplicate_error(hold)
-    if run.request.is_eager:
+    if what_happens == "skip":
         raise _skip(run, hold)
-    if strategy == "retry" or is_kept:
+    if strategy == "retry" or _is_kept(run):
         logger.info(
             "%s[%s] comes back later: %r is held by %s",
             run.work.task,
@@ -52,9 +58,28 @@ def resolve(run: "Run", hold: Hold) -> None:
             hold.owner,
         )
         raise put_off(run, jittered(run.options.lock_retry_delay))
-    if _is_awaited(run):
-        raise _wait_for(run, hold)
-    raise _skip(run, hold)
+    raise _wait_for(run, hold)
+
+
+def _what_happens(run: "Run", strategy: str) -> str:
+    """Return ``skip``, ``raise`` or ``retry``: it comes back later, perhaps although it was not to."""
+    if run.request.is_eager:
+        # Nobody would deliver it again, and waiting would block the caller on its own thread.
+        return "skip" if strategy == "skip" else "raise"
+    if _is_kept(run) or (strategy == "skip" and _is_awaited(run)):
+        return "retry"
+    return strategy
+
+
+def _is_kept(run: "Run") -> bool:
+    return bool(run.request.retries or run.is_redelivered)
+
+
+def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
+    logger.info("%s[%s] runs already: this one waits", run.work.task, run.work.task_id)
+    # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
+    is_copy = hold.about.get("message") == run.message
+    return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_copy)
 
 
 def _conflict(run: "Run", hold: Hold) -> Conflict:

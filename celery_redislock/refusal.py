@@ -5,7 +5,7 @@ from typing import Any
 
 from celery import states
 
-from celery_redislock.conflict import Conflict, choose, duplicate_error, log_skip
+from celery_redislock.conflict import Conflict, announce, choose, duplicate_error, log_skip
 from celery_redislock.copies import is_readable, state_of
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
@@ -28,13 +28,18 @@ def refuse(publication: Publication, hold: Hold) -> Any:
     Raises:
         DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could come back.
     """
+    conflict, is_eager = _conflict(publication, hold), publication.declaration.always_eager
     if publication.is_awaited:
+        if not is_eager:  # there the run follows at once, and says what happens
+            announce(conflict, hold, what_happens="retry")
         # A member of a workflow that is not published leaves the others waiting for ever.
         return publication.publish(claimed=False, waits_for=_awaited_holder(publication, hold))
-    strategy = choose(publication.lock.client or "skip", _conflict(publication, hold), hold)
-    if strategy == "raise" or (strategy == "retry" and publication.declaration.always_eager):
+    strategy = choose(publication.lock.client or "skip", conflict)
+    what_happens = "raise" if strategy == "retry" and is_eager else strategy
+    announce(conflict, hold, what_happens=what_happens)
+    if what_happens == "raise":
         raise duplicate_error(hold)
-    if strategy == "retry":
+    if what_happens == "retry":
         return publication.publish(claimed=False)
     return _skip(publication, hold)
 

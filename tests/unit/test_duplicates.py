@@ -144,6 +144,41 @@ def test_a_conflict_at_start_is_announced(shop: Shop) -> None:
     assert heard == [(task, "server", "skip", "first", "t1")]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "how", "happens"),
+    [
+        ("skip", {}, "skip"),
+        ("raise", {}, "raise"),
+        ("retry", {}, "retry"),
+        ("skip", {"group": "g"}, "retry"),
+        ("raise", {"group": "g"}, "raise"),
+        ("skip", {"retries": 1}, "retry"),
+        ("raise", {"retries": 1}, "retry"),
+        ("raise", {"delivery_info": {"redelivered": True}}, "retry"),
+        ("skip", {"is_eager": True, "group": "g"}, "skip"),
+        ("retry", {"is_eager": True}, "raise"),
+    ],
+    ids=str,
+)
+def test_a_conflict_at_start_is_announced_with_what_really_happens(
+    shop: Shop, monkeypatch: Any, strategy: str, how: dict[str, Any], happens: str
+) -> None:
+    """Whoever counts skipped tasks must not count those that come back later."""
+    shop.app.conf.redislock_eager = True
+    redelivered(monkeypatch)
+    task, heard = shop.unique(body, lock_key=KEY, on_conflict=strategy), []
+
+    def listen(strategy: str, **_: Any) -> None:
+        heard.append(strategy)
+
+    lock_conflict.connect(listen, sender=task)
+
+    with hold(task, 7), shop.running(task, **how), pytest.raises((Ignore, DuplicateTask)):
+        task(7)
+
+    assert heard == [happens]
+
+
 def test_a_window_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
     """Beat without the task imported: acceptance is decided when it starts."""
     task = shop.unique(body, lock_key=KEY, lock_period=50)

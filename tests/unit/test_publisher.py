@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -426,6 +427,36 @@ def test_a_conflict_is_announced_with_what_is_done(shop: Shop) -> None:
     task.apply_async((7,), task_id="second")
 
     assert heard == [(task, "client", "skip", first.id, "second")]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_eager", "happens"),
+    [
+        ({}, False, ["skip"]),
+        ({"on_conflict": "retry"}, False, ["retry"]),
+        ({"group_id": "g"}, False, ["retry"]),
+        ({"retries": 1}, False, ["retry"]),
+        ({"on_conflict": "retry"}, True, ["raise"]),
+        ({"group_id": "g"}, True, ["skip"]),
+    ],
+    ids=str,
+)
+def test_a_conflict_at_publish_is_announced_with_what_really_happens(
+    shop: Shop, options: dict[str, Any], *, is_eager: bool, happens: list[str]
+) -> None:
+    """``retry``: published without a claim, and the worker decides. In eager mode that is asked at once."""
+    shop.app.conf.update(task_always_eager=is_eager, redislock_eager=True)
+    task, heard = shop.unique(body), []
+
+    def listen(strategy: str, **_: Any) -> None:
+        heard.append(strategy)
+
+    lock_conflict.connect(listen, sender=task)
+
+    with hold(task, 7), suppress(DuplicateTask):
+        task.apply_async((7,), **options)
+
+    assert heard == happens
 
 
 def test_a_fixed_id_that_was_skipped_is_ready_and_says_why(shop: Shop) -> None:

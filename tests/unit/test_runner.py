@@ -807,6 +807,17 @@ def test_every_form_of_an_eager_call_answers_a_skip_in_one_way(form: str, backen
     assert call().get() == 7
 
 
+def test_an_eager_call_of_an_id_that_is_at_work_is_its_duplicate(shop: Shop) -> None:
+    """There is no message that could come back later."""
+    shop.app.conf.redislock_eager = True
+    task = shop.unique(body, lock_key=KEY)
+
+    with hold(task, 7, task_id="t1"):
+        result = task.apply((7,), task_id="t1")
+
+    assert (result.is_duplicate, result.state) == (True, "REVOKED")
+
+
 def test_a_direct_call_that_is_skipped_raises_what_get_would(shop: Shop) -> None:
     """It has no result to tell by, and ``None`` could be the body's."""
     shop.app.conf.redislock_eager = True
