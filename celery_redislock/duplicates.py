@@ -18,6 +18,7 @@ from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import put_off
 from celery_redislock.results import Skipped
+from celery_redislock.work import ACCEPTED, QUEUED, RUNNING
 
 if TYPE_CHECKING:
     from celery_redislock.run import Run
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["resolve"]
 
 logger = logging.getLogger("celery_redislock")
+
+#: What a run's own id does that holds its key, by the state it wrote.
+_DOING = {
+    RUNNING: "runs already",
+    QUEUED: "is queued already",
+    ACCEPTED: "was accepted already, and its window has not passed",
+}
 
 
 def resolve(run: "Run", hold: Hold) -> None:
@@ -76,10 +84,15 @@ def _is_kept(run: "Run") -> bool:
 
 
 def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
-    logger.info("%s[%s] runs already: this one waits", run.work.task, run.work.task_id)
+    logger.info("%s[%s] %s: this one waits", run.work.task, run.work.task_id, _doing(hold))
     # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
     is_copy = hold.about.get("message") == run.message
     return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_copy)
+
+
+def _doing(hold: Hold) -> str:
+    state = ACCEPTED if hold.is_window else hold.about.get("state")
+    return _DOING.get(str(state), f"holds {hold.name!r} already")
 
 
 def _conflict(run: "Run", hold: Hold) -> Conflict:

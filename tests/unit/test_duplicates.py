@@ -179,6 +179,43 @@ def test_a_conflict_at_start_is_announced_with_what_really_happens(
     assert heard == [happens]
 
 
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"state": "running"}, "runs already"),
+        ({"state": "queued"}, "is queued already"),
+        ({"state": "window"}, "was accepted already, and its window has not passed"),
+        ({}, "holds 'account:7' already"),
+    ],
+    ids=str,
+)
+def test_a_run_that_waits_for_its_own_id_says_what_that_does(
+    shop: Shop, monkeypatch: Any, caplog: Any, about: dict[str, Any], words: str
+) -> None:
+    caplog.set_level("INFO", "celery_redislock")
+    redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY)
+    shop.store.acquire(KEY, "t1/other", 30, about=about)
+
+    with shop.running(task, header=Header(KEY, "t1/m")), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    assert caplog.messages == [f"shop.sync[t1] {words}: this one waits"]
+
+
+def test_a_run_behind_its_own_ids_window_says_so(shop: Shop, monkeypatch: Any, caplog: Any) -> None:
+    caplog.set_level("INFO", "celery_redislock")
+    redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY, lock_period=50)
+
+    with shop.running(task):
+        task(7)
+    with shop.running(task), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    assert "was accepted already, and its window has not passed" in caplog.text
+
+
 def test_a_window_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
     """Beat without the task imported: acceptance is decided when it starts."""
     task = shop.unique(body, lock_key=KEY, lock_period=50)
