@@ -12,7 +12,7 @@ from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.options import from_header, read_settings, unknown_settings
 
-__all__ = ["check_when_bound", "install", "locks_eagerly", "releasing_on_error"]
+__all__ = ["check_when_bound", "give_claim_back", "install", "locks_eagerly", "releasing_on_error"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -61,14 +61,33 @@ def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return before_start(self, task_id, args, kwargs)
         except Exception as error:
-            _give_claim_back(self, error)
+            _settle_unstarted(self, error)
             raise
 
     guarded._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return guarded
 
 
-def _give_claim_back(task: Any, error: Exception) -> None:
+def give_claim_back(app: Any, header: Any) -> None:
+    """Give back the claim and the window of a message that will never run; logs what goes wrong.
+
+    Args:
+        app: whose settings name the lock server; the task's own options are not asked.
+        header: the message's, ``None`` for none.
+    """
+    from celery_redislock.connection import store_of
+    from celery_redislock.guard import Guard
+
+    if header is None or header.key is None or not header.claimed:
+        return
+    try:
+        settings = read_settings("settings", app.conf.get, os.environ)
+        Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=True)
+    except RedisLockError as problem:
+        logger.warning("could not give back the claim on %r: %s", header.key, problem)
+
+
+def _settle_unstarted(task: Any, error: Exception) -> None:
     from celery.exceptions import Reject, Retry
 
     from celery_redislock.header import Header
@@ -92,20 +111,10 @@ def _give_claim_back(task: Any, error: Exception) -> None:
 
 def _unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim goes with it."""
-    from celery_redislock.connection import store_of
-    from celery_redislock.guard import Guard
     from celery_redislock.header import Header
 
     headers = getattr(message, "headers", None) or {}
-    header = Header.of(headers, str(headers.get("id")))
-    if header is None or header.key is None or not header.claimed:
-        return
-    try:
-        app = sender.app
-        settings = read_settings("settings", app.conf.get, os.environ)
-        Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=True)
-    except RedisLockError as problem:
-        logger.warning("could not give back the claim on %r: %s", header.key, problem)
+    give_claim_back(sender.app, Header.of(headers, str(headers.get("id"))))
 
 
 def _settle(task: Any = None, **_: Any) -> None:

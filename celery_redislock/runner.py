@@ -16,8 +16,10 @@ from celery.exceptions import Reject, Retry
 
 from celery_redislock.declaration import declaration_of
 from celery_redislock.entering import enter, holders_outcome
+from celery_redislock.exceptions import LockOptionError
 from celery_redislock.header import Header
 from celery_redislock.interrupt import interruptible
+from celery_redislock.lifecycle import give_claim_back
 from celery_redislock.options import from_header
 from celery_redislock.queued import accept, leave_queue
 from celery_redislock.run import Run
@@ -64,10 +66,15 @@ def run_unique(task: Any, body: Callable[[], Any], args: Sequence[Any], kwargs: 
 
 def _prepare(task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Run | None:
     request = task.request
-    declaration = declaration_of(task)
+    header = Header.of(request.headers, request.id)
+    try:
+        declaration = declaration_of(task)
+    except LockOptionError:
+        # Wrong on this worker only: the publisher took a claim, and the message ends here.
+        give_claim_back(task.app, header)
+        raise
     if not declaration.settings.enabled or (request.is_eager and not declaration.settings.eager):
         return None
-    header = Header.of(request.headers, request.id)
     if header is not None and header.key is None:
         return None
     options = from_header(declaration.options, header.options) if header else declaration.options

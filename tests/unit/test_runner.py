@@ -9,7 +9,15 @@ import pytest
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskRevokedError
 
-from celery_redislock import LockLost, LockUnavailable, SingletonTask, lock_acquired, lock_lost, lock_released
+from celery_redislock import (
+    LockLost,
+    LockOptionError,
+    LockUnavailable,
+    SingletonTask,
+    lock_acquired,
+    lock_lost,
+    lock_released,
+)
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
@@ -743,6 +751,30 @@ def test_run_starts_at_once_without_a_lock_and_says_so(shop: Shop, caplog: Any) 
         assert isinstance(task.lease, InertLease)
     assert "running shop.sync[t1] WITHOUT its lock" in caplog.text
     assert shop.store.calls.count("acquire") == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"lock": "until_expired", "lock_period": 50}, {"lock_period": 50}])
+def test_a_worker_with_wrong_options_gives_claim_and_window_back(shop: Shop, options: dict[str, Any]) -> None:
+    """It fails the task, which the publisher's options allowed: nothing has run, and nothing will."""
+    task = shop.unique(body, lock_key=KEY, **options)
+    task.delay(7)
+    task.lock_ttl = "long"
+
+    outcome = shop.run()
+
+    assert isinstance(outcome, LockOptionError)
+    assert (shop.held(), shop.holder(KEY)) == ({}, None)
+
+
+def test_wrong_options_fail_a_message_without_a_claim_as_well(shop: Shop) -> None:
+    task = shop.unique(body, lock_key=KEY)
+    with hold(task, 7), shop.running(task):
+        task.lock_ttl = "long"
+
+        with pytest.raises(LockOptionError, match="lock_ttl"):
+            task(7)
+
+        assert len(shop.held()) == 1
 
 
 # --- eager -----------------------------------------------------------------------------------
