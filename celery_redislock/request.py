@@ -7,6 +7,7 @@ call to the lock server is bounded by two socket timeouts.
 
 import logging
 import os
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -53,13 +54,14 @@ class LockRequest(Request):
         self._header = Header.of(self._request_dict, self.id)
         self._support: Support | None = None
         self._seen: Locked | None = None
-        self._is_over = False
+        self._is_over = self._is_elsewhere = False
         self._watch_claim()
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A child has taken the task: from now on its lease is renewed from here as well."""
         super().on_accepted(pid, time_accepted)
-        if pid != os.getpid():
+        self._is_elsewhere = _is_another_process(pid)
+        if self._is_elsewhere:
             self._watch_lease()
         else:
             self._stop_watching()
@@ -143,7 +145,8 @@ class LockRequest(Request):
         if self._is_over or locked is None or locked.options.lock == "until_expired":
             return
         self._over()
-        store, key, token, pid = locked.guard.store, locked.work.key, self._run_token, self.worker_pid
+        store, key, token = locked.guard.store, locked.work.key, self._run_token
+        pid = self.worker_pid if self._is_elsewhere else None
         claim, goes_back = self._claim_token(), timeout_requeues(self)
         again, ttl = claim or new_token(self.id), locked.options.lock_queue_ttl
         try:
@@ -228,11 +231,17 @@ class LockRequest(Request):
         return self._seen
 
 
+def _is_another_process(pid: int) -> bool:
+    """Whether a child has accepted a task: in gevent and eventlet a greenlet does, and gives its identity."""
+    greenlet = sys.modules.get("greenlet")
+    return pid != os.getpid() and (greenlet is None or pid != id(greenlet.getcurrent()))
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        return False  # an overflow: a greenlet's identity, which is no process
+        return False  # an overflow: no process has such a number
     except PermissionError:
         return True
     return True

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import sys
 import time
 import weakref
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -157,6 +159,33 @@ def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop) -> None:
 
     assert request._support is None
     assert watched(shop, request._run_token) is None
+
+
+def in_greenlet(monkeypatch: Any) -> int:
+    """Let this thread be in a greenlet; return what its pool gives for a process id."""
+    greenlet = object()
+    monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: greenlet))
+    return id(greenlet)
+
+
+def test_in_pools_of_greenlets_the_lease_is_renewed_once_too(shop: Shop, monkeypatch: Any) -> None:
+    """They give the identity of a greenlet for a process id."""
+    request = delivered(shop)
+
+    started(shop, request, pid=in_greenlet(monkeypatch))
+
+    assert request._support is None
+    assert watched(shop, request._run_token) is None
+
+
+def test_beside_greenlets_another_process_is_known_as_one(shop: Shop, monkeypatch: Any) -> None:
+    """A library may have imported greenlet in a worker of the prefork pool."""
+    request = delivered(shop)
+    in_greenlet(monkeypatch)
+
+    started(shop, request)
+
+    assert watched(shop, request._run_token) is not None
 
 
 def test_renewing_ends_when_the_pool_has_the_result(shop: Shop) -> None:
@@ -585,6 +614,21 @@ def test_a_child_timed_out_before_it_started_leaves_no_claim(shop: Shop, monkeyp
     later = debts(shop, monkeypatch)
     request = delivered(shop)
     request.worker_pid = None
+
+    request.on_timeout(False, 100)
+    later[0]()
+
+    assert shop.held() == {}
+
+
+def test_in_pools_of_greenlets_no_process_is_waited_for_after_a_hard_limit(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """A greenlet's identity may be the number of a process that has nothing to do with it."""
+    later = debts(shop, monkeypatch)
+    request = delivered(shop)
+    started(shop, request, pid=in_greenlet(monkeypatch))
+    monkeypatch.setattr(os, "kill", lambda *_: None)
 
     request.on_timeout(False, 100)
     later[0]()
