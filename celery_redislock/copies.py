@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from celery_redislock.run import Run
 
 __all__ = [
+    "UNPUBLISHED",
     "DoneNote",
     "Outcome",
     "is_readable",
@@ -34,6 +35,9 @@ __all__ = [
 
 #: A holder that was killed came to nothing; whoever waited for it does the work itself.
 _KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+
+#: Ends the reason under which a task id is revoked because its publish was refused.
+UNPUBLISHED = ", and so not published"
 
 #: Seconds two hosts' clocks may differ before an outcome is taken for that of an earlier job of the same id.
 CLOCK_TOLERANCE = 2.0
@@ -143,6 +147,9 @@ def _meta(task: Any, task_id: str) -> dict[str, Any] | None:
         meta: dict[str, Any] = task.backend.get_task_meta(task_id, cache=False)
     except Exception:  # noqa: BLE001  every backend has errors of its own, and each means: unknown
         return None
+    if meta.get("status") == states.REVOKED and str(meta.get("result")).endswith(UNPUBLISHED):
+        # Of a call that used the id of another: a job of that id may be on its way all the same.
+        return {**meta, "status": states.PENDING}
     return meta
 
 

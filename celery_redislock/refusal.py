@@ -6,7 +6,7 @@ from typing import Any
 from celery import states
 
 from celery_redislock.conflict import Conflict, announce, choose, duplicate_error, log_skip
-from celery_redislock.copies import is_readable, state_of
+from celery_redislock.copies import UNPUBLISHED, is_readable, state_of
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.publication import Publication
@@ -77,7 +77,7 @@ def _skip(publication: Publication, hold: Hold) -> Any:
     if publication.declaration.always_eager:
         return LockEagerResult.duplicate(hold.owner, work.task, f"duplicate of {hold.owner}")
     if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
-        _tell_waiting(task, work.task_id, f"duplicate of {hold.owner}")
+        _tell_waiting(task, work.task_id, f"duplicate of {hold.owner}{UNPUBLISHED}")
     result = task.AsyncResult(hold.owner)
     result.is_duplicate = True
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores.
@@ -98,4 +98,4 @@ def _tell_waiting(task: Any, task_id: str, why: str) -> None:
     if state == states.PENDING:
         task.backend.mark_as_revoked(task_id, why)
     elif state is None:
-        logger.warning("no state was written for %s, a %s: the result backend cannot be asked", task_id, why)
+        logger.warning("no state was written for %s, %s: the result backend cannot be asked", task_id, why)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from celery_redislock import lock_acquired
+from celery_redislock import DuplicateTask, lock_acquired
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark
 from celery_redislock.testing import hold
@@ -22,7 +22,7 @@ def counting(shop: Shop, runs: list[int], **options: Any) -> Any:
         runs.append(account_id)
         return account_id
 
-    return shop.unique(sync, lock_key=KEY, **{"acks_late": True, **options})
+    return shop.unique(sync, **{"lock_key": KEY, "acks_late": True, **options})
 
 
 def outcome(shop: Shop, state: str, *, at: float) -> None:
@@ -335,6 +335,22 @@ def test_a_new_job_that_waited_for_an_older_one_of_its_id_runs(shop: Shop) -> No
     shop.run()
 
     assert runs == [7]
+
+
+@pytest.mark.parametrize("strategy", ["skip", "raise"])
+def test_a_refused_publish_of_its_id_is_no_outcome(shop: Shop, strategy: str) -> None:
+    """Law 2: under another key the id was refused, and is ready there; here its message is on its way."""
+    runs: list[int] = []
+    task = counting(shop, runs, lock="while_executing", lock_key=None)
+    put_off_once(shop, task)
+    other = shop.unique(listen, name="shop.listen", lock_key="other", on_conflict=strategy)
+    with hold(other, 7, task_id="somebody"), suppress(DuplicateTask):
+        other.apply_async((7,), task_id="t1")
+    assert shop.state("t1") == ("REVOKED" if strategy == "skip" else "PENDING")
+
+    shop.run()
+
+    assert (runs, shop.state("t1")) == ([7], "SUCCESS")
 
 
 def test_a_message_put_off_runs_where_nothing_else_has(shop: Shop) -> None:
