@@ -22,19 +22,23 @@ if TYPE_CHECKING:
     from celery_redislock.run import Run
 
 __all__ = [
+    "DUPLICATE_OF",
     "UNPUBLISHED",
     "DoneNote",
     "Outcome",
     "is_readable",
+    "is_revoked",
     "may_still_come",
     "outcome_of",
     "outcome_recorded",
     "state_of",
-    "state_recorded",
 ]
 
 #: A holder that was killed came to nothing; whoever waited for it does the work itself.
 _KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+
+#: Begins the reason under which a skipped duplicate is revoked.
+DUPLICATE_OF = "duplicate of"
 
 #: Ends the reason under which a task id is revoked because its publish was refused.
 UNPUBLISHED = ", and so not published"
@@ -123,12 +127,12 @@ def may_still_come(task: Any, task_id: str, *, since: float) -> bool:
     return meta is not None and (meta.get("status") not in states.READY_STATES or not _is_since(meta, since))
 
 
-def state_recorded(task: Any, task_id: str, *, since: float) -> str | None:
-    """Return the final state of a task id reached since then, ``None`` for none or if it cannot be read."""
+def is_revoked(task: Any, task_id: str, *, since: float) -> bool:
+    """Whether a task id was revoked since then, and not skipped as a duplicate, which is the same state."""
     meta = _meta(task, task_id) if is_readable(task.backend) else None
-    if meta is None or meta.get("status") not in states.READY_STATES or not _is_since(meta, since):
-        return None
-    return str(meta["status"])
+    if meta is None or meta.get("status") != states.REVOKED or not _is_since(meta, since):
+        return False
+    return not str(meta.get("result")).startswith(DUPLICATE_OF)
 
 
 def state_of(task: Any, task_id: str) -> str | None:

@@ -14,6 +14,7 @@ from celery_redislock.conflict import (
     log_skip,
     put_off_delay,
 )
+from celery_redislock.copies import DUPLICATE_OF
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import put_off
@@ -40,8 +41,9 @@ def resolve(run: "Run", hold: Hold) -> None:
 
     A second copy of a message whose first run lives is no duplicate: it waits,
     whatever the strategy. A retry or a redelivery that finds somebody else at
-    its key (its own hold was lost) waits as well: only a fresh publish may be
-    dropped.
+    its key (its own hold was lost) waits as well, and so does a message that
+    was accepted, lost its claim, and would do other work than the holder: only
+    a fresh publish may be dropped, and only where somebody stands for it.
 
     Raises:
         Ignore: skipped, or published again for later.
@@ -51,13 +53,13 @@ def resolve(run: "Run", hold: Hold) -> None:
         raise _wait_for_itself(run, hold)
     conflict = _conflict(run, hold)
     strategy = choose(run.options.server or "skip", conflict)
-    what_happens = _what_happens(run, strategy)
+    what_happens = _what_happens(run, hold, strategy)
     announce(conflict, hold, what_happens=what_happens)
     if what_happens == "raise":
         raise duplicate_error(hold)
     if what_happens == "skip":
         raise _skip(run, hold)
-    if strategy == "retry" or _is_kept(run):
+    if strategy == "retry" or _is_kept(run, hold):
         logger.info(
             "%s[%s] comes back later: %r is held by %s",
             run.work.task,
@@ -69,18 +71,19 @@ def resolve(run: "Run", hold: Hold) -> None:
     raise _wait_for(run, hold)
 
 
-def _what_happens(run: "Run", strategy: str) -> str:
+def _what_happens(run: "Run", hold: Hold, strategy: str) -> str:
     """Return ``skip``, ``raise`` or ``retry``: it comes back later, perhaps although it was not to."""
     if run.request.is_eager:
         # Nobody would deliver it again, and waiting would block the caller on its own thread.
         return "skip" if strategy == "skip" else "raise"
-    if _is_kept(run) or (strategy == "skip" and _is_awaited(run)):
+    if _is_kept(run, hold) or (strategy == "skip" and _is_awaited(run)):
         return "retry"
     return strategy
 
 
-def _is_kept(run: "Run") -> bool:
-    return bool(run.request.retries or run.is_redelivered)
+def _is_kept(run: "Run", hold: Hold) -> bool:
+    does_other_work = hold.about.get("args") != run.work.arguments
+    return bool(run.request.retries or run.is_redelivered or (run.has_claim and does_other_work))
 
 
 def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
@@ -134,12 +137,12 @@ def _skip(run: "Run", hold: Hold) -> Ignore:
     log_skip(run.work, hold, side="server")
     run.request.redislock_skipped = True
     if run.request.is_eager:
-        return Skipped(f"duplicate of {hold.owner}")
+        return Skipped(f"{DUPLICATE_OF} {hold.owner}")
     ignored = run.request.__dict__.get("ignore_result")
     run.task.backend.mark_as_revoked(
         run.work.task_id,
-        f"duplicate of {hold.owner}",
+        f"{DUPLICATE_OF} {hold.owner}",
         request=run.request,
         store_result=not (run.task.ignore_result if ignored is None else ignored),
     )
-    return Ignore(f"duplicate of {hold.owner}")
+    return Ignore(f"{DUPLICATE_OF} {hold.owner}")

@@ -6,7 +6,7 @@ from typing import Any
 from celery import states
 
 from celery_redislock.conflict import Conflict, announce, choose, duplicate_error, log_skip
-from celery_redislock.copies import UNPUBLISHED, is_readable, state_of
+from celery_redislock.copies import DUPLICATE_OF, UNPUBLISHED, is_readable, state_of
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.publication import Publication
@@ -75,9 +75,9 @@ def _skip(publication: Publication, hold: Hold) -> Any:
             hold.owner,
         )
     if publication.declaration.always_eager:
-        return LockEagerResult.duplicate(hold.owner, work.task, f"duplicate of {hold.owner}")
+        return LockEagerResult.duplicate(hold.owner, work.task, f"{DUPLICATE_OF} {hold.owner}")
     if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
-        _tell_waiting(task, work.task_id, f"duplicate of {hold.owner}{UNPUBLISHED}")
+        _tell_waiting(task, work.task_id, f"{DUPLICATE_OF} {hold.owner}{UNPUBLISHED}")
     result = task.AsyncResult(hold.owner)
     result.is_duplicate = True
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores.

@@ -10,9 +10,7 @@ at the state of the claim's id.
 import time
 from typing import Any
 
-from celery import states
-
-from celery_redislock.copies import state_recorded
+from celery_redislock.copies import is_revoked
 from celery_redislock.locks.store import Hold
 from celery_redislock.work import QUEUED
 
@@ -60,5 +58,4 @@ def was_revoked(task: Any, hold: Hold) -> bool:
         return False
     if time.time() - since < YOUNG or not _looked_at.is_due(hold.name, now=time.monotonic()):
         return False
-    is_revoked: bool = state_recorded(task, hold.owner, since=float(since)) == states.REVOKED
-    return is_revoked
+    return is_revoked(task, hold.owner, since=float(since))

@@ -245,6 +245,39 @@ def test_a_retry_or_a_redelivery_waits_for_whoever_took_its_key(
     assert shop.state("t1") == "PENDING"
 
 
+@pytest.mark.parametrize("strategy", ["skip", "raise"])
+def test_an_accepted_message_that_lost_its_claim_waits_for_other_work(
+    shop: Shop, monkeypatch: Any, strategy: str
+) -> None:
+    """Law 2: its publisher was told that it is no duplicate; nobody else does its work."""
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY, on_conflict={"client": "skip", "server": strategy})
+    task.apply_async((7, 1), task_id="t1")
+    message = shop.message()
+    shop.store.force_release(KEY)
+    task.apply_async((7, 2), task_id="t2")
+
+    assert isinstance(shop.run(shop.receive(message)), Ignore)
+    assert len(again) == 1
+    assert shop.state("t1") == "PENDING"
+
+
+def test_an_accepted_message_that_lost_its_claim_is_skipped_where_the_holder_does_the_same(
+    shop: Shop,
+) -> None:
+    """It was queued for longer than ``lock_queue_ttl``: the next one stands for it."""
+    task = shop.unique(body, lock_key=KEY)
+    task.apply_async((7, 1), task_id="t1")
+    message = shop.message()
+    shop.store.force_release(KEY)
+    task.apply_async((7, 1), task_id="t2")
+
+    shop.run(shop.receive(message))
+
+    assert shop.state("t1") == "REVOKED"
+    assert shop.holder(KEY).owner == "t2"  # type: ignore[union-attr]  # it is held
+
+
 def redelivered(monkeypatch: Any) -> list[Header]:
     """Collect the headers of messages published again, instead of publishing them."""
     found: list[Header] = []

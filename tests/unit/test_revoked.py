@@ -93,6 +93,14 @@ def test_any_other_state_leaves_the_claim_alone(shop: Shop, clock: Clock, state:
     assert task.delay(7).is_duplicate
 
 
+def test_a_skipped_duplicates_state_is_no_revocation(shop: Shop, clock: Clock) -> None:
+    """A message of an id may be skipped while another of the same id is on its way."""
+    task = claimed(shop, clock)
+    shop.app.backend.mark_as_revoked("first", "duplicate of another", store_result=True)
+
+    assert task.delay(7).is_duplicate
+
+
 def test_a_revocation_of_an_earlier_job_of_the_same_id_does_not_count(shop: Shop, clock: Clock) -> None:
     """A message's identity is its token: an id may be published again."""
     revoke(shop)
