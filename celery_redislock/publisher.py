@@ -65,9 +65,7 @@ def publish(
             # Switched off for this call: the worker is told, or it would lock by the task's own options.
             add_header(options, Header(None, new_token(task_id)))
         return send(args, kwargs, task_id=task_id, **options)
-    if task.typing and getattr(task, "__header__", None) is not None:
-        # What Celery would refuse after the claim is refused before it.
-        task.__header__(*(args or ()), **(kwargs or {}))
+    _check_signature(task, args, kwargs)
     carried = None if inherited is None or "lock_key" in call_options else inherited
     publication = Publication(
         declaration=declaration,
@@ -83,6 +81,12 @@ def publish(
         work=_work(declaration, lock, carried, args, kwargs, task_id),
     )
     return _publish(publication)
+
+
+def _check_signature(task: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> None:
+    """Refuse before the claim what Celery would refuse after it."""
+    if task.typing and getattr(task, "__header__", None) is not None:
+        task.__header__(*(args or ()), **(kwargs or {}))
 
 
 def _work(
