@@ -32,6 +32,7 @@ __all__ = [
     "outcome_of",
     "outcome_recorded",
     "state_of",
+    "timeout_requeues",
 ]
 
 #: A holder that was killed came to nothing; whoever waited for it does the work itself.
@@ -86,7 +87,8 @@ def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:
     """Whether an earlier copy of this very message has its outcome in the result backend.
 
     An outcome from before the message was published belongs to an earlier job
-    of the same id. A backend that cannot be asked says nothing: the task runs
+    of the same id; the hard limit's failure, where the message goes back for
+    it, is none. A backend that cannot be asked says nothing: the task runs
     (at least once).
     """
     if not _tells(task, request):
@@ -94,7 +96,19 @@ def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:
     meta = _meta(task, request.id)
     if meta is None or meta.get("status") not in states.READY_STATES:
         return False
+    if isinstance(meta.get("result"), TimeLimitExceeded) and timeout_requeues(task):
+        return False
     return header is None or _is_since(meta, header.published_at)
+
+
+def timeout_requeues(task: Any) -> bool:
+    """Whether Celery leaves a message whose run met its hard limit to be delivered again.
+
+    It records that run's failure all the same, and first (5.5.0 to 5.7.0, ``Request.on_timeout``).
+    """
+    acks = getattr(task, "acks_on_timeout", None)  # since 5.7 beside the older one
+    acks = task.acks_on_failure_or_timeout if acks is None else acks
+    return bool(task.acks_late) and not acks
 
 
 def outcome_of(task: Any, task_id: str, *, since: float) -> Outcome | None:

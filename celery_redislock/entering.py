@@ -75,8 +75,13 @@ def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
 
 
 def _is_own_claim(run: Run, hold: Hold) -> bool:
-    """Whether a message without a header (task protocol 1 has none) meets its publisher's claim."""
-    return run.header is None and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
+    """Whether a message without a header (task protocol 1 has none) meets a claim of its own id.
+
+    Its publisher's, or the one its timed out run left for it. Put off in between it has got a header, with
+    its task id for an identity, which is no claim's token.
+    """
+    is_bare = run.header is None or run.header.token == run.work.task_id
+    return is_bare and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
 
 
 def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:

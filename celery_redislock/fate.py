@@ -13,7 +13,7 @@ from celery.worker.request import Request
 if TYPE_CHECKING:
     from celery_redislock.request import LockRequest
 
-__all__ = ["is_loss", "timeout_requeues", "will_be_requeued", "will_be_retried"]
+__all__ = ["is_loss", "will_be_requeued", "will_be_retried"]
 
 
 def will_be_requeued(request: "LockRequest", error: BaseException) -> bool:
@@ -23,14 +23,6 @@ def will_be_requeued(request: "LockRequest", error: BaseException) -> bool:
     if is_loss(request, error):
         return bool(request.task.reject_on_worker_lost) and not will_be_retried(request)
     return bool(request._already_cancelled)
-
-
-def timeout_requeues(request: "LockRequest") -> bool:
-    """Whether Celery leaves a message whose run met its hard limit to be delivered again."""
-    task = request.task
-    acks = getattr(task, "acks_on_timeout", None)  # since 5.7 beside the older one
-    acks = task.acks_on_failure_or_timeout if acks is None else acks
-    return bool(task.acks_late) and not acks
 
 
 def is_loss(request: "LockRequest", error: BaseException) -> bool:

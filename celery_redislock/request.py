@@ -15,15 +15,15 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
+from celery_redislock.copies import timeout_requeues
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.fate import is_loss, timeout_requeues, will_be_requeued, will_be_retried
+from celery_redislock.fate import is_loss, will_be_requeued, will_be_retried
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
 from celery_redislock.support import Locked, Support
-from celery_redislock.work import QUEUED
 
 __all__ = ["LockRequest"]
 
@@ -147,8 +147,7 @@ class LockRequest(Request):
         self._over()
         store, key, token = locked.guard.store, locked.work.key, self._run_token
         pid = self.worker_pid if self._is_elsewhere else None
-        claim, goes_back = self._claim_token(), timeout_requeues(self)
-        again, ttl = claim or new_token(self.id), locked.options.lock_queue_ttl
+        claim, goes_back = self._claim_token(), timeout_requeues(self.task)
         try:
             store.renew([Term(key, token, DYING_TTL)])
         except RedisLockError as error:
@@ -159,15 +158,16 @@ class LockRequest(Request):
                 message = f"the body in process {pid} has not ended yet"
                 raise NotYet(message)
             if goes_back:
-                # Not released: its next delivery would find a failure recorded, and do nothing.
-                store.transfer(key, token, again, ttl, about=locked.work.about(QUEUED, message=again))
+                # Not where SIGTERM ended the body, and its child released it: that delivery may be over.
+                self._convert_to_claim(claim or new_token(self.id))
                 return
             store.release(key, token)
             if claim is not None:
                 store.release(key, claim)  # it was killed before it had started, in before_start
 
+        within = max(DYING_TTL, locked.options.lock_ttl)
         locked.guard.watchdog.release_later(
-            release, within=locked.options.lock_ttl, what=f"the lease on {key!r} of a timed out run"
+            release, within=within, what=f"the lease on {key!r} of a timed out run"
         )
 
     def _give_back(self, token: str | None, *, undo: bool = False) -> None:

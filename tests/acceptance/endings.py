@@ -133,6 +133,22 @@ def _doze(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
+def _overrun_once(task: Any, key: str, more: Any) -> str:
+    """Stay for ``more`` seconds, but only the first time this key is worked on."""
+    if _is_first(task, key):
+        _stay(task, more)
+    return f"{key} done"
+
+
+def _refuse_once(task: Any, key: str, more: Any) -> str:
+    """Refuse to end on SIGTERM for ``more`` seconds, but only the first time this key is worked on."""
+    return _swallow(task, key, more) if _is_first(task, key) else f"{key} done"
+
+
+def _is_first(task: Any, key: str) -> bool:
+    return sum(body.key == key for body in task.app.journal.bodies()) == 1
+
+
 def _recurse(task: Any, key: str, more: Any) -> int:
     return 0 if more == 0 else 1 + task.run(key, 0.0, "recurse", more - 1)
 
@@ -172,6 +188,8 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _swallow,
         _spin,
         _doze,
+        _overrun_once,
+        _refuse_once,
         _recurse,
         _call_itself,
         _publish_itself,

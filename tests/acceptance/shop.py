@@ -48,6 +48,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_later": {"on_conflict": "retry"},
     "sell_stubbornly": {"autoretry_for": (ValueError,), "retry_kwargs": {"max_retries": 2, "countdown": 0}},
     "sell_in_time": {"time_limit": 1},
+    "sell_in_time_again": {"time_limit": 1, "acks_late": True, "acks_on_failure_or_timeout": False},
     "sell_softly": {"soft_time_limit": 1},
     "sell_at_most": {"lock_max_hold": 1.5, "lock_ttl": 0.6},
     "sell_or_stop": {"on_lock_lost": "terminate", "lock_ttl": 1.0},

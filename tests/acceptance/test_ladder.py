@@ -33,6 +33,44 @@ def test_a_hard_time_limit_frees_the_lock_when_the_body_is_dead(
     assert prefork_shop.sell.delay(key).get(timeout=10) == f"{key} done"
 
 
+@pytest.mark.parametrize("ending", ["overrun_once", "refuse_once"])
+def test_a_timed_out_message_that_goes_back_to_its_queue_runs_again(
+    prefork_shop: Shop, key: str, ending: str
+) -> None:
+    """Laws 2 and 8: the hard limit is recorded as its failure, and is no outcome; no claim is left behind."""
+    result = prefork_shop.sell_in_time_again.delay(key, 0.0, ending, 30.0)
+    free = _seen_free_before_the_second_start(prefork_shop, key)
+    wait_until(
+        lambda: [line for line in prefork_shop.lines("of a timed out run") if key in line],
+        20.0,
+        "the main process has settled what the dead child held",
+    )
+
+    first, again = prefork_shop.bodies(key)
+    assert (again.ended_by, {first.task_id, again.task_id}) == ("", {result.id})
+    assert first.end <= again.start
+    # A body that SIGTERM ends has released its lock by itself; who was killed is stood for.
+    assert ending == "overrun_once" or free == []
+    assert prefork_shop.holder(key) is None
+    backend = prefork_shop.app.backend
+    wait_until(
+        lambda: backend.get_task_meta(result.id, cache=False)["status"] == "SUCCESS", 5.0, "its result"
+    )
+
+
+def _seen_free_before_the_second_start(shop: Shop, key: str) -> list[float]:
+    """Return when the key was seen free until a second body began; returns when that has ended."""
+    free = []
+    deadline = time.monotonic() + 20.0
+    while sum(body.ended_by == "" for body in shop.bodies(key)) == 0:
+        assert time.monotonic() < deadline, f"it did not run again; bodies: {shop.bodies(key)}"
+        if shop.holder(key) is None:
+            free.append(time.monotonic())
+        time.sleep(0.01)
+    first, again = shop.bodies(key)
+    return [when for when in free if first.start < when < again.start]
+
+
 def test_a_killed_child_frees_its_lock_within_seconds(prefork_shop: Shop, key: str) -> None:
     """Law 4: the main process notices, releases, and only then stores the failure."""
     result = prefork_shop.sell.delay(key, 30.0)

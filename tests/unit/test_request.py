@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
@@ -21,7 +21,7 @@ from celery_redislock.guard import Guard
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.redeliver import RAW
-from celery_redislock.request import LockRequest
+from celery_redislock.request import DYING_TTL, LockRequest
 from celery_redislock.work import Work
 from tests.unit.shop import Shop, einfo
 
@@ -556,6 +556,11 @@ def test_a_key_of_another_kind_does_not_stop_the_main_process(shop: Shop, caplog
 
 # --- time limits -----------------------------------------------------------------------------
 
+#: Every way to have a message that met its hard limit go back to its queue.
+REQUEUES = [{"acks_on_failure_or_timeout": False}]
+if hasattr(SingletonTask, "acks_on_timeout"):
+    REQUEUES.append({"acks_on_timeout": False})
+
 
 def debts(shop: Shop, monkeypatch: Any) -> list[Any]:
     """What is left to be done later, to be done by the test."""
@@ -598,6 +603,20 @@ def _nobody(*_: Any) -> None:
     raise ProcessLookupError
 
 
+def test_a_short_lease_is_owed_for_as_long_as_it_was_left_to_the_dying(shop: Shop, monkeypatch: Any) -> None:
+    """A pool may take seconds to collect a dead child, whose hold is not given up before that."""
+    owed: list[float] = []
+    monkeypatch.setattr(
+        watchdog_of(shop.store), "release_later", lambda _release, within, **_: owed.append(within)
+    )
+    request = delivered(shop, lock_ttl=1)
+    started(shop, request)
+
+    request.on_timeout(False, 100)
+
+    assert owed == [DYING_TTL]
+
+
 def test_both_hooks_of_one_hard_limit_count_once(shop: Shop, monkeypatch: Any) -> None:
     """Which of them comes differs between Celery 5.5 and 5.7."""
     later = debts(shop, monkeypatch)
@@ -634,6 +653,89 @@ def test_in_pools_of_greenlets_no_process_is_waited_for_after_a_hard_limit(
     later[0]()
 
     assert shop.held() == {}
+
+
+@pytest.mark.parametrize("requeues", REQUEUES, ids=str)
+def test_a_timed_out_message_that_goes_back_finds_its_claim_and_runs_again(
+    shop: Shop, monkeypatch: Any, requeues: dict[str, bool]
+) -> None:
+    """Law 7. Released instead, its next delivery would find the failure recorded, and do nothing."""
+    later = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key=KEY, acks_late=True, lock_queue_ttl=200, **requeues)
+    task.apply_async((7,), task_id="t1")
+    message = shop.message()
+    request = shop.receive(message)
+    started(shop, request)
+
+    time_out(request)
+    later[0]()
+
+    assert shop.acks == ["requeue"]
+    assert held(shop) == [(request._header.token, "queued")]  # type: ignore[union-attr]  # it has one
+    assert shop.held()[KEY].expires_in == pytest.approx(200, abs=0.9)
+    assert shop.state("t1") == "FAILURE"
+    assert shop.run(shop.receive(message, redelivered=True)) == 7
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("acks", [{"acks_late": True}, {"acks_late": False, **REQUEUES[0]}], ids=str)
+def test_a_timed_out_message_that_never_comes_back_leaves_no_claim(
+    shop: Shop, monkeypatch: Any, acks: dict[str, bool]
+) -> None:
+    later = debts(shop, monkeypatch)
+    request = delivered(shop, **acks)
+    started(shop, request)
+
+    time_out(request)
+    later[0]()
+
+    assert shop.acks[-1:] == ["ack"]
+    assert shop.held() == {}
+
+
+def test_a_timed_out_message_whose_child_had_released_runs_again_and_leaves_no_claim(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """SIGTERM ends most bodies: the message is back, and may be done, before its child is seen dead."""
+    later = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key=KEY, acks_late=True, **REQUEUES[0])
+    task.apply_async((7,), task_id="t1")
+    message = shop.message()
+    request = shop.receive(message)
+    started(shop, request)
+    shop.store.release(KEY, request._run_token)
+
+    time_out(request)
+
+    assert shop.run(shop.receive(message, redelivered=True)) == 7
+    later[0]()
+    assert shop.held() == {}
+
+
+def test_a_timed_out_message_without_a_header_runs_again_although_it_was_put_off(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """It is back before its child is dead: put off for that, it has its task id for an identity."""
+    later = debts(shop, monkeypatch)
+    shop.unique(body, lock_key=KEY, acks_late=True, **REQUEUES[0])
+    shop.app.send_task("shop.sync", (7,), task_id="t1")
+    message = shop.message()
+    request = shop.receive(message)
+    started(shop, request)
+    time_out(request)
+    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+
+    later[0]()
+
+    assert [(hold.owner, hold.about["state"]) for hold in shop.held().values()] == [("t1", "queued")]
+    assert shop.run() == 7
+    assert shop.held() == {}
+
+
+def time_out(request: LockRequest) -> None:
+    """What the pool tells at a hard limit; which of the two gives the message back differs by version."""
+    request.on_timeout(False, 100)
+    request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
 
 
 def test_a_soft_limit_changes_nothing(shop: Shop) -> None:
