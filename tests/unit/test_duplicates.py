@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import chain
 from celery.exceptions import Ignore, TaskRevokedError
 
@@ -230,7 +231,7 @@ def test_a_window_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("how", [{"retries": 1}, {"delivery_info": {"redelivered": True}}])
-@pytest.mark.parametrize("strategy", ["skip", "retry"])
+@pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
 def test_a_retry_or_a_redelivery_waits_for_whoever_took_its_key(
     shop: Shop, monkeypatch: Any, how: dict[str, Any], strategy: str
 ) -> None:
@@ -426,6 +427,24 @@ def test_a_member_fails_as_its_holder_did(shop: Shop) -> None:
 
     assert isinstance(outcome, ValueError)
     assert str(outcome) == "no funds"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [WorkerLostError("killed"), TimeLimitExceeded(100), Terminated(15)],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+def test_a_member_runs_where_its_holder_was_killed(serializer: str, error: Exception) -> None:
+    """It came to nothing; and a backend gives back an error it has made anew from what was stored."""
+    shop = Shop(result_serializer=serializer, result_accept_content=["json", "pickle"])
+    task = shop.unique(body, lock_key=KEY)
+
+    assert run_member(shop, task, "first", error, "FAILURE") == 7
+
+    found = shop.meta("first")["result"]
+    assert found is not error
+    assert (type(found), str(found)) == (type(error), str(error))
 
 
 def test_a_member_runs_where_its_holder_was_revoked(shop: Shop) -> None:
