@@ -28,6 +28,12 @@ def start_worker(shop: Shop) -> None:
     signals.worker_init.send(sender=Sender(shop))
 
 
+def configure_late(shop: Shop, **settings: Any) -> None:
+    """Change settings when tasks are bound already, as a handler of ``celeryd_init`` may."""
+    shop.app.finalize()
+    shop.app.conf.update(settings)
+
+
 def warnings(caplog: Any) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
@@ -124,6 +130,26 @@ def test_error_ends_the_worker(shop: Shop, caplog: Any) -> None:
         start_worker(shop)
 
     assert warnings(caplog)
+
+
+def test_error_ends_the_worker_whatever_else_is_wrong(shop: Shop, caplog: Any) -> None:
+    """Settings are refused together; the one that says what to do about that counts all the same."""
+    shop.unique(body)
+    configure_late(shop, redislock_check="error", redislock_prefix="not allowed")
+
+    with pytest.raises(SystemExit, match="redislock_check is 'error'"):
+        start_worker(shop)
+
+    assert [line for line in warnings(caplog) if "redislock_prefix" in line]
+
+
+def test_ignore_says_nothing_whatever_is_wrong(shop: Shop, caplog: Any) -> None:
+    shop.unique(body)
+    configure_late(shop, redislock_check="ignore", redislock_prefix="not allowed")
+
+    start_worker(shop)
+
+    assert caplog.messages == []
 
 
 def test_error_lets_a_healthy_worker_start(shop: Shop) -> None:
