@@ -23,11 +23,16 @@ from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
+from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.request import LockRequest
 
-__all__ = ["FlakyStore", "Shop", "einfo", "no_patience"]
+__all__ = ["Down", "FlakyStore", "Shop", "debts", "einfo", "no_patience"]
 
 NAME = "shop.sync"
+
+
+class Down(BaseException):
+    """What no ``except Exception`` catches."""
 
 
 class FlakyStore(MemoryStore):
@@ -215,6 +220,13 @@ def einfo(error: BaseException) -> ExceptionInfo:
         raise error  # noqa: TRY301  a traceback is all it is for
     except BaseException:  # noqa: BLE001  whatever it is
         return ExceptionInfo()
+
+
+def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
+    """What is left to be done later, to be done by the test."""
+    found: list[Callable[[], object]] = []
+    monkeypatch.setattr(watchdog_of(shop.store), "release_later", lambda release, **_: found.append(release))
+    return found
 
 
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_redislock import (
     DuplicateTask,
@@ -20,7 +21,7 @@ from celery_redislock import (
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import Shop
+from tests.unit.shop import Down, Shop, debts
 
 
 def body(account_id: int = 1, amount: int = 0) -> int:
@@ -197,10 +198,6 @@ def test_a_period_refuses_after_the_claim_has_gone(shop: Shop) -> None:
 
 
 # --- a publish that fails --------------------------------------------------------------------
-
-
-class Down(BaseException):
-    """What no ``except Exception`` catches."""
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt(), Down()], ids=repr)
@@ -524,6 +521,24 @@ def test_no_other_state_is_written_for_a_skip(shop: Shop, options: dict[str, Any
     assert shop.state("mine") == "PENDING"
 
 
+@pytest.mark.parametrize(
+    ("on_task", "on_call", "ignored"),
+    [(True, None, True), (False, True, True), (True, False, False), (False, None, False)],
+)
+def test_a_skipped_publish_is_waited_for_only_where_its_result_is_kept(
+    shop: Shop, *, on_task: bool, on_call: bool | None, ignored: bool
+) -> None:
+    """Where results are ignored nobody stores what ``get()`` would wait for."""
+    task = shop.unique(body, ignore_result=on_task)
+    task.delay(7)
+
+    second = task.apply_async((7,), **({} if on_call is None else {"ignore_result": on_call}))
+
+    assert (second.is_duplicate, second.ignored) == (True, ignored)
+    if ignored:
+        assert second.get(timeout=1) is None
+
+
 # --- workflows -------------------------------------------------------------------------------
 
 
@@ -543,19 +558,19 @@ def links(shop: Shop) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "group",
-        "chord header",
-        "chain's first",
-        "chain's last",
-        "link",
-        "link_error",
-        "a link itself",
-        "a retry",
-    ],
-)
+AWAITED = [
+    "group",
+    "chord header",
+    "chain's first",
+    "chain's last",
+    "link",
+    "link_error",
+    "a link itself",
+    "a retry",
+]
+
+
+@pytest.mark.parametrize("way", AWAITED)
 @pytest.mark.parametrize("strategy", ["skip", "raise"])
 def test_whom_somebody_waits_for_is_published_without_a_claim(shop: Shop, way: str, strategy: str) -> None:
     """Law 6: a swallowed member hangs its workflow; the worker decides."""
@@ -594,6 +609,53 @@ def test_without_a_lock_server_the_publish_raises(shop: Shop) -> None:
 
     assert shop.messages() == []
     assert watchdog_of(shop.store).owes == 1
+
+
+@pytest.mark.parametrize("way", AWAITED)
+def test_without_a_lock_server_whom_somebody_waits_for_is_published_without_a_claim(
+    shop: Shop, monkeypatch: Any, caplog: Any, way: str
+) -> None:
+    """Laws 2, 6 and 7: raised in the midst of a chord or a retry, it breaks what is on its way already."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, on_lock_error="raise")
+    shop.unique(pack, name="shop.other", lock=None)
+    shop.store.failures = float("inf")
+
+    links(shop)[way]()
+
+    (header,) = [header_of(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
+    assert not header.claimed
+    assert header.is_workflow_member == (way != "a retry")
+    assert f"publishing {task.name}[" in caplog.text
+    assert len(owed) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), KeyboardInterrupt(), SoftTimeLimitExceeded(), Down()], ids=repr
+)
+def test_a_claim_whose_answer_nobody_waited_for_is_given_back(
+    shop: Shop, monkeypatch: Any, error: BaseException
+) -> None:
+    """Laws 2 and 4: it was granted, and no message is on its way that would ever take it over."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_period=50)
+    acquire = shop.store.acquire
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        acquire(*args, **kwargs)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "acquire", interrupted)
+        with pytest.raises(type(error)) as raised:
+            task.delay(7)
+
+    assert raised.value is error
+    assert (len(shop.held()), shop.messages()) == (1, [])
+    (give_back,) = owed
+    give_back()
+    assert shop.held() == {}
+    assert not task.delay(7).is_duplicate
 
 
 def test_run_publishes_without_a_claim_and_says_so(shop: Shop, caplog: Any) -> None:

@@ -23,7 +23,7 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.redeliver import RAW
 from celery_redislock.request import DYING_TTL, LockRequest
 from celery_redislock.work import Work
-from tests.unit.shop import Shop, einfo
+from tests.unit.shop import Shop, debts, einfo
 
 KEY = "account:7"
 #: Celery treats a child that exits like one that was killed.
@@ -560,13 +560,6 @@ def test_a_key_of_another_kind_does_not_stop_the_main_process(shop: Shop, caplog
 REQUEUES = [{"acks_on_failure_or_timeout": False}]
 if hasattr(SingletonTask, "acks_on_timeout"):
     REQUEUES.append({"acks_on_timeout": False})
-
-
-def debts(shop: Shop, monkeypatch: Any) -> list[Any]:
-    """What is left to be done later, to be done by the test."""
-    found: list[Any] = []
-    monkeypatch.setattr(watchdog_of(shop.store), "release_later", lambda release, **_: found.append(release))
-    return found
 
 
 @pytest.mark.parametrize("way", ["on_timeout", "on_failure"])

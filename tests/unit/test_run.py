@@ -13,13 +13,9 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.redeliver import RAW
 from celery_redislock.testing import hold
 from celery_redislock.work import QUEUED
-from tests.unit.shop import Shop
+from tests.unit.shop import Down, Shop
 
 KEY = "account:7"
-
-
-class Down(BaseException):
-    """What no ``except Exception`` catches."""
 
 
 def header_of(message: Any) -> Header:

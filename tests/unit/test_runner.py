@@ -24,13 +24,9 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.run import run_of
 from celery_redislock.testing import hold, locks_off
 from celery_redislock.work import Work
-from tests.unit.shop import Shop, no_patience
+from tests.unit.shop import Down, Shop, debts, no_patience
 
 KEY = "account:7"
-
-
-class Down(BaseException):
-    """What no ``except Exception`` catches."""
 
 
 def body(account_id: int = 7) -> int:
@@ -379,6 +375,29 @@ def test_a_release_that_fails_does_not_change_the_outcome(shop: Shop, caplog: An
     assert watchdog_of(shop.store).owes == 1
 
 
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), KeyboardInterrupt(), SoftTimeLimitExceeded(), Down()], ids=repr
+)
+def test_a_release_that_is_interrupted_is_owed(shop: Shop, monkeypatch: Any, error: BaseException) -> None:
+    """Law 4: the run is over and renewed no more, so nobody would release it before it expires."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key=KEY)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise error
+
+    with shop.running(task, header=claimed(shop)), monkeypatch.context() as patch:
+        patch.setattr(shop.store, "release", interrupted)
+        with pytest.raises(type(error)) as raised:
+            task(7)
+
+    assert raised.value is error
+    assert set(shop.held()) == {KEY}
+    (release,) = owed
+    release()
+    assert shop.held() == {}
+
+
 def test_a_key_overwritten_by_another_kind_does_not_change_the_outcome(shop: Shop, caplog: Any) -> None:
     def work(account_id: int) -> int:
         shop.store.has_wrong_type(KEY)
@@ -664,6 +683,29 @@ def test_terminate_raises_inside_the_body(shop: Shop) -> None:
         task(7)
 
     assert len(steps) < 100_000
+
+
+def test_terminate_begins_no_body_whose_lease_is_lost_already(shop: Shop) -> None:
+    """Law 1: lost between lock and body there was nothing yet to interrupt."""
+    begun: list[int] = []
+
+    def begin(account_id: int) -> None:
+        begun.append(account_id)
+
+    task = shop.unique(begin, lock_key=KEY, on_lock_lost="terminate")
+
+    def lose_it(lease: Any, **_: Any) -> None:
+        watchdog = threading.Thread(target=lease.lose, args=("taken away",))
+        watchdog.start()
+        watchdog.join()
+
+    lock_acquired.connect(lose_it, sender=task)
+
+    with shop.running(task), pytest.raises(LockLost, match="'account:7' was lost: taken away"):
+        task(7)
+
+    assert begun == []
+    assert shop.held() == {}
 
 
 def test_a_loss_the_body_notices_itself_is_raised_once_and_quietly(shop: Shop, caplog: Any) -> None:
