@@ -40,8 +40,13 @@ def holders_outcome(run: Run) -> Outcome | None:
     return outcome
 
 
-def enter(run: Run) -> None:
-    """Turn the claim into a lease, or acquire; raises what ends the message where neither is possible."""
+def enter(run: Run) -> Outcome | None:
+    """Turn the claim into a lease, or acquire; raises what ends the message where neither is possible.
+
+    Returns:
+        ``None``: the body is to run. Otherwise the holder's outcome, recorded since it was looked for, and
+        the lock has been given back.
+    """
     claim = run.header.token if run.header is not None else None
     with run.guard.owing(run.work.key, run.token, ttl=run.options.lock_ttl):
         answer = ask_patiently(run, lambda: _start(run, claim))
@@ -54,11 +59,12 @@ def enter(run: Run) -> None:
         run.guard.give_back_later(run.work.key, run.token, ttl=run.options.lock_ttl)
     match answer:
         case Started(lease, from_claim):
-            _begin(run, lease, from_claim=from_claim)
+            return _begin(run, lease, from_claim=from_claim)
         case Recorded():
             raise _late_copy(run)
         case Refusal(hold):
             resolve(run, hold)
+    return None
 
 
 def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
@@ -84,7 +90,7 @@ def _is_own_claim(run: Run, hold: Hold) -> bool:
     return is_bare and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
 
 
-def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:
+def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
     """The lock is ours. If it was free although a claim should have been there, find out why."""
     if not from_claim and (run.has_claim or run.may_have_run):
         if outcome_recorded(run.task, run.request, run.header):
@@ -100,7 +106,13 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> None:
             )
     if not from_claim and _is_just_gone(run):
         raise _look_again(run)
+    # Nothing is to come any more; but what was looked for before the lock was, may have come since.
+    outcome = None if from_claim else holders_outcome(run)
+    if outcome is not None:
+        run.finish(None)
+        return outcome
     lock_acquired.send(sender=run.task, key=run.work.key, task_id=run.work.task_id, lease=lease)
+    return None
 
 
 def _is_just_gone(run: Run) -> bool:
@@ -118,7 +130,8 @@ def _is_just_gone(run: Run) -> bool:
 def _look_again(run: Run) -> Exception:
     assert run.header is not None  # noqa: S101  it says whom this run waits for
     assert run.header.waits_for is not None  # noqa: S101  the same
-    run.finish(None)
+    # Not finish(None): a done mark for this message would stop its next delivery.
+    run.settle()
     header = run.header.put_off_for(run.header.waits_for._replace(is_gone=True))
     return put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=header)
 

@@ -58,10 +58,9 @@ def run_unique(task: Any, body: Callable[[], Any], args: Sequence[Any], kwargs: 
             accept(run)
             return body()
     outcome = holders_outcome(run)
-    if outcome is not None:
-        return outcome.value()
-    enter(run)
-    return _run_body(run, body)
+    if outcome is None:
+        outcome = enter(run)
+    return _run_body(run, body) if outcome is None else outcome.value()
 
 
 def _prepare(task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Run | None:

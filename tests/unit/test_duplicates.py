@@ -473,6 +473,65 @@ def test_a_member_takes_an_outcome_that_came_between_its_two_looks(shop: Shop) -
     assert shop.run() == 21
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("state", ["SUCCESS", "FAILURE"])
+def test_a_member_takes_an_outcome_that_came_between_its_look_and_its_lock(
+    shop: Shop, monkeypatch: Any, state: str, *, is_gone: bool
+) -> None:
+    """The holder releases, this one looks, the outcome is stored, this one finds the lock free."""
+    runs: list[int] = []
+    task = counted(shop, runs)
+    acquire = shop.store.acquire
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        shop.app.backend.store_result("first", 21 if state == "SUCCESS" else ValueError("no funds"), state)
+        return acquire(*args, **kwargs)
+
+    monkeypatch.setattr(shop.store, "acquire", slowly)
+    header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(
+        _seen("first")._replace(is_gone=is_gone)
+    )
+
+    with shop.running(task, header=header) as request:
+        if state == "SUCCESS":
+            assert task(7) == 21
+        else:
+            with pytest.raises(ValueError, match="no funds"):
+                task(7)
+
+        assert request.redislock_skipped
+    assert (runs, shop.held()) == ([], {})
+
+
+def counted(shop: Shop, runs: list[int], **options: Any) -> Any:
+    """A task that writes down its runs."""
+
+    def sync(account_id: int) -> int:
+        runs.append(account_id)
+        return account_id
+
+    return shop.unique(sync, lock_key=KEY, **options)
+
+
+def test_a_link_whose_result_is_ignored_is_no_copy_of_itself_when_it_looks_again(shop: Shop) -> None:
+    """Law 6: it has come to nothing yet, so no done mark may stop its next delivery."""
+    runs: list[int] = []
+    task = counted(shop, runs, acks_late=True)
+    header = Header(KEY, "t1/m", is_workflow_member=True, claimed=False)
+    shop.app.send_task(
+        "shop.sync",
+        (7,),
+        task_id="t1",
+        ignore_result=True,
+        headers={HEADER: header.put_off_for(_seen("first")).dumps()},
+    )
+
+    assert isinstance(shop.run(), Ignore)
+    shop.run()
+
+    assert (runs, task.name) == ([7], "shop.sync")
+
+
 def test_a_member_takes_no_outcome_from_before_it_was_published(shop: Shop) -> None:
     """It belongs to an earlier job of the holder's id, which is at work again."""
     task = shop.unique(body, lock_key=KEY)
