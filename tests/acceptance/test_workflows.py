@@ -1,8 +1,11 @@
 """Law 6: a duplicate inside a chain, group or chord neither hangs it nor breaks a link."""
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
+from billiard.exceptions import WorkerLostError
 from celery import chain, chord, group
 
 from tests.acceptance.harness import Shop
@@ -79,6 +82,21 @@ def test_a_workflow_takes_the_failure_of_its_holder(any_shop: Shop, key: str) ->
     with pytest.raises(ValueError, match="failed"):
         result.get(timeout=15)
     assert len(any_shop.bodies(key)) == 1
+
+
+def test_a_duplicate_of_a_killed_run_does_the_work_itself(prefork_shop: Shop, key: str) -> None:
+    """Law 6: to be killed is nothing that the same work would come to; the link after it is not broken."""
+    call = prefork_shop.sell.si(key, 0.0, "overrun_once", 30.0)
+    killed = call.apply_async()
+    holder = prefork_shop.wait_started(key)
+    result = chain(call, prefork_shop.collect.s()).apply_async()
+    os.kill(holder.pid, signal.SIGKILL)
+
+    assert result.get(timeout=20) == f"{key} done"
+    with pytest.raises(WorkerLostError):
+        killed.get(timeout=5)
+    assert [body.ended_by for body in prefork_shop.bodies(key)] == [None, ""]
+    assert prefork_shop.overlaps(key, killed=1) == []
 
 
 def test_a_duplicate_of_another_task_runs_itself(any_shop: Shop, key: str) -> None:
