@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
+from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks.values import Grant, Renewal, Term
 from tests.clocks import ManualClock
 
-__all__ = ["Driven", "FailingStore", "ScriptedRenewer", "lease_on", "unavailable"]
+__all__ = ["Driven", "FailingStore", "ScriptedRenewer", "lease_on", "lock_on", "unavailable"]
 
 
 def unavailable() -> LockUnavailable:
@@ -69,6 +69,11 @@ def lease_on(
     now = renewer.clock()
     term = Term(name, token or f"job/{name}", ttl)
     return Lease(renewer, term, Grant(1, False, now, now), on_lost=on_lost, clock=renewer.clock)
+
+
+def lock_on(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:
+    """A lock that passes the time by that clock while it waits, and that nobody renews."""
+    return Lock(store, "n", clock=clock, sleep=clock.advance, auto_renew=False, **options)
 
 
 class Driven(Watchdog):

@@ -15,10 +15,7 @@ from celery.contrib.testing.worker import start_worker
 from celery_redislock import SingletonTask
 from celery_redislock.embedded import EmbeddedServer
 from tests.facts import wait_until
-
-#: Whatever a client could send for a lock; commands that a script calls inside count as well, so GET,
-#: SET and the like are not looked at.
-COMMANDS = ("evalsha", "eval", "script|load", "script|exists", "hello", "auth", "ping", "wait")
+from tests.trips import Trips
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +57,6 @@ def task(app: Celery) -> Any:
     store.acquire("warm", "warm/1", 30.0, about={})
     store.release("warm", "warm/1")
     return sync
-
-
-class Trips:
-    """What the lock server was asked since the counting began; see COMMANDS."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._before = self._calls()
-
-    def __call__(self) -> dict[str, int]:
-        now = self._calls()
-        return {name: now[name] - self._before[name] for name in now if now[name] != self._before[name]}
-
-    def _calls(self) -> dict[str, int]:
-        stats = self._client.info("commandstats")
-        return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COMMANDS}
 
 
 def test_a_publish_asks_the_lock_server_once(task: Any, client: Any) -> None:

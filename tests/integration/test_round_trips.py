@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks.values import DoneMark, Renewal, Term
 from tests.stores import ABOUT, RedisCase, granted, refused
+from tests.trips import Trips
 
 A, B = "job-a/1", "job-b/1"
 
@@ -34,28 +35,11 @@ def case(own_server: EmbeddedServer) -> Iterator[RedisCase]:
         yield case
 
 
-class Trips:
-    """Calls since the counting began, by command; what scripts call inside is not a trip."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._before = self._calls()
-
-    def __call__(self) -> dict[str, int]:
-        now = self._calls()
-        return {name: count - self._before.get(name, 0) for name, count in now.items()} | {}
-
-    def _calls(self) -> dict[str, int]:
-        stats = cast("dict[str, dict[str, int]]", self._client.info("commandstats"))
-        commands = ("evalsha", "eval", "script|load", "hello", "auth", "client|setinfo", "wait", "ping")
-        return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in commands}
-
-
 @contextmanager
 def _counted(case: RedisCase, **expected: int) -> Iterator[None]:
     trips = Trips(case.client)
     yield
-    assert {name: count for name, count in trips().items() if count} == expected
+    assert trips() == expected
 
 
 def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:

@@ -3,7 +3,6 @@
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,26 +11,7 @@ from celery_redislock.locks import Lock, MemoryStore
 from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
-from tests.scripted import FailingStore
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> FailingStore:
-    return FailingStore(clock=clock)
-
-
-@pytest.fixture
-def lock(store: FailingStore, clock: ManualClock) -> Lock:
-    return _lock(store, clock)
-
-
-def _lock(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:
-    return Lock(store, "n", clock=clock, sleep=clock.advance, auto_renew=False, **options)
+from tests.scripted import FailingStore, lock_on
 
 
 def _in_thread(work: Callable[[], object]) -> object:
@@ -44,7 +24,7 @@ def _in_thread(work: Callable[[], object]) -> object:
 
 class TestWaiting:
     def test_one_attempt_does_not_wait(self, store: FailingStore, clock: ManualClock, lock: Lock) -> None:
-        other = _lock(store, clock)
+        other = lock_on(store, clock)
         assert lock.acquire(timeout=0)
 
         assert not other.acquire(timeout=0)
@@ -56,7 +36,7 @@ class TestWaiting:
         """Fixed once, not recomputed with every turn of the loop."""
         lock.acquire()
 
-        assert not _lock(store, clock).acquire(timeout=5.0)
+        assert not lock_on(store, clock).acquire(timeout=5.0)
         assert clock.now == pytest.approx(1005.0)
 
     def test_a_wait_without_bound_ends_with_the_holder(
@@ -64,7 +44,7 @@ class TestWaiting:
     ) -> None:
         lock.acquire()
 
-        assert _lock(store, clock).acquire()
+        assert lock_on(store, clock).acquire()
         assert 1030.0 <= clock.now < 1030.0 + 2 * LONGEST_WAIT
 
     def test_the_pauses_grow_and_are_random_within_bounds(
@@ -85,9 +65,9 @@ class TestWaiting:
         assert len(set(pauses)) > len(pauses) / 2
 
     def test_a_block_raises_who_holds_and_for_how_long(self, store: FailingStore, clock: ManualClock) -> None:
-        _lock(store, clock, owner="nightly").acquire()
+        lock_on(store, clock, owner="nightly").acquire()
 
-        with pytest.raises(LockBusy) as caught, _lock(store, clock, timeout=5.0):
+        with pytest.raises(LockBusy) as caught, lock_on(store, clock, timeout=5.0):
             pytest.fail("the block was entered")
 
         assert (caught.value.key, caught.value.holder) == ("n", "nightly")
@@ -150,7 +130,7 @@ class TestHolding:
         assert lock.fence is None
 
     def test_holder_tells_who_it_is(self, store: FailingStore, clock: ManualClock) -> None:
-        lock = _lock(store, clock, owner="nightly")
+        lock = lock_on(store, clock, owner="nightly")
         assert lock.holder() is None
         with lock:
             hold = lock.holder()

@@ -5,29 +5,10 @@ from typing import Any
 import pytest
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
-from celery_redislock.locks import Lock, MemoryStore
+from celery_redislock.locks import Lock
 from tests.clocks import ManualClock
 from tests.facts import wait_until
-from tests.scripted import FailingStore
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> FailingStore:
-    return FailingStore(clock=clock)
-
-
-@pytest.fixture
-def lock(store: FailingStore, clock: ManualClock) -> Lock:
-    return _lock(store, clock)
-
-
-def _lock(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:
-    return Lock(store, "n", clock=clock, sleep=clock.advance, auto_renew=False, **options)
+from tests.scripted import FailingStore, lock_on
 
 
 class TestLoss:
@@ -37,7 +18,7 @@ class TestLoss:
         def body() -> None:
             with lock:
                 clock.advance(31.0)
-                assert _lock(store, clock, owner="next").acquire(timeout=0)
+                assert lock_on(store, clock, owner="next").acquire(timeout=0)
 
         with pytest.raises(LockLost):
             body()
@@ -87,7 +68,7 @@ class TestLoss:
 
     def test_on_lost_is_told_the_lock(self, store: FailingStore, clock: ManualClock) -> None:
         told: list[Lock] = []
-        lock = _lock(store, clock, on_lost=told.append)
+        lock = lock_on(store, clock, on_lost=told.append)
         lock.acquire()
         clock.advance(31.0)
         with pytest.raises(LockLost):

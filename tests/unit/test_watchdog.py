@@ -15,11 +15,6 @@ from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def renewer(clock: ManualClock) -> ScriptedRenewer:
     return ScriptedRenewer(clock)
 
