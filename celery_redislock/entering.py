@@ -47,6 +47,7 @@ def enter(run: Run) -> Outcome | None:
         ``None``: the body is to run. Otherwise the holder's outcome, recorded since it was looked for, and
         the lock has been given back.
     """
+    _wait_for_outcome(run)
     claim = run.header.token if run.header is not None else None
     with run.guard.owing(run.work.key, run.token, ttl=run.options.lock_ttl):
         answer = ask_patiently(run, lambda: _start(run, claim))
@@ -65,6 +66,26 @@ def enter(run: Run) -> Outcome | None:
         case Refusal(hold):
             resolve(run, hold)
     return None
+
+
+def _wait_for_outcome(run: Run) -> None:
+    """Put a workflow's duplicate off once more where its holder may be between its release and its record.
+
+    Timeline: the holder releases; this copy is delivered, finds no outcome and a free lock; the holder's
+    result is stored. Without another look the same work would be done twice. The lock is not taken for
+    that look: another duplicate, refused meanwhile, would wait for an outcome that this one does not have.
+    """
+    seen = run.header.waits_for if run.header is not None else None
+    if run.header is None or seen is None or not seen.is_same_work or seen.is_gone:
+        return
+    if not may_still_come(run.task, seen.task_id, since=run.header.published_at):
+        return
+    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
+    if hold is None:
+        header = run.header.put_off_for(seen._replace(is_gone=True))
+        raise put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=header)
+    if hold.owner != run.work.task_id:
+        resolve(run, hold)
 
 
 def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
@@ -104,36 +125,13 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
                 run.work.task_id,
                 run.work.key,
             )
-    if not from_claim and _is_just_gone(run):
-        raise _look_again(run)
-    # Nothing is to come any more; but what was looked for before the lock was, may have come since.
+    # What was looked for before the lock was, may have been recorded since.
     outcome = None if from_claim else holders_outcome(run)
     if outcome is not None:
         run.finish(None)
         return outcome
     lock_acquired.send(sender=run.task, key=run.work.key, task_id=run.work.task_id, lease=lease)
     return None
-
-
-def _is_just_gone(run: Run) -> bool:
-    """Whether the holder a workflow's duplicate waited for may be between its release and its record.
-
-    Timeline: the holder releases; this copy is delivered, finds no outcome and a free lock; the holder's
-    result is stored. Without another look the same work would be done twice.
-    """
-    seen = run.header.waits_for if run.header is not None else None
-    if run.header is None or seen is None or not seen.is_same_work or seen.is_gone:
-        return False
-    return may_still_come(run.task, seen.task_id, since=run.header.published_at)
-
-
-def _look_again(run: Run) -> Exception:
-    assert run.header is not None  # noqa: S101  it says whom this run waits for
-    assert run.header.waits_for is not None  # noqa: S101  the same
-    # Not finish(None): a done mark for this message would stop its next delivery.
-    run.settle()
-    header = run.header.put_off_for(run.header.waits_for._replace(is_gone=True))
-    return put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=header)
 
 
 def _late_copy(run: Run) -> Ignore:

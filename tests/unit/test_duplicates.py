@@ -481,13 +481,14 @@ def test_a_member_takes_an_outcome_that_came_between_its_look_and_its_lock(
     """The holder releases, this one looks, the outcome is stored, this one finds the lock free."""
     runs: list[int] = []
     task = counted(shop, runs)
-    acquire = shop.store.acquire
+    look, value = task.backend.get_task_meta, 21 if state == "SUCCESS" else ValueError("no funds")
 
-    def slowly(*args: Any, **kwargs: Any) -> Any:
-        shop.app.backend.store_result("first", 21 if state == "SUCCESS" else ValueError("no funds"), state)
-        return acquire(*args, **kwargs)
+    def look_in_vain_once(task_id: str, **options: Any) -> Any:
+        found = look(task_id, **options)
+        task.backend.store_result(task_id, value, state)
+        return found
 
-    monkeypatch.setattr(shop.store, "acquire", slowly)
+    monkeypatch.setattr(task.backend, "get_task_meta", look_in_vain_once)
     header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(
         _seen("first")._replace(is_gone=is_gone)
     )
@@ -511,6 +512,24 @@ def counted(shop: Shop, runs: list[int], **options: Any) -> Any:
         return account_id
 
     return shop.unique(sync, lock_key=KEY, **options)
+
+
+@pytest.mark.parametrize("holder", [None, "other"])
+def test_a_member_that_only_looks_is_nobodys_holder(shop: Shop, monkeypatch: Any, holder: str | None) -> None:
+    """Another duplicate would wait for this one's outcome instead, give it up, and do the work again."""
+    task, again = counted(shop, []), redelivered(monkeypatch)
+    if holder is not None:
+        holding(shop, task_id=holder, message=None)
+    shop.store.calls.clear()
+    header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(_seen("first"))
+
+    with shop.running(task, header=header), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    assert shop.store.calls == ["inspect"]
+    waits_for = again[0].waits_for
+    assert waits_for is not None
+    assert (waits_for.task_id, waits_for.is_gone) == (holder or "first", holder is None)
 
 
 def test_a_link_whose_result_is_ignored_is_no_copy_of_itself_when_it_looks_again(shop: Shop) -> None:
