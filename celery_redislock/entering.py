@@ -126,7 +126,7 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
                 run.work.key,
             )
     # What was looked for before the lock was, may have been recorded since.
-    outcome = None if from_claim else holders_outcome(run)
+    outcome = holders_outcome(run)
     if outcome is not None:
         run.finish(None)
         return outcome

@@ -532,6 +532,19 @@ def test_a_member_that_only_looks_is_nobodys_holder(shop: Shop, monkeypatch: Any
     assert (waits_for.task_id, waits_for.is_gone) == (holder or "first", holder is None)
 
 
+def test_a_member_back_from_its_own_run_does_not_wait_for_itself(shop: Shop) -> None:
+    """Law 7: its queue gave it back, and the hold it meets is its own."""
+    task = counted(shop, [])
+    work = Work(KEY, "shop.sync", "t1", "digest")
+    shop.store.acquire(KEY, "t1/m", 30, about=work.about("queued", message="t1/m"))
+    header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(_seen("first"))
+
+    with shop.running(task, header=header, delivery_info={"redelivered": True}):
+        assert task(7) == 7
+
+    assert shop.held() == {}
+
+
 def test_a_link_whose_result_is_ignored_is_no_copy_of_itself_when_it_looks_again(shop: Shop) -> None:
     """Law 6: it has come to nothing yet, so no done mark may stop its next delivery."""
     runs: list[int] = []
