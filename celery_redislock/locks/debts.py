@@ -47,12 +47,15 @@ class Debts:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._owed: list[_Debt] = []
+        #: The one being paid: owed until that is done.
+        self._in_hand = 0
         self._away_until = float("-inf")
         self._sweep_from = float("-inf")
         self._told_of_too_many = False
 
     def __len__(self) -> int:
-        return len(self._owed)
+        with self._lock:
+            return len(self._owed) + self._in_hand
 
     def add(self, release: Callable[[], object], *, within: float, what: str) -> None:
         """Owe a release, for ``within`` seconds: after that the hold is gone anyway.
@@ -96,6 +99,12 @@ class Debts:
         if debt is None:
             return
         try:
+            self._pay(debt)
+        finally:
+            self._in_hand = 0
+
+    def _pay(self, debt: _Debt) -> None:
+        try:
             debt.release()
         except LockUnavailable:
             self._away_until = self._clock() + RETRY_DELAY
@@ -116,6 +125,7 @@ class Debts:
             while self.next_due() <= now:
                 debt = heapq.heappop(self._owed)
                 if now < debt.until:
+                    self._in_hand = 1
                     return debt, expired
                 expired.append(debt)
         return None, expired
@@ -124,6 +134,7 @@ class Debts:
         debt.due = self._clock() + RETRY_DELAY
         with self._lock:
             heapq.heappush(self._owed, debt)
+            self._in_hand = 0
 
     def _sweep(self, now: float) -> None:
         """Drop what has expired; not again before another one can have."""

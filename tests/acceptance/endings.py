@@ -136,7 +136,7 @@ def _doze(task: Any, key: str, more: Any) -> str:
 def _overrun_once(task: Any, key: str, more: Any) -> str:
     """Stay for ``more`` seconds, but only the first time this key is worked on."""
     if _is_first(task, key):
-        _stay(task, more)
+        task.app.journal.stay(key, task.request.body, more)
     return f"{key} done"
 
 
