@@ -53,8 +53,11 @@ def _unserialisable(task: Any, key: str, more: Any) -> object:
 
 
 def _retry(task: Any, key: str, more: Any) -> str:
-    if task.request.retries < (more or {}).get("times", 1):
-        raise task.retry(countdown=(more or {}).get("countdown", 0), max_retries=5)
+    more = more or {}
+    if task.request.retries < more.get("times", 1):
+        raise task.retry(countdown=more.get("countdown", 0), max_retries=5, queue=more.get("queue"))
+    # The last run can be kept on by itself: it shares its key and its id with those before it.
+    task.app.journal.stay(key, task.request.body, gate=f"{key} retried")
     return f"{key} done"
 
 
@@ -105,14 +108,16 @@ def _seconds_for(number: int) -> float:
 
 
 def _swallow(task: Any, key: str, more: Any) -> str:
-    """Refuse to end on SIGTERM for ``more`` seconds."""
+    """Refuse to end on SIGTERM for ``more`` seconds, and as long as ``<key> refusing`` is kept on."""
     until = time.monotonic() + more
-    while (left := until - time.monotonic()) > 0:
+    while True:
         try:
-            task.app.journal.stay(key, task.request.body, left)
+            task.app.journal.note(f"refusing {key}", time.monotonic())
+            task.app.journal.stay(key, task.request.body, until - time.monotonic(), gate=f"{key} refusing")
         except SystemExit:
             task.app.journal.note(f"swallowed {key}", time.monotonic())
-    return f"{key} done"
+        else:
+            return f"{key} done"
 
 
 def _spin(task: Any, key: str, more: Any) -> str:
@@ -146,7 +151,7 @@ def _refuse_once(task: Any, key: str, more: Any) -> str:
 
 
 def _is_first(task: Any, key: str) -> bool:
-    return sum(body.key == key for body in task.app.journal.bodies()) == 1
+    return len(task.app.journal.bodies(key)) == 1
 
 
 def _recurse(task: Any, key: str, more: Any) -> int:

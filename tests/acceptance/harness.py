@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
+from celery.utils import uuid
 
 from celery_redislock.handle import Holder
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.shop import open_shop
 
-__all__ = ["POOLS", "Shop", "Worker", "wait_until"]
+__all__ = ["PATIENCE", "POOLS", "Shop", "Worker", "throughout", "wait_until"]
 
 POOLS = ("prefork", "threads", "solo")
+#: Seconds after which a fact that has not come counts as one that never will: a busy machine needs some.
+PATIENCE = 30.0
 #: Seconds a worker may take until it is ready, and until it has ended once killed.
-STARTING, ENDING = 30.0, 10.0
+STARTING, ENDING = 60.0, 30.0
 
 T = TypeVar("T")
 
@@ -34,6 +37,16 @@ def wait_until(fact: Callable[[], T], timeout: float, what: str) -> T:
         assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
         time.sleep(0.01)
     return answer
+
+
+def throughout(seconds: float, fact: Callable[[], T]) -> list[T]:
+    """Return what ``fact()`` answered, again and again, until so many seconds had passed; one at least."""
+    until = time.monotonic() + seconds
+    answers = [fact()]
+    while time.monotonic() < until:
+        time.sleep(0.05)
+        answers.append(fact())
+    return answers
 
 
 class Worker:
@@ -64,11 +77,20 @@ class Worker:
             env={**os.environ, "SHOP_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
         )
         os.close(handle)
+        self._read = ""
+        self._size = 0
 
     @property
     def log(self) -> str:
         """Everything it has written so far."""
-        return self.log_path.read_text(errors="replace")
+        # Tests look again and again at the log of a whole session: only what is new is read.
+        with self.log_path.open("rb") as file:
+            file.seek(self._size)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += whole.decode(errors="replace")
+        self._size += len(whole)
+        return self._read
 
     def wait_ready(self) -> None:
         """Return when it takes messages."""
@@ -159,13 +181,22 @@ class Shop:
         """What all its workers have written."""
         return "".join(worker.log for worker in self.workers)
 
-    def lines(self, text: str) -> list[str]:
-        """Return the workers' log lines with this text."""
-        return [line for line in self.log.splitlines() if text in line]
+    def lines(self, *texts: str) -> list[str]:
+        """Return the workers' log lines with all of these texts."""
+        first, *others = texts
+        log = self.log
+        if first not in log:
+            return []
+        return [line for line in log.splitlines() if first in line and all(text in line for text in others)]
+
+    def wait_lines(self, *texts: str, number: int = 1) -> list[str]:
+        """Return the log lines with all of these texts once there are so many of them."""
+        what = f"{number} log lines with {texts}"
+        return wait_until(lambda: lines if len(lines := self.lines(*texts)) >= number else [], PATIENCE, what)
 
     def bodies(self, key: str) -> list[Body]:
         """Return the bodies that ran for this key so far."""
-        return [body for body in self.app.journal.bodies() if body.key == key]
+        return list(self.app.journal.bodies(key))
 
     def overlaps(self, key: str, *, killed: int = 0) -> list[tuple[Body, Body]]:
         """Return the pairs of bodies of this key that were on at the same time; all must have ended.
@@ -180,17 +211,40 @@ class Shop:
 
     @contextmanager
     def kept_on(self, *keys: str) -> Iterator[None]:
-        """Keep the bodies of these keys on until the block ends, however slow the machine is."""
+        """Keep the bodies of these keys, or task ids, on until the block ends, however slow the machine is."""
         with ExitStack() as stack:
             for key in keys:
                 stack.enter_context(self.app.journal.kept_on(key))
             yield
 
+    @contextmanager
+    def running(self, task: Any, key: str, *args: Any, **options: Any) -> Iterator[Any]:
+        """Publish a call and keep its body, and no other of its key, on from its start to the block's end.
+
+        Args:
+            task: of this shop.
+            key: first argument of the call.
+            args: the others.
+            options: of ``apply_async``.
+
+        Yields:
+            The call's result.
+        """
+        task_id = uuid()
+        with self.kept_on(task_id):
+            result = task.apply_async((key, *args), task_id=task_id, **options)
+            wait_until(
+                lambda: [body for body in self.bodies(key) if body.task_id == task_id],
+                PATIENCE,
+                f"the body of {task.name} began",
+            )
+            yield result
+
     def notes(self, subject: str) -> list[Any]:
         """Return what bodies noted about a subject."""
         return list(self.app.journal.notes(subject))
 
-    def wait_started(self, key: str, number: int = 1, timeout: float = 10.0) -> Body:
+    def wait_started(self, key: str, number: int = 1, timeout: float = PATIENCE) -> Body:
         """Return the ``number``-th body of this key once it has begun."""
         wait_until(
             lambda: len(self.bodies(key)) >= number,
@@ -199,7 +253,7 @@ class Shop:
         )
         return self.bodies(key)[number - 1]
 
-    def wait_ended(self, key: str, number: int = 1, timeout: float = 15.0) -> list[Body]:
+    def wait_ended(self, key: str, number: int = 1, timeout: float = PATIENCE) -> list[Body]:
         """Return the bodies of this key once ``number`` of them have ended."""
 
         def ended() -> bool:
@@ -213,10 +267,25 @@ class Shop:
         holder: Holder | None = self.sell.lock_for(key).holder()
         return holder
 
-    def wait_free(self, key: str, timeout: float) -> float:
+    def wait_free(self, key: str, timeout: float = PATIENCE) -> float:
         """Return when the key was seen free."""
         wait_until(lambda: self.holder(key) is None, timeout, f"{key!r} is free")
         return time.monotonic()
+
+    def wait_expired(self, key: str) -> float:
+        """Return when the lock on a key's sale expired, by the server's own account, however late it is seen."""
+        expires = [self._expires(key)]
+        wait_until(lambda: expires.append(self._expires(key)) or expires[-1] is None, PATIENCE, "it expired")  # type: ignore[func-returns-value]  # nothing, so on to the fact
+        return max(known for known in expires if known is not None)
+
+    def _expires(self, key: str) -> float | None:
+        """Return when the lock expires as matters stand, in the bodies' time."""
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.time()
+        pipe.pttl(f"{self.plan['prefix']}:redislock:{{sale:{key}}}:lock")
+        (seconds, microseconds), left = pipe.execute()
+        now = seconds + microseconds / 1e6 - (time.time() - time.monotonic())
+        return None if left < 0 else now + left / 1000
 
     def queued(self) -> int:
         """Return how many messages are in the queue, received by nobody."""

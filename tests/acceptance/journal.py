@@ -60,10 +60,11 @@ class Journal:
         """Open the journal kept on the server at ``url`` under ``name``; connects when it is used."""
         self._redis = redis.Redis.from_url(url)
         self._name = name
+        self._task_ids: dict[str, str] = {}
 
     @contextmanager
     def body(self, task: Any, key: str) -> Iterator[str]:
-        """Note a body's start and end; yields its number, for :meth:`beat`."""
+        """Note a body's start and end; yields its number, for :meth:`beat` and :meth:`stay`."""
         request = task.request
         number = str(self._redis.incr(f"{self._name}:bodies"))
         about = {
@@ -77,7 +78,8 @@ class Journal:
             "retries": request.retries,
             "start": time.monotonic(),
         }
-        self._redis.hset(f"{self._name}:starts", number, json.dumps(about))
+        self._redis.hset(f"{self._name}:starts:{key}", number, json.dumps(about))
+        self._task_ids[number] = request.id
         ended_by = ""
         try:
             yield number
@@ -85,27 +87,37 @@ class Journal:
             ended_by = type(error).__name__
             raise
         finally:
-            self._redis.hset(f"{self._name}:ends", number, json.dumps([time.monotonic(), ended_by]))
+            del self._task_ids[number]
+            end = json.dumps([time.monotonic(), ended_by])
+            self._redis.hset(f"{self._name}:ends:{key}", number, end)
 
-    def beat(self, number: str) -> None:
+    def beat(self, key: str, number: str) -> None:
         """Give a sign of life."""
-        self._redis.hset(f"{self._name}:beats", number, time.monotonic())
+        self._redis.hset(f"{self._name}:beats:{key}", number, time.monotonic())
 
     @contextmanager
     def kept_on(self, key: str) -> Iterator[None]:
-        """Let bodies of this key that call :meth:`stay` stay on until the block ends."""
+        """Let bodies of this key, or of this task id, that call :meth:`stay` stay on until the block ends."""
         self._redis.set(f"{self._name}:kept:{key}", 1, ex=int(KEPT))
         try:
             yield
         finally:
             self._redis.delete(f"{self._name}:kept:{key}")
 
-    def stay(self, key: str, number: str, seconds: float = 0.0) -> None:
-        """Stay on for some seconds, and as long as bodies of this key are kept on; gives signs of life."""
+    def stay(self, key: str, number: str, seconds: float = 0.0, *, gate: str | None = None) -> None:
+        """Stay on for some seconds, and as long as something is kept on; gives signs of life.
+
+        Args:
+            key: of the body.
+            number: of the body.
+            seconds: at least.
+            gate: what must be kept on; ``None``: the key, or the body's task id.
+        """
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 or self._redis.exists(f"{self._name}:kept:{key}"):
+        kept = [f"{self._name}:kept:{name}" for name in ([gate] if gate else [key, self._task_ids[number]])]
+        while (left := until - time.monotonic()) > 0 or self._redis.exists(*kept):
             time.sleep(min(BEAT, left) if left > 0 else BEAT)
-            self.beat(number)
+            self.beat(key, number)
 
     def note(self, subject: str, value: object) -> None:
         """Write down one more fact about a subject."""
@@ -115,11 +127,11 @@ class Journal:
         """Return the facts about a subject."""
         return [json.loads(text) for text in self._redis.lrange(f"{self._name}:notes:{subject}", 0, -1)]
 
-    def bodies(self) -> list[Body]:
-        """Return every body there was, in the order they began."""
-        starts = self._redis.hgetall(f"{self._name}:starts")
-        ends = self._redis.hgetall(f"{self._name}:ends")
-        beats = self._redis.hgetall(f"{self._name}:beats")
+    def bodies(self, key: str) -> list[Body]:
+        """Return every body of this key there was, in the order they began."""
+        starts, ends, beats = (
+            self._redis.hgetall(f"{self._name}:{what}:{key}") for what in ("starts", "ends", "beats")
+        )
         bodies = []
         for number, text in starts.items():
             about = json.loads(text)

@@ -96,13 +96,15 @@ def declare_kinds(app: Celery) -> list[Any]:
 
     @app.task(name="shop.ordered", bind=True, shared=False, pydantic=True)
     def ordered(self: Any, order: Order) -> Order:
-        with self.app.journal.body(self, order.key):
+        with self.app.journal.body(self, order.key) as number:
+            self.app.journal.stay(order.key, number)
             return order
 
     @app.task(name="shop.share", bind=True, shared=False, lock_key="sale:{key}")
     def share(self: Any, key: str) -> str:
         """Do other work on the resource of ``serve``."""
-        with self.app.journal.body(self, key):
+        with self.app.journal.body(self, key) as number:
+            self.app.journal.stay(key, number)
             return f"{key} shared"
 
     task_postrun.connect(_note_skip, weak=False, dispatch_uid="shop.skips")

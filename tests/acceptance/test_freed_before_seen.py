@@ -4,7 +4,7 @@ import celery
 import pytest
 from celery import chain
 
-from tests.acceptance.harness import Shop, wait_until
+from tests.acceptance.harness import PATIENCE, Shop
 
 
 def test_no_publish_after_get_is_a_duplicate(any_shop: Shop, key: str) -> None:
@@ -13,7 +13,7 @@ def test_no_publish_after_get_is_a_duplicate(any_shop: Shop, key: str) -> None:
     for _ in range(300):
         result = any_shop.sell.delay(key)
         duplicates += result.is_duplicate
-        result.get(timeout=10)
+        result.get(timeout=PATIENCE)
 
     assert duplicates == 0
     assert len(any_shop.bodies(key)) == 300
@@ -22,7 +22,7 @@ def test_no_publish_after_get_is_a_duplicate(any_shop: Shop, key: str) -> None:
 def test_a_chain_of_the_same_call_finishes(any_shop: Shop, key: str) -> None:
     """Law 5: the next link is published when the lock of this one is free already."""
     for _ in range(10):
-        chain(any_shop.sell.si(key), any_shop.sell.si(key)).apply_async().get(timeout=10)
+        chain(any_shop.sell.si(key), any_shop.sell.si(key)).apply_async().get(timeout=PATIENCE)
 
     assert len(any_shop.bodies(key)) == 20
     assert any_shop.overlaps(key) == []
@@ -32,7 +32,7 @@ def test_an_errback_of_the_same_key_finds_the_lock_free(any_shop: Shop, key: str
     """Law 5 for failures: error callbacks are published after the release."""
     result = any_shop.sell.apply_async((key, 0.0, "fail"), link_error=any_shop.sell.si(key))
     with pytest.raises(ValueError, match="failed"):
-        result.get(timeout=10)
+        result.get(timeout=PATIENCE)
 
     bodies = any_shop.wait_ended(key, 2)
     assert [body.ended_by for body in bodies] == ["ValueError", ""]
@@ -47,7 +47,7 @@ ENDS_SEEN_BY_GET = [None, "fail", "unserialisable", "exhaust", *(["reject"] if S
 def test_the_lock_is_free_when_get_returns(any_shop: Shop, key: str, ending: str | None) -> None:
     """Law 5: whatever ends the run, its outcome is stored after the release."""
     result = any_shop.sell.apply_async((key, 0.05, ending))
-    result.get(timeout=10, propagate=False)
+    result.get(timeout=PATIENCE, propagate=False)
 
     assert any_shop.holder(key) is None
     assert result.successful() == (ending is None)
@@ -55,8 +55,9 @@ def test_the_lock_is_free_when_get_returns(any_shop: Shop, key: str, ending: str
 
 def test_the_lock_is_free_when_get_returns_from_a_soft_time_limit(prefork_shop: Shop, key: str) -> None:
     """Law 5: ``SoftTimeLimitExceeded`` is an error like others."""
-    result = prefork_shop.sell_softly.delay(key, 5.0)
-    result.get(timeout=10, propagate=False)
+    with prefork_shop.kept_on(key):
+        result = prefork_shop.sell_softly.delay(key)
+        result.get(timeout=PATIENCE, propagate=False)
 
     assert prefork_shop.holder(key) is None
     assert type(result.result).__name__ == "SoftTimeLimitExceeded"
@@ -66,7 +67,7 @@ def test_the_lock_is_free_when_get_returns_from_a_soft_time_limit(prefork_shop: 
 def test_the_lock_is_free_when_get_returns_from_a_system_exit(prefork_shop: Shop, key: str) -> None:
     """Law 5 where the child ends with its run: the main process stores the outcome after the release."""
     result = prefork_shop.sell.delay(key, 0.05, "exit")
-    result.get(timeout=15, propagate=False)
+    result.get(timeout=PATIENCE, propagate=False)
 
     assert prefork_shop.holder(key) is None
     assert type(result.result).__name__ == "WorkerLostError"
@@ -77,18 +78,18 @@ def test_a_run_without_an_outcome_frees_the_lock(any_shop: Shop, key: str, endin
     """Law 4: ``Ignore`` and ``SystemExit`` end a run like everything else."""
     if ending == "exit" and "solo" in any_shop.pool:
         pytest.skip("SystemExit ends a solo worker")
-    any_shop.sell.delay(key, 0.05, ending)
+    any_shop.sell.apply_async((key, 0.05, ending), lock_ttl=10 * PATIENCE)
     any_shop.wait_ended(key)
 
-    # A child that ends with its run: its main process looks every few seconds.
-    wait_until(lambda: any_shop.holder(key) is None, 6.0 if ending == "exit" else 1.0, "the lock is free")
+    # Long before its lease expires, so it was given back; if the child ended with its run, by the main process.
+    any_shop.wait_free(key)
 
 
 def test_an_error_in_before_start_frees_the_lock(any_shop: Shop, key: str) -> None:
     """Law 5: the claim of a run that never entered its body is given back before the failure is stored."""
     result = any_shop.stumble.delay(key)
     with pytest.raises(ValueError, match="stumbled"):
-        result.get(timeout=10)
+        result.get(timeout=PATIENCE)
 
     assert any_shop.holder(key) is None
     assert any_shop.bodies(key) == []

@@ -7,20 +7,22 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from celery_redislock.embedded import EmbeddedServer
-from tests.acceptance.harness import Shop, wait_until
+from tests.acceptance.harness import PATIENCE, Shop, throughout, wait_until
 from tests.acceptance.messages import captured, deliver
 
 
 def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(any_shop: Shop, key: str) -> None:
     """Law 2: only a fresh publish may be dropped, never a retry."""
-    first = any_shop.sell.delay(key, 0.0, "retry", {"countdown": 1})
-    any_shop.wait_ended(key)
-    wait_until(lambda: any_shop.sell.lock_for(key).release(reason="a test", only="queued"), 2.0, "released")
-    second = any_shop.sell.delay(key, 2.0)
+    first = any_shop.sell.delay(key, 0.0, "retry", {"queue": "aside"})
+    retry = wait_until(lambda: captured(any_shop, if_any=True), PATIENCE, "the retry is published")
+    assert any_shop.sell.lock_for(key).release(reason="a test", only="queued")
+    with any_shop.running(any_shop.sell, key) as second:
+        deliver(any_shop, retry)
+        any_shop.wait_lines("comes back later", first.id)
 
     assert not second.is_duplicate
-    assert first.get(timeout=15) == f"{key} done"
-    assert second.get(timeout=5) == f"{key} done"
+    assert first.get(timeout=PATIENCE) == f"{key} done"
+    assert second.get(timeout=PATIENCE) == f"{key} done"
     assert [body.task_id for body in any_shop.bodies(key)] == [first.id, second.id, first.id]
     assert any_shop.overlaps(key) == []
 
@@ -29,9 +31,9 @@ def test_a_redelivered_message_without_a_claim_waits_for_the_holder(any_shop: Sh
     """Law 2: a message the broker delivers again is not dropped because somebody else came first."""
     any_shop.app.send_task("shop.sell", (key,), queue="aside")
     message = captured(any_shop)
-    holder = any_shop.sell.delay(key, 1.0)
-    any_shop.wait_started(key)
-    deliver(any_shop, message, again=True)
+    with any_shop.running(any_shop.sell, key) as holder:
+        deliver(any_shop, message, again=True)
+        any_shop.wait_lines("comes back later", message["headers"]["id"])
     bodies = any_shop.wait_ended(key, 2)
 
     assert [body.task_id for body in bodies] == [holder.id, message["headers"]["id"]]
@@ -69,10 +71,10 @@ def test_a_task_whose_claim_expired_in_the_queue_runs(new_shop: Callable[..., Sh
     """Law 2: a queue slower than ``lock_queue_ttl`` loses uniqueness, loudly, and no work."""
     shop = new_shop()
     result = shop.sell.apply_async((key,), lock_queue_ttl=0.3)
-    shop.wait_free(key, 2.0)
+    shop.wait_free(key)
     shop.start_worker("prefork", concurrency=1)
 
-    assert result.get(timeout=10) == f"{key} done"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
     (line,) = shop.lines("was gone when it started")
     assert "WARNING" in line
     assert "lock_queue_ttl" in line
@@ -97,11 +99,11 @@ def test_claims_of_a_purged_queue_can_be_released(
 
 def test_releasing_the_queued_spares_a_run(prefork_shop: Shop, key: str) -> None:
     """Law 3: ``only="queued"`` never takes the lock from a run."""
-    result = prefork_shop.sell.delay(key, 0.5)
-    prefork_shop.wait_started(key)
+    with prefork_shop.running(prefork_shop.sell, key) as result:
+        released = prefork_shop.sell.lock_for(key).release(reason="a test", only="queued")
+        holder = prefork_shop.holder(key)
 
-    assert prefork_shop.sell.lock_for(key).release(reason="a test", only="queued") is None
-    holder = prefork_shop.holder(key)
+    assert released is None
     assert holder is not None
     assert (holder.owner, holder.state) == (result.id, "running")
 
@@ -110,10 +112,11 @@ def test_the_worker_renews_claims_of_messages_it_holds(new_shop: Callable[..., S
     """Law 2: a message that waits in a worker keeps its claim, however short its TTL."""
     shop = new_shop()
     shop.start_worker("prefork", "--prefetch-multiplier", "4", concurrency=1)
-    shop.sell.delay(f"{key}-first", 2.0)
-    shop.wait_started(f"{key}-first")
-    waiting = shop.sell.apply_async((key,), lock_queue_ttl=0.6)
-    shop.wait_ended(f"{key}-first")
+    ttl = 1.5
+    with shop.running(shop.sell, f"{key}-first"):
+        waiting = shop.sell.apply_async((key,), lock_queue_ttl=ttl)
+        holders = throughout(2.5 * ttl, lambda: shop.holder(key))
 
-    assert waiting.get(timeout=10) == f"{key} done"
+    assert {holder and holder.owner for holder in holders} == {waiting.id}
+    assert waiting.get(timeout=PATIENCE) == f"{key} done"
     assert shop.lines("was gone when it started") == []

@@ -7,7 +7,7 @@ import pytest
 
 from celery_redislock import LockUnavailable
 from celery_redislock.embedded import EmbeddedServer
-from tests.acceptance.harness import Shop, wait_until
+from tests.acceptance.harness import PATIENCE, Shop, wait_until
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_publish_may_go_on_without_a_lock_server(shop: Shop, lock_server: Embe
     result = shop.sell_regardless.delay(key)
     shop.start_worker("prefork")
 
-    assert result.get(timeout=15) == f"{key} done"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
     assert [line for line in shop.lines("WITHOUT its lock") if "WARNING" in line]
     assert shop.bodies(key)[0].token is None
 
@@ -67,7 +67,7 @@ def test_a_start_without_a_lock_server_is_put_off(
     assert shop.bodies(key) == []
     lock_server.resume() if trouble == "pause" else lock_server.restart()
 
-    assert result.get(timeout=15) == f"{key} done"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
     assert len(shop.bodies(key)) == 1
 
 
@@ -77,15 +77,15 @@ def test_a_lock_server_that_comes_back_in_time_delays_a_start(
     """Law 9: a short outage is waited out."""
     result = shop.sell.delay(key)
     shop.start_worker("prefork")
-    result.get(timeout=10)
+    result.get(timeout=PATIENCE)
     lock_server.pause()
     again = shop.sell.apply_async((key,), lock=None)
-    again.get(timeout=10)
+    again.get(timeout=PATIENCE)
     waiting = shop.app.send_task("shop.sell", (f"{key}-2",))
     time.sleep(0.5)
     lock_server.resume()
 
-    assert waiting.get(timeout=10) == f"{key}-2 done"
+    assert waiting.get(timeout=PATIENCE) == f"{key}-2 done"
     assert shop.lines("cannot start") == []
 
 
@@ -97,7 +97,7 @@ def test_a_lock_that_could_not_be_given_back_is_given_back_later(
     result = shop.sell.apply_async((key, 0.5), lock_ttl=30.0)
     shop.wait_started(key)
     lock_server.pause()
-    assert result.get(timeout=10) == f"{key} done"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
     lock_server.resume()
 
     shop.wait_free(key, 5.0)
@@ -114,7 +114,7 @@ def test_a_run_outlives_an_outage_shorter_than_its_lease(
     time.sleep(1.2)
     lock_server.resume()
 
-    assert result.get(timeout=10) == f"{key} done"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
     assert shop.lines("lost its lock") == []
 
 
