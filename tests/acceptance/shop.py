@@ -24,7 +24,7 @@ from tests.acceptance.endings import new_body
 from tests.acceptance.journal import Journal
 from tests.acceptance.kinds import by_mood, declare_kinds
 
-__all__ = ["DECLARED", "SALE", "open_shop"]
+__all__ = ["DECLARED", "SALE", "SOCKET_TIMEOUT", "open_shop"]
 
 
 def _tell_loss(lease: Lease) -> None:
@@ -35,6 +35,9 @@ _journals: list[Journal] = []
 
 #: The resource of nearly every task: one sale of a thing at a time.
 SALE = "sale:{key}"
+
+#: Seconds a server may take to answer, before it counts as away.
+SOCKET_TIMEOUT = 1.0
 
 #: What the tests say about how a task is declared, by name.
 DECLARED: Mapping[str, Mapping[str, Any]] = {
@@ -103,7 +106,7 @@ def _settings(plan: Mapping[str, Any]) -> dict[str, Any]:
         "result_backend_transport_options": shared,
         "redislock_ttl": 3.0,
         "redislock_retry_delay": 0.3,
-        "redislock_socket_timeout": 0.3,
+        "redislock_socket_timeout": SOCKET_TIMEOUT,
         "redislock_start_timeout": 2.0,
         "worker_prefetch_multiplier": 1,
         "broker_connection_retry_on_startup": True,

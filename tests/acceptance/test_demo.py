@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import redis
 
+from tests.acceptance.harness import PATIENCE
 from tests.facts import lives, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,11 @@ def _demo(*args: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            children += [int(child) for child in task.read_text().split()]
+    return children
 
 
 def _descendants(pid: int) -> list[int]:
@@ -49,7 +53,10 @@ def _descendants(pid: int) -> list[int]:
 
 def _embedded_directory(pids: list[int]) -> Path:
     """Where the demo's server has its socket, from the shim's command line."""
-    lines = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in pids]
+    lines = []
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
     (shim,) = [line for line in lines if any(part.endswith(b"shim.py") for part in line)]
     return next(Path(part.decode()) for part in shim if re.search(rb"/redislock-[0-9a-f]+$", part))
 
@@ -81,7 +88,7 @@ class TestDemo:
             assert len(re.findall(r"^kept    \d\.", out, re.MULTILINE)) == 6
             assert "6 of 6 promises kept" in out
             assert err == ""
-            assert wait_until(lambda: _all_gone(pids, directory), 1)
+            assert wait_until(lambda: _all_gone(pids, directory), PATIENCE)
 
     @pytest.mark.slow
     def test_without_locks_it_reports_broken_promises_and_exits_1(self) -> None:
@@ -100,11 +107,11 @@ class TestDemo:
         with _demo() as demo:
             pids, directory = _until_scene_3(demo)
             demo.send_signal(signum)
-            _, err = demo.communicate(timeout=10)
+            _, err = demo.communicate(timeout=PATIENCE)
 
             assert demo.returncode == 128 + signum
             assert err.strip() == "interrupted"
-            assert wait_until(lambda: _all_gone(pids, directory), 1)
+            assert wait_until(lambda: _all_gone(pids, directory), PATIENCE)
 
     @linux
     def test_kill_9_of_the_demo_ends_its_worker_and_its_server(self) -> None:
@@ -114,7 +121,7 @@ class TestDemo:
             demo.kill()
             demo.wait()
 
-            assert wait_until(lambda: _all_gone(pids, directory), 5)
+            assert wait_until(lambda: _all_gone(pids, directory), PATIENCE)
 
 
 class TestOnAServerOfTheUsers:
@@ -137,7 +144,7 @@ class TestOnAServerOfTheUsers:
             unused.bind(("127.0.0.1", 0))
             port = unused.getsockname()[1]
             with _demo(REDIS_URL=f"redis://:hush@127.0.0.1:{port}/0") as demo:
-                out, err = demo.communicate(timeout=30)
+                out, err = demo.communicate(timeout=PATIENCE)
 
         assert demo.returncode == 2
         assert out == ""
