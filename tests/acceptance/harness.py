@@ -1,16 +1,10 @@
 """A shop with real workers: opening it, looking into it, and ending everything that was started."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import redis
 from celery.utils import uuid
@@ -18,101 +12,12 @@ from celery.utils import uuid
 from celery_redislock.handle import Holder
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.shop import open_shop
+from tests.acceptance.waiting import PATIENCE, throughout, wait_until
+from tests.acceptance.worker import Worker
 
 __all__ = ["PATIENCE", "POOLS", "Shop", "Worker", "throughout", "wait_until"]
 
 POOLS = ("prefork", "threads", "solo")
-#: Seconds after which a fact that has not come counts as one that never will: a busy machine needs some.
-PATIENCE = 30.0
-#: Seconds a worker may take until it is ready, and until it has ended once killed.
-STARTING, ENDING = 60.0, 30.0
-
-T = TypeVar("T")
-
-
-def wait_until(fact: Callable[[], T], timeout: float, what: str) -> T:
-    """Return the first true answer of ``fact()``; after ``timeout`` seconds fail, saying what was awaited."""
-    deadline = time.monotonic() + timeout
-    while not (answer := fact()):
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
-        time.sleep(0.01)
-    return answer
-
-
-def throughout(seconds: float, fact: Callable[[], T]) -> list[T]:
-    """Return what ``fact()`` answered, again and again, until so many seconds had passed; one at least."""
-    until = time.monotonic() + seconds
-    answers = [fact()]
-    while time.monotonic() < until:
-        time.sleep(0.05)
-        answers.append(fact())
-    return answers
-
-
-class Worker:
-    """One ``celery worker`` process in a session of its own."""
-
-    def __init__(
-        self,
-        plan: Mapping[str, Any],
-        pool: str,
-        concurrency: int,
-        arguments: tuple[str, ...],
-        *,
-        app: str = "tests.acceptance.shop",
-    ) -> None:
-        """Start it; :meth:`wait_ready` tells when it works. ``app``: a module that reads the plan."""
-        handle, path = tempfile.mkstemp(prefix="worker-", suffix=".log")
-        self.log_path = Path(path)
-        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", pool]
-        command += ["-c", str(concurrency), "-n", f"{self.log_path.stem}@localhost", "-l", "INFO"]
-        command += ["--without-gossip", "--without-mingle", "--without-heartbeat", *arguments]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=handle,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # Containers run tests as root, which Celery refuses where pickle is accepted.
-            env={**os.environ, "SHOP_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
-        )
-        os.close(handle)
-        self._read = ""
-        self._size = 0
-
-    @property
-    def log(self) -> str:
-        """Everything it has written so far."""
-        # Tests look again and again at the log of a whole session: only what is new is read.
-        with self.log_path.open("rb") as file:
-            file.seek(self._size)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read += whole.decode(errors="replace")
-        self._size += len(whole)
-        return self._read
-
-    def wait_ready(self) -> None:
-        """Return when it takes messages."""
-        wait_until(lambda: " ready." in self.log or self._has_ended(), STARTING, "the worker is ready")
-        assert self.process.poll() is None, f"the worker ended at once:\n{self.log}"
-
-    def signal(self, number: int) -> None:
-        """Send its main process a signal."""
-        os.kill(self.process.pid, number)
-
-    def end(self) -> None:
-        """End it and its children by force: its own way to end is a matter of a test. Idempotent."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        # The children of a pool are in its session's process group.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(ENDING)
-        self.log_path.unlink(missing_ok=True)
-
-    def _has_ended(self) -> bool:
-        return self.process.poll() is not None
 
 
 class Shop:
@@ -211,7 +116,7 @@ class Shop:
 
     @contextmanager
     def kept_on(self, *keys: str) -> Iterator[None]:
-        """Keep the bodies of these keys, or task ids, on until the block ends, however slow the machine is."""
+        """Keep the bodies of these keys, or task ids, on until the block ends, on the slowest machine."""
         with ExitStack() as stack:
             for key in keys:
                 stack.enter_context(self.app.journal.kept_on(key))
@@ -273,7 +178,7 @@ class Shop:
         return time.monotonic()
 
     def wait_expired(self, key: str) -> float:
-        """Return when the lock on a key's sale expired, by the server's own account, however late it is seen."""
+        """Return when the lock on a key's sale expired by the server's own account, not when it was seen."""
         expires = [self._expires(key)]
         wait_until(lambda: expires.append(self._expires(key)) or expires[-1] is None, PATIENCE, "it expired")  # type: ignore[func-returns-value]  # nothing, so on to the fact
         return max(known for known in expires if known is not None)

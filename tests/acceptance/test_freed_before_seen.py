@@ -81,7 +81,7 @@ def test_a_run_without_an_outcome_frees_the_lock(any_shop: Shop, key: str, endin
     any_shop.sell.apply_async((key, 0.05, ending), lock_ttl=10 * PATIENCE)
     any_shop.wait_ended(key)
 
-    # Long before its lease expires, so it was given back; if the child ended with its run, by the main process.
+    # Long before its lease expires, so it was given back; for a child that has ended, by the main process.
     any_shop.wait_free(key)
 
 

@@ -1,0 +1,85 @@
+"""A real worker process: started, looked at, and ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.waiting import wait_until
+
+__all__ = ["Worker"]
+
+#: Seconds a worker may take until it is ready, and until it has ended once killed.
+STARTING, ENDING = 60.0, 30.0
+
+
+class Worker:
+    """One ``celery worker`` process in a session of its own."""
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        pool: str,
+        concurrency: int,
+        arguments: tuple[str, ...],
+        *,
+        app: str = "tests.acceptance.shop",
+    ) -> None:
+        """Start it; :meth:`wait_ready` tells when it works. ``app``: a module that reads the plan."""
+        handle, path = tempfile.mkstemp(prefix="worker-", suffix=".log")
+        self.log_path = Path(path)
+        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", pool]
+        command += ["-c", str(concurrency), "-n", f"{self.log_path.stem}@localhost", "-l", "INFO"]
+        command += ["--without-gossip", "--without-mingle", "--without-heartbeat", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=handle,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Containers run tests as root, which Celery refuses where pickle is accepted.
+            env={**os.environ, "SHOP_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
+        )
+        os.close(handle)
+        self._read = ""
+        self._size = 0
+
+    @property
+    def log(self) -> str:
+        """Everything it has written so far."""
+        # Tests look again and again at the log of a whole session: only what is new is read.
+        with self.log_path.open("rb") as file:
+            file.seek(self._size)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += whole.decode(errors="replace")
+        self._size += len(whole)
+        return self._read
+
+    def wait_ready(self) -> None:
+        """Return when it takes messages."""
+        wait_until(lambda: " ready." in self.log or self._has_ended(), STARTING, "the worker is ready")
+        assert self.process.poll() is None, f"the worker ended at once:\n{self.log}"
+
+    def signal(self, number: int) -> None:
+        """Send its main process a signal."""
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        """End it and its children by force: its own way to end is a matter of a test. Idempotent."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        # The children of a pool are in its session's process group.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(ENDING)
+        self.log_path.unlink(missing_ok=True)
+
+    def _has_ended(self) -> bool:
+        return self.process.poll() is not None
