@@ -62,7 +62,11 @@ def _close(shop: Shop) -> None:
 
 @pytest.fixture(scope="session")
 def shop_on(celery_url: str, redis_url: str) -> Iterator[Callable[[str], Shop]]:
-    """Opens the shared shop of a pool: four bodies at once, in one worker (solo: two, one each)."""
+    """Opens the shared shop of a pool: four bodies at once, in one worker (solo: two, one each).
+
+    A solo worker asks its queue for the next message when its body has ended, so the other worker gets it.
+    A body started by its ETA is another matter: the worker may have asked before (kombu 5.7.0, BRPOP).
+    """
     shops: dict[str, Shop] = {}
 
     def shop_on(pool: str) -> Shop:

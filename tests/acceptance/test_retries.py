@@ -33,7 +33,7 @@ def test_a_retry_never_overlaps_the_body_that_asked_for_it(
     any_shop: Shop, key: str, ending: str, more: object
 ) -> None:
     """Laws 1 and 7: the retry's message is published when the body has unwound, however it ended."""
-    result = any_shop.sell.delay(key, 0.1, ending, more)
+    result = any_shop.sell.apply_async((key, 0.1, ending, more), lock_ttl=10 * PATIENCE)
     any_shop.wait_ended(key, 4 if ending == "retry" else 2)
     wait_until(lambda: result.state == "SUCCESS", PATIENCE, "the last run's result")
     # The body that asked may have left that state, while the last run is still giving its lock back.
@@ -87,7 +87,8 @@ def test_a_task_may_be_replaced_by_another_on_the_same_resource(any_shop: Shop, 
 def test_a_replacement_with_another_key_takes_its_own_lock(any_shop: Shop, key: str) -> None:
     """Law 7: and the replaced task's lock is free."""
     with any_shop.kept_on(f"{key}-other"):
-        result = any_shop.sell.delay(key, 0.0, "replace", ["shop.sell", f"{key}-other"])
+        call = (key, 0.0, "replace", ["shop.sell", f"{key}-other"])
+        result = any_shop.sell.apply_async(call, lock_ttl=10 * PATIENCE)
         any_shop.wait_started(f"{key}-other")
         other = any_shop.sell.delay(f"{key}-other")
         # The new task may have begun before the old one has given its lock back.
