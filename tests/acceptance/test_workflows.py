@@ -90,15 +90,16 @@ def test_a_workflow_takes_the_failure_of_its_holder(any_shop: Shop, key: str) ->
 
 def test_a_duplicate_of_a_killed_run_does_the_work_itself(prefork_shop: Shop, key: str) -> None:
     """Law 6: to be killed is nothing that the same work would come to; the link after it is not broken."""
-    call = prefork_shop.sell.si(key, 0.0, "overrun_once", 30.0)
+    call = prefork_shop.sell.si(key, 0.0, "overrun_once", 2 * PATIENCE)
     killed = call.apply_async()
     holder = prefork_shop.wait_started(key)
     result = chain(call, prefork_shop.collect.s()).apply_async()
+    prefork_shop.wait_lines(f"waits for {killed.id}")
     os.kill(holder.pid, signal.SIGKILL)
 
-    assert result.get(timeout=20) == f"{key} done"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
     with pytest.raises(WorkerLostError):
-        killed.get(timeout=5)
+        killed.get(timeout=PATIENCE)
     assert [body.ended_by for body in prefork_shop.bodies(key)] == [None, ""]
     assert prefork_shop.overlaps(key, killed=1) == []
 
