@@ -1,30 +1,67 @@
-"""A TCP proxy on 127.0.0.1 that loses what passes through it, on command.
+"""A TCP proxy on 127.0.0.1 that loses, delays or cuts what passes through it, on command.
 
-It counts *requests* and *replies* of EVALSHA and EVAL only, so that the
-handshake of a new connection disturbs no count.
+It counts script calls only (EVALSHA and EVAL), and knows which of the lock
+store's operations each one is, so that the handshake of a new connection
+disturbs no count.
 """
 
 import socket
+import struct
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 
-__all__ = ["FaultyProxy", "faulty_proxy"]
+from tests.operations import operation_of
+
+__all__ = ["Fault", "FaultyProxy", "faulty_proxy"]
+
+#: Seconds after which a silent connection is closed, whatever became of the test.
+LIFE = 120.0
+
+
+class Fault(Enum):
+    """What can become of one script call."""
+
+    #: The server never sees it; the connection is closed.
+    REQUEST_LOST = auto()
+    #: The server carries it out; the connection is closed instead of an answer.
+    REPLY_LOST = auto()
+    #: The server never sees it, and nobody answers; the connection stays open.
+    BLACK_HOLE = auto()
+    #: The server carries it out, and nobody answers; the connection stays open.
+    SILENCE = auto()
+    #: The server carries it out, and answers later (:attr:`FaultyProxy.delay`).
+    SLOW = auto()
+    #: The server gets half of it; the connection is reset.
+    RESET_IN_REQUEST = auto()
+    #: The server carries it out; the connection is reset in the middle of its answer.
+    RESET_IN_REPLY = auto()
 
 
 class FaultyProxy:
-    """Forwards connections to a server until told otherwise. Every fault applies to new data only."""
+    """Forwards connections to a server until told otherwise. Every fault applies to new data only.
+
+    Attributes:
+        requests: how many script calls there were.
+        fired: how many of them met a fault.
+        delay: seconds a :attr:`Fault.SLOW` answer is held up.
+        drag: seconds every answer is held up, those of a handshake too.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.requests = 0
-        self._drop_requests: set[int] = set()
-        self._drop_replies: set[int] = set()
+        self.fired = 0
+        self.delay = 0.0
+        self.drag = 0.0
+        self._plans: list[_Plan] = []
         self._black_hole = False
         self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
+        self._links: list[_Link] = []
         self._start(self._accept)
 
     @property
@@ -32,15 +69,22 @@ class FaultyProxy:
         """Where clients find the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def drop_request(self, after: int = 0) -> None:
-        """Close the connection instead of forwarding the next script call, or the n-th after it."""
-        with self._lock:
-            self._drop_requests.add(self.requests + after + 1)
+    def fail(self, fault: Fault, *, of: str | None = None, at: Container[int] = (1,)) -> None:
+        """Let calls meet a fault.
 
-    def drop_reply(self, after: int = 0) -> None:
-        """Let the server carry out the next script call, or the n-th after it; close instead of answering."""
+        Args:
+            fault: what becomes of them.
+            of: the operation they must be, any where it is ``None``.
+            at: their numbers, counted from now on.
+        """
         with self._lock:
-            self._drop_replies.add(self.requests + after + 1)
+            self._plans.append(_Plan(fault, of, at))
+
+    def heal(self) -> None:
+        """Fail no more calls, and forward everything."""
+        with self._lock:
+            self._plans = []
+        self._black_hole = False
 
     def black_hole(self, *, on: bool = True) -> None:
         """Accept and keep connections open, and forward nothing in either direction."""
@@ -49,14 +93,15 @@ class FaultyProxy:
     def reset(self) -> None:
         """Cut every connection there is."""
         with self._lock:
-            sockets, self._sockets = self._sockets, []
-        for each in sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+            links, self._links = self._links, []
+        for link in links:
+            link.close()
 
     def close(self) -> None:
         """Stop listening and cut everything."""
+        with suppress(OSError):
+            # Closing alone does not wake a thread that accepts.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.reset()
 
@@ -69,10 +114,14 @@ class FaultyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()  # the server is down
+                continue
             link = _Link(client, server)
             with self._lock:
-                self._sockets += [client, server]
+                self._links.append(link)
             self._start(self._requests, link)
             self._start(self._replies, link)
 
@@ -80,49 +129,96 @@ class FaultyProxy:
         for data in _received(link.client):
             if self._black_hole:
                 continue
-            if b"EVAL" in data:
-                with self._lock:
-                    self.requests += 1
-                    link.drops_reply = self.requests in self._drop_replies
-                    drop = self.requests in self._drop_requests
-                if drop:
+            link.fault = fault = self._fault_of(data)
+            match fault:
+                case Fault.REQUEST_LOST:
                     break
-            with suppress(OSError):
-                link.server.sendall(data)
+                case Fault.BLACK_HOLE:
+                    continue
+                case Fault.RESET_IN_REQUEST:
+                    _send(link.server, data[: len(data) // 2])
+                    link.close(reset=True)
+                    return
+                case _:
+                    _send(link.server, data)
         link.close()
 
     def _replies(self, link: "_Link") -> None:
         for data in _received(link.server):
-            if link.drops_reply:
-                break
+            match link.fault:
+                case Fault.REPLY_LOST:
+                    break
+                case Fault.SILENCE:
+                    continue
+                case Fault.RESET_IN_REPLY:
+                    _send(link.client, data[: len(data) // 2])
+                    link.close(reset=True)
+                    return
+                case Fault.SLOW:
+                    time.sleep(self.delay)
+            time.sleep(self.drag)
             if not self._black_hole:
-                with suppress(OSError):
-                    link.client.sendall(data)
+                _send(link.client, data)
         link.close()
+
+    def _fault_of(self, data: bytes) -> Fault | None:
+        operation = operation_of(data)
+        if operation is None:
+            return None
+        with self._lock:
+            self.requests += 1
+            hits = [plan.fault for plan in self._plans if plan.hits(operation)]
+            self.fired += bool(hits)
+        return hits[0] if hits else None
+
+
+class _Plan:
+    """Which calls meet which fault."""
+
+    def __init__(self, fault: Fault, of: str | None, at: Container[int]) -> None:
+        self.fault = fault
+        self._of = of
+        self._at = at
+        self._seen = 0
+
+    def hits(self, operation: str) -> bool:
+        if self._of not in {None, operation}:
+            return False
+        self._seen += 1
+        return self._seen in self._at
 
 
 class _Link:
+    """One client's connection, and the proxy's own to the server for it."""
+
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
-        self.drops_reply = False
+        self.fault: Fault | None = None
+        self._is_reset = False
 
-    def close(self) -> None:
+    def close(self, *, reset: bool = False) -> None:
+        """Close both sides, by RST where ``reset`` is asked for; idempotent."""
+        self._is_reset = self._is_reset or reset
         for each in (self.client, self.server):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                if self._is_reset:
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Wakes the other thread, which keeps the socket open as long as it reads from it.
+                each.shutdown(socket.SHUT_RD if self._is_reset else socket.SHUT_RDWR)
             each.close()
 
 
 def _received(source: socket.socket) -> Iterator[bytes]:
-    while True:
-        try:
-            data = source.recv(65536)
-        except OSError:
-            return
-        if not data:
-            return
-        yield data
+    with suppress(OSError):
+        source.settimeout(LIFE)
+        while data := source.recv(65536):
+            yield data
+
+
+def _send(target: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        target.sendall(data)
 
 
 @contextmanager

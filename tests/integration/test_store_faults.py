@@ -11,10 +11,12 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, Watchdog
 from celery_redislock.locks.values import Term
 from tests.facts import wait_until
-from tests.faults import FaultyProxy, faulty_proxy
+from tests.faults import Fault, FaultyProxy, faulty_proxy
 from tests.stores import ABOUT, RedisCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
+
+LOST = (Fault.REQUEST_LOST, Fault.REPLY_LOST)
 
 #: Seconds; short, because some tests wait it out.
 SOCKET_TIMEOUT = 0.3
@@ -51,38 +53,38 @@ def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
 class TestLostMessages:
     """A lost message costs one more trip, never an answer."""
 
-    @pytest.mark.parametrize("fault", ["drop_request", "drop_reply"])
+    @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
     def test_an_acquire_is_granted_all_the_same(
-        self, proxy: FaultyProxy, case: RedisCase, fault: str
+        self, proxy: FaultyProxy, case: RedisCase, fault: Fault
     ) -> None:
         """redis-py's own Lock waits out its orphan here: the repeated SET NX finds the first one's key."""
-        getattr(proxy, fault)()
+        proxy.fail(fault)
 
         answer = granted(_acquire(case))
 
-        assert answer.taken_over == (fault == "drop_reply")
+        assert answer.taken_over == (fault is Fault.REPLY_LOST)
         assert refused(_acquire(case, B)).hold.token == A
 
-    @pytest.mark.parametrize("fault", ["drop_request", "drop_reply"])
-    def test_a_refusal_stays_a_refusal(self, proxy: FaultyProxy, case: RedisCase, fault: str) -> None:
+    @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
+    def test_a_refusal_stays_a_refusal(self, proxy: FaultyProxy, case: RedisCase, fault: Fault) -> None:
         _acquire(case)
-        getattr(proxy, fault)()
+        proxy.fail(fault)
 
         assert refused(_acquire(case, B)).hold.token == A
 
-    @pytest.mark.parametrize("fault", ["drop_request", "drop_reply"])
+    @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
     def test_a_renewal_is_confirmed_and_not_doubled(
-        self, proxy: FaultyProxy, case: RedisCase, fault: str
+        self, proxy: FaultyProxy, case: RedisCase, fault: Fault
     ) -> None:
         _acquire(case, ttl=5.0)
-        getattr(proxy, fault)()
+        proxy.fail(fault)
 
         assert case.redis.renew([Term("n", A, 10.0)]).renewed == [True]
         assert 5.0 < (case.remaining() or 0.0) <= 10.0
 
     def test_a_release_whose_request_was_lost_is_a_release(self, proxy: FaultyProxy, case: RedisCase) -> None:
         _acquire(case)
-        proxy.drop_request()
+        proxy.fail(Fault.REQUEST_LOST)
 
         assert case.redis.release("n", A).released
         assert case.remaining() is None
@@ -93,7 +95,7 @@ class TestLostMessages:
         """Missing, by the first request or before it: the server cannot tell, the lease can."""
         grant = granted(_acquire(case))
         lease = Lease(case.redis, Term("n", A, 30.0), grant)
-        proxy.drop_reply()
+        proxy.fail(Fault.REPLY_LOST)
 
         answer = case.redis.release("n", A)
 
@@ -104,20 +106,20 @@ class TestLostMessages:
         self, proxy: FaultyProxy, case: RedisCase
     ) -> None:
         with Lock(case.redis, "n"):
-            proxy.drop_reply()
+            proxy.fail(Fault.REPLY_LOST)
 
         assert case.remaining() is None
 
     def test_a_with_block_begins_in_peace_when_the_acquire_s_reply_is_lost(
         self, proxy: FaultyProxy, case: RedisCase
     ) -> None:
-        proxy.drop_reply()
+        proxy.fail(Fault.REPLY_LOST)
         with Lock(case.redis, "n", timeout=0) as lock:
             lock.check()
 
     def test_two_losses_in_a_row_are_said(self, proxy: FaultyProxy, case: RedisCase) -> None:
-        proxy.drop_request()
-        proxy.drop_reply(after=1)
+        proxy.fail(Fault.REQUEST_LOST)
+        proxy.fail(Fault.REPLY_LOST, at=(2,))
 
         with pytest.raises(LockUnavailable):
             _acquire(case)
@@ -189,8 +191,7 @@ class TestBlackHole:
         self, proxy: FaultyProxy, case: RedisCase
     ) -> None:
         """The outcome was unknown to the caller, who was told so, and goes away."""
-        for after in range(2):
-            proxy.drop_reply(after)
+        proxy.fail(Fault.REPLY_LOST, at=(1, 2))
         with pytest.raises(LockUnavailable):
             Lock(case.redis, "n").acquire(timeout=0)
 
