@@ -19,8 +19,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.clock import Clock
 
-__all__ = ["MOST_IDLE", "Connections", "mask_password", "pool_of"]
+__all__ = ["MOST_IDLE", "Connections", "connect_by", "mask_password", "pool_of"]
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
@@ -68,6 +69,45 @@ def mask_password(url: str) -> str:
     else:
         masked = ("***@" if end_of_user else "") + rest[end_of_user : secret.end()] + "***"
     return scheme + found + masked
+
+
+def connect_by(connection: Any, give_up: float, *, patience: float, clock: Clock) -> None:
+    """Connect, unless it is connected, with the last answer to a greeting by one moment.
+
+    redis-py bounds each answer alone, and a greeting has two to five: from a
+    slow server they would take as many socket timeouts. By ``connect()``,
+    which a Sentinel's connection overrides to ask for the primary; left to
+    itself a send connects past it, to the default address (redis 5.2.1 to
+    8.1.0, ``connection.py``).
+
+    Args:
+        connection: redis-py's.
+        give_up: the clock's reading after which nothing is waited for.
+        patience: seconds any one answer may take.
+        clock: of this process.
+
+    Raises:
+        redis.TimeoutError: it took too long.
+        redis.RedisError: it failed otherwise.
+    """
+    connected: Any = connection._sock
+    if connected is not None:
+        return
+    read = connection.read_response
+
+    def read_by(*args: Any, **kwargs: Any) -> Any:
+        left = min(patience, give_up - clock())
+        if left <= 0:
+            raise redis.TimeoutError("the server took too long to greet")
+        connection._sock.settimeout(left)
+        return read(*args, **kwargs)
+
+    connection.read_response = read_by
+    try:
+        connection.connect()
+        connection._sock.settimeout(connection.socket_timeout)
+    finally:
+        del connection.read_response
 
 
 class Connections:

@@ -15,7 +15,7 @@ import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.connection import Connections, connect_by
 
 __all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
 
@@ -104,17 +104,15 @@ class Scripts:
         patience = self._socket_timeout
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
-        request = _Request(operation, keys, args, name, replicas, patience)
-        give_up = self._clock() + 2 * patience
+        request = _Request(operation, keys, args, name, replicas, self._clock() + 2 * patience)
         try:
-            return self._attempt(request, self._connections.take(), repeated=False)
+            return self._attempt(request, self._connections.take(), patience, repeated=False)
         except _NoAnswer as first:
-            lost, left = first, give_up - self._clock()
-        if left > 0:
+            lost, patience = first, min(patience, request.give_up - self._clock())
+        if patience > 0:
             try:
-                return self._attempt(
-                    request, self._connections.take_new(within=min(patience, left)), repeated=True
-                )
+                connection = self._connections.take_new(within=patience)
+                return self._attempt(request, connection, patience, repeated=True)
             except _NoAnswer as second:
                 lost = second
         raise LockUnavailable(self._connections.server, operation, str(lost)) from lost.__cause__
@@ -127,7 +125,8 @@ class Scripts:
         """
         connection = self._connections.take()
         try:
-            _connect(connection)
+            give_up = self._clock() + 2 * self._socket_timeout
+            connect_by(connection, give_up, patience=self._socket_timeout, clock=self._clock)
             connection.send_command("INFO", section)
             text: bytes = connection.read_response()
         except (redis.RedisError, OSError) as error:
@@ -136,10 +135,10 @@ class Scripts:
         self._connections.give_back(connection)
         return text
 
-    def _attempt(self, request: "_Request", connection: Any, *, repeated: bool) -> Call:
+    def _attempt(self, request: "_Request", connection: Any, patience: float, *, repeated: bool) -> Call:
         sent_at = self._clock()
         try:
-            reply, replicas = _evaluate(connection, self._scripts[request.operation], request)
+            reply, replicas = self._evaluate(connection, request, patience)
         except redis.ResponseError as error:
             raise self._refusal(error, request, connection) from error
         except (redis.RedisError, OSError) as error:
@@ -151,6 +150,32 @@ class Scripts:
             raise
         self._connections.give_back(connection)
         return Call(reply, replicas, sent_at, self._clock(), repeated)
+
+    def _evaluate(self, connection: Any, request: "_Request", patience: float) -> tuple[Any, int]:
+        script, replicas = self._scripts[request.operation], request.replicas
+        # Half the time, so that WAIT answers before the socket gives up.
+        after = _packed("WAIT", replicas, max(1, round(patience * 500))) if replicas else b""
+        rest = (len(request.keys), *request.keys, *request.args)
+        # Otherwise the socket's own timeout will do, and asking how much time is left can be saved.
+        in_hurry = connection._sock is None or patience < connection.socket_timeout
+        connect_by(connection, request.give_up, patience=patience, clock=self._clock)
+        try:
+            connection.send_packed_command(
+                [_packed("EVALSHA", script.sha, *rest) + after], check_health=False
+            )
+            reply = self._read(connection, request, patience) if in_hurry else connection.read_response()
+        except redis.exceptions.NoScriptError:
+            if replicas:
+                self._read(connection, request, patience)
+            connection.send_packed_command([_packed("EVAL", script.text, *rest) + after], check_health=False)
+            reply = self._read(connection, request, patience)
+        return reply, self._read(connection, request, patience) if replicas else 0
+
+    def _read(self, connection: Any, request: "_Request", patience: float) -> Any:
+        left = min(patience, request.give_up - self._clock())
+        if left <= 0 or not connection.can_read(left):
+            raise redis.TimeoutError("no answer in time")
+        return connection.read_response()
 
     def _refusal(self, error: redis.ResponseError, request: "_Request", connection: Any) -> Exception:
         """Return what the server's refusal means to the caller."""
@@ -181,29 +206,11 @@ class _Request(NamedTuple):
     args: Sequence[object]
     name: str
     replicas: int
-    patience: float
+    give_up: float
 
 
 class _NoAnswer(Exception):  # noqa: N818  not an error of the interface: an attempt that may be repeated
     """The outcome of an attempt is unknown, or another server must be asked."""
-
-
-def _evaluate(connection: Any, script: Script, request: _Request) -> tuple[Any, int]:
-    replicas, patience = request.replicas, request.patience
-    # Half the time, so that WAIT answers before the socket gives up.
-    after = _packed("WAIT", replicas, max(1, round(patience * 500))) if replicas else b""
-    hurry = patience if patience < connection.socket_timeout else None
-    rest = (len(request.keys), *request.keys, *request.args)
-    _connect(connection)
-    try:
-        connection.send_packed_command([_packed("EVALSHA", script.sha, *rest) + after], check_health=False)
-        reply = _read(connection, hurry)
-    except redis.exceptions.NoScriptError:
-        if replicas:
-            connection.read_response()
-        connection.send_packed_command([_packed("EVAL", script.text, *rest) + after], check_health=False)
-        reply = _read(connection, hurry)
-    return reply, connection.read_response() if replicas else 0
 
 
 def _packed(*words: object) -> bytes:
@@ -218,22 +225,6 @@ def _packed(*words: object) -> bytes:
         size = len(text) if text.isascii() else len(text.encode())
         parts.append(f"${size}\r\n{text}\r\n")
     return "".join(parts).encode()
-
-
-def _connect(connection: Any) -> None:
-    """Connect by ``connect()``, which a Sentinel's connection overrides to ask for the primary.
-
-    Left to itself a send connects past it, to the default address (redis 6.4.0 to 8.1.0, ``connection.py``).
-    """
-    if connection._sock is None:
-        connection.connect()
-
-
-def _read(connection: Any, patience: float | None) -> Any:
-    if patience is not None and not connection.can_read(patience):
-        message = f"no answer within {patience:.3f} s"
-        raise redis.TimeoutError(message)
-    return connection.read_response()
 
 
 def _words(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -130,6 +130,44 @@ class TestLostMessages:
         proxy.reset()
 
         assert case.redis.release("n", A).released
+
+
+class TestSlowServer:
+    """Every answer comes, the handshake's too, each after a little less than the socket timeout."""
+
+    @pytest.mark.parametrize("share", [0.4, 0.6, 0.9])
+    @pytest.mark.parametrize("db", [0, 3])
+    def test_a_new_connection_costs_no_more_than_two_socket_timeouts(
+        self, proxy: FaultyProxy, tcp_server: EmbeddedServer, db: int, share: float
+    ) -> None:
+        """Law 9: the bound is on the call, however many answers that takes."""
+        proxy.drag = share * SOCKET_TIMEOUT
+        url = f"{proxy.url.removesuffix('0')}{db}"
+        with closing(RedisCase(url, client_url=tcp_server.redis_url, socket_timeout=SOCKET_TIMEOUT)) as case:
+            began = time.monotonic()
+            with suppress(LockUnavailable):
+                _acquire(case)
+            took = time.monotonic() - began
+
+        assert took < 2 * SOCKET_TIMEOUT + 0.15
+
+    def test_a_new_connection_to_a_distant_server_may_take_both(
+        self, proxy: FaultyProxy, tcp_server: EmbeddedServer
+    ) -> None:
+        """Greeting, digest and text are six answers: a quarter of a timeout each is more than one."""
+        proxy.drag = SOCKET_TIMEOUT / 4
+        options = {"client_url": tcp_server.redis_url, "socket_timeout": SOCKET_TIMEOUT}
+        with closing(RedisCase(proxy.url, **options)) as case:
+            case.client.script_flush()
+
+            granted(_acquire(case))
+
+    def test_a_slow_answer_on_an_open_connection_is_waited_for(
+        self, proxy: FaultyProxy, case: RedisCase
+    ) -> None:
+        proxy.drag = 0.5 * SOCKET_TIMEOUT
+
+        granted(_acquire(case))
 
 
 class TestBlackHole:
