@@ -1,0 +1,97 @@
+"""A whole task's life on a faulty network: every operation, every fault, at each of its first calls.
+
+Broker and results are in memory, so what is lost is lost on the way to the
+lock server. Laws 1, 2, 4 and 9 are checked on every row.
+"""
+
+from collections.abc import Container, Iterator
+from contextlib import closing
+
+import pytest
+
+from celery_redislock.embedded import EmbeddedServer
+from tests.faults import Fault, FaultyProxy, faulty_proxy
+from tests.history import violations
+from tests.integration.visits import Visits
+from tests.integration.watched_shop import SOCKET_TIMEOUT, WatchedShop
+from tests.operations import OPERATIONS
+
+#: Which calls of an operation meet the fault. Two in a row are the store's own two attempts.
+CALLS: dict[str, Container[int]] = {
+    "first": (1,),
+    "second": (2,),
+    "third": (3,),
+    "first two": (1, 2),
+    "all for a while": range(1, 1000),
+}
+
+POLICIES = [
+    (operation, policy)
+    for operation in OPERATIONS
+    for policy in ("raise", "run")
+    if policy == "raise" or operation in {"claim", "start", "inspect"}
+]
+
+
+@pytest.fixture(scope="module")
+def tcp_server() -> Iterator[EmbeddedServer]:
+    """A server on a port, for the proxy before it."""
+    with EmbeddedServer(port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(tcp_server: EmbeddedServer) -> Iterator[FaultyProxy]:
+    """The network between shop and server."""
+    assert tcp_server.port is not None
+    with faulty_proxy(tcp_server.port) as proxy:
+        proxy.delay = 2 * SOCKET_TIMEOUT
+        yield proxy
+
+
+@pytest.fixture
+def shop(proxy: FaultyProxy, tcp_server: EmbeddedServer, prefix: str) -> Iterator[WatchedShop]:
+    """A shop behind it."""
+    with closing(WatchedShop(proxy.url, tcp_server.redis_url, prefix)) as shop:
+        yield shop
+
+
+def test_slow_answers_to_everything_lose_and_leave_nothing(shop: WatchedShop, proxy: FaultyProxy) -> None:
+    """Laws 1, 2 and 4: each one in time, on connections that stand; a release takes as long as a claim."""
+    visits = Visits(shop, "transfer", "raise")
+    visits.pay("warm-up")
+    proxy.drag = 0.4 * SOCKET_TIMEOUT
+
+    told = [visits.pay(name) for name in visits.names]
+
+    assert shop.ran == ["warm-up", *(name for name, each in zip(visits.names, told, strict=True) if each[1])]
+    assert violations(shop.history) == []
+    assert shop.is_free()
+    assert all(visit.was_published and visit.was_exclusive for visit in told) or shop.unanswered
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(("operation", "policy"), POLICIES, ids=[" or ".join(each) for each in POLICIES])
+def test_no_fault_loses_a_task_or_leaves_a_lock(
+    shop: WatchedShop, proxy: FaultyProxy, operation: str, policy: str, fault: Fault, calls: str
+) -> None:
+    """Laws 1, 2, 4 and 9, whatever call of whatever operation meets whatever fault."""
+    visits = Visits(shop, operation, policy)
+    visits.pay("warm-up", heal=proxy.heal)
+    shop.history.clear()
+    proxy.fail(fault, of=operation, at=CALLS[calls])
+
+    told = [visits.pay(name, heal=proxy.heal) for name in visits.names]
+
+    assert proxy.fired
+    assert violations(shop.history) == []
+    assert shop.is_free(), (shop.locks(), shop.watchdog.owes)
+    assert [shop.ran.count(name) for name in visits.names] == [visit.was_published for visit in told]
+    assert all(visit.took < 2 * SOCKET_TIMEOUT + 1.0 for visit in told)
+    if policy == "run" or not shop.unanswered:
+        assert all(visit.was_published for visit in told)
+    if not shop.unanswered:
+        assert all(visit.was_exclusive for visit in told)
+    if calls == "all for a while":
+        assert shop.unanswered
