@@ -124,7 +124,7 @@ MUTANTS = [
     Mutant(
         "a refusal that heals the holder's end",
         "acquire",
-        "  return {0, value, redis.call('PTTL', lock), 0}",
+        "  return refused({0, value, redis.call('PTTL', lock), 0})",
         "  redis.call('PEXPIRE', lock, ttl) return {0, value, redis.call('PTTL', lock), 0}",
         (lambda case: interleavings.test_waiters_never_touch_a_dead_holders_end(case, 1),),
     ),
@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant(
         "a window that each refusal begins anew",
         "acquire",
-        "    return {0, accepted, redis.call('PTTL', window), 1}",
+        "    return refused({0, accepted, redis.call('PTTL', window), 1})",
         "      redis.call('PEXPIRE', window, period) return {0, accepted, redis.call('PTTL', window), 1}",
         (lambda case: windows.TestWindow().test_it_counts_from_the_acceptance_not_from_a_refusal(case),),
     ),

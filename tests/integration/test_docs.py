@@ -123,6 +123,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         assert store.inspect("name") is not None
         assert store.names() == ["name"]
         assert store.release("name", token, undo=True, done=DoneMark("m", 5.0)).released
+        assert not store.release("name", token).released
         store.acquire("name", token, 0.001, about={})
         store.force_release("name")
         assert store.eviction_policy() == "noeviction"

@@ -116,6 +116,25 @@ class TestReplicas:
                 with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
                     verb()
 
+    def test_a_replica_refuses_nobody(self, case: RedisCase, replica: EmbeddedServer) -> None:
+        """Law 2: what it knows may be long past, and a duplicate of nobody would be dropped."""
+        case.take(A)
+        with closing(connect(replica.redis_url, prefix=case.prefix)) as store:
+            _until_replicated(store)
+
+            with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                store.acquire("n", B, 30.0, about=ABOUT)
+
+    def test_a_replica_is_not_believed_that_a_hold_is_gone(
+        self, case: RedisCase, replica: EmbeddedServer
+    ) -> None:
+        """Law 4: it may not have heard of it yet; the release stays owed."""
+        with (
+            closing(connect(replica.redis_url, prefix=case.prefix)) as store,
+            pytest.raises(LockUnavailable, match=r"(?i)read.?only"),
+        ):
+            store.release("unheard of", A)
+
     def test_a_replica_can_be_looked_at(self, case: RedisCase, replica: EmbeddedServer) -> None:
         case.take(A)
         with closing(connect(replica.redis_url, prefix=case.prefix)) as store:

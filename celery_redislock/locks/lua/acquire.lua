@@ -28,21 +28,29 @@ local function belongs(value, to)
   return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
 end
 
+-- GETEX changes nothing here, but counts as a write: a replica, which may know only what is long past,
+-- fails at it instead of refusing somebody. At the end, because a script that has written is not stopped
+-- any more by a lack of memory.
+local function refused(answer)
+  redis.call('GETEX', lock)
+  return answer
+end
+
 -- Every read comes before the first write: a key of the wrong type then refuses the whole, not the rest of it.
 local value = redis.call('GET', lock)
 local kept = value and (belongs(value, token) or belongs(value, from))
 local opens_window = false
 if value and not kept then
-  return {0, value, redis.call('PTTL', lock), 0}
+  return refused({0, value, redis.call('PTTL', lock), 0})
 end
 if not kept then
   if redis.call('EXISTS', done) == 1 then
-    return {3}
+    return refused({3})
   end
   if period > 0 then
     local accepted = redis.call('GET', window)
     if accepted and not belongs(accepted, token) and not belongs(accepted, from) then
-      return {0, accepted, redis.call('PTTL', window), 1}
+      return refused({0, accepted, redis.call('PTTL', window), 1})
     end
     opens_window = not accepted
   end

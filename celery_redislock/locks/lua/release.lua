@@ -39,6 +39,10 @@ if mark > 0 then
   -- lock must be given back even then.
   redis.call('SET', done, token, 'PX', mark)
 end
+if not ours(value) then
+  -- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails.
+  redis.call('GETEX', lock)
+end
 if not value then
   return {0}
 end
