@@ -6,8 +6,6 @@ call to the lock server is bounded by two socket timeouts.
 """
 
 import logging
-import os
-import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,7 +21,7 @@ from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
-from celery_redislock.support import Locked, Support
+from celery_redislock.support import Locked, Support, is_alive, is_another_process
 
 __all__ = ["LockRequest"]
 
@@ -60,7 +58,7 @@ class LockRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A child has taken the task: from now on its lease is renewed from here as well."""
         super().on_accepted(pid, time_accepted)
-        self._is_elsewhere = _is_another_process(pid)
+        self._is_elsewhere = is_another_process(pid)
         if self._is_elsewhere:
             self._watch_lease()
         else:
@@ -154,7 +152,7 @@ class LockRequest(Request):
             logger.warning("could not shorten the lease on %r after a hard time limit: %s", key, error)
 
         def release() -> None:
-            if pid is not None and _is_alive(pid):
+            if pid is not None and is_alive(pid):
                 message = f"the body in process {pid} has not ended yet"
                 raise NotYet(message)
             if goes_back:
@@ -229,19 +227,3 @@ class LockRequest(Request):
         except Exception as error:  # noqa: BLE001  from users' templates, models and settings; Celery goes on
             logger.debug("the main process cannot tell the lock of %s: %s", self, error)
         return self._seen
-
-
-def _is_another_process(pid: int) -> bool:
-    """Whether a child has accepted a task: in gevent and eventlet a greenlet does, and gives its identity."""
-    greenlet = sys.modules.get("greenlet")
-    return pid != os.getpid() and (greenlet is None or pid != id(greenlet.getcurrent()))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False  # an overflow: no process has such a number
-    except PermissionError:
-        return True
-    return True

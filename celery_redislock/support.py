@@ -1,5 +1,7 @@
 """The worker's main process beside its children: what a message locks, and holds it renews for them."""
 
+import os
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from celery_redislock.work import Work
 if TYPE_CHECKING:
     from celery_redislock.request import LockRequest
 
-__all__ = ["Locked", "Support"]
+__all__ = ["Locked", "Support", "is_alive", "is_another_process"]
 
 
 class Locked:
@@ -87,3 +89,34 @@ class Support(Lease):
         """Take in the answer; a hold that is missing may still come, or come back."""
         if renewed:
             self.confirm(sent_at, answered_at, ttl=ttl)
+
+
+def is_another_process(pid: int) -> bool:
+    """Whether a child has accepted a task: in gevent and eventlet a greenlet does, and gives its identity."""
+    greenlet = sys.modules.get("greenlet")
+    return pid != os.getpid() and (greenlet is None or pid != id(greenlet.getcurrent()))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether what runs in this process may still go on."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False  # an overflow: no process has such a number
+    except PermissionError:
+        return True
+    return not _waits_to_be_collected(pid)
+
+
+def _waits_to_be_collected(pid: int) -> bool:
+    """Whether this child has ended, and only the pool has not looked yet.
+
+    It looks every five seconds, if nothing tells it earlier (celery 5.7.0, concurrency/asynpool.py), and
+    by then a lease that was left for the dying has expired, with nobody to stand for it.
+    """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return False
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False  # no child of this process: nothing is known

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -586,6 +587,22 @@ def test_a_hard_limit_frees_the_key_when_the_child_is_dead_and_no_sooner(
     monkeypatch.setattr(os, "kill", _nobody)
     release()
     assert shop.held() == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="cannot look at a dead child without collecting it")
+def test_a_child_that_is_dead_but_not_collected_holds_nothing_up(shop: Shop, monkeypatch: Any) -> None:
+    """The pool collects its dead every five seconds: as long as the lease is left to the dying."""
+    later = debts(shop, monkeypatch)
+    request = delivered(shop, time_limit=100)
+    with subprocess.Popen([sys.executable, "-S", "-E", "-c", ""]) as child:
+        started(shop, request, pid=child.pid)
+        request.on_timeout(False, 100)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+        later[0]()
+
+        assert shop.held() == {}
+        assert child.wait() == 0
 
 
 def _parent() -> int:
