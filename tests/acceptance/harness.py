@@ -14,6 +14,7 @@ from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.shop import open_shop
 from tests.acceptance.waiting import PATIENCE, throughout, wait_until
 from tests.acceptance.worker import Worker
+from tests.history import violations
 
 __all__ = ["PATIENCE", "POOLS", "Shop", "Worker", "throughout", "wait_until"]
 
@@ -113,6 +114,10 @@ class Shop:
         bodies = self.bodies(key)
         assert sum(body.ended_by is None for body in bodies) == killed, f"not over yet: {bodies}"
         return overlaps_of(bodies)
+
+    def violations(self, key: str) -> list[str]:
+        """Return what in the history of this key's bodies that held a lease contradicts law 1."""
+        return violations(body.interval for body in self.bodies(key) if body.token is not None)
 
     @contextmanager
     def kept_on(self, *keys: str) -> Iterator[None]:

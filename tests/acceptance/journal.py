@@ -14,6 +14,9 @@ from typing import Any
 import billiard
 import redis
 
+from celery_redislock.locks.lease import Lease
+from tests.history import Interval
+
 __all__ = ["BEAT", "Body", "Journal", "overlaps_of"]
 
 #: Seconds between two signs of life of a body.
@@ -38,6 +41,7 @@ class Body:
         start: when it began.
         end: when it ended; for one that was killed its last sign of life.
         ended_by: ``""``, the exception's name, or ``None`` where it has not ended.
+        lost_at: the deadline of its lease, where it had learnt by its end that it was lost.
     """
 
     name: str
@@ -51,6 +55,13 @@ class Body:
     start: float
     end: float
     ended_by: str | None
+    lost_at: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """Its time at work, as the history checker sees it."""
+        who = f"{self.task_id}, pid {self.pid}"
+        return Interval(self.key, who, self.fence, self.start, self.end, self.lost_at)
 
 
 class Journal:
@@ -88,7 +99,7 @@ class Journal:
             raise
         finally:
             del self._task_ids[number]
-            end = json.dumps([time.monotonic(), ended_by])
+            end = json.dumps([time.monotonic(), ended_by, _lost_at(task)])
             self._redis.hset(f"{self._name}:ends:{key}", number, end)
 
     def beat(self, key: str, number: str) -> None:
@@ -136,15 +147,23 @@ class Journal:
         for number, text in starts.items():
             about = json.loads(text)
             if number in ends:
-                end, ended_by = json.loads(ends[number])
+                end, ended_by, lost_at = json.loads(ends[number])
             else:
-                end, ended_by = float(beats.get(number, about["start"])), None
-            bodies.append(Body(**about, end=end, ended_by=ended_by))
+                end, ended_by, lost_at = float(beats.get(number, about["start"])), None, None
+            bodies.append(Body(**about, end=end, ended_by=ended_by, lost_at=lost_at))
         return sorted(bodies, key=lambda body: body.start)
 
     def close(self) -> None:
         """Close its connections."""
         self._redis.close()
+
+
+def _lost_at(task: Any) -> float | None:
+    """The deadline of a lost lease, in the journal's time: its own clock may be another."""
+    lease = getattr(task, "lease", None)
+    if not isinstance(lease, Lease) or not lease.lost:
+        return None
+    return lease.deadline - lease._clock() + time.monotonic()
 
 
 def _is_pool_child() -> bool:

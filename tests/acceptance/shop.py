@@ -7,6 +7,7 @@ environment; the test's process opens the same shop by itself.
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_at_most": {"lock_max_hold": 1.5, "lock_ttl": 1.2},
     "sell_or_stop": {"on_lock_lost": "terminate", "lock_ttl": 1.0},
     "sell_and_tell": {"on_lock_lost": _tell_loss, "lock_ttl": 1.0},
+    "sell_late_and_tell": {"on_lock_lost": _tell_loss, "lock_ttl": 1.0, "acks_late": True},
     "announce": {"lock_ttl": 1.0},
     "sell_regardless": {"on_lock_error": "run"},
     "sell_everything": {"lock_key": None},
@@ -94,6 +96,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         app.task(name=f"shop.{name}", bind=True, shared=False, **keyed)(new_body())
     for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
+    lock_lost.connect(_note_loss, weak=False, dispatch_uid="shop.loss")
     for signal in (lock_acquired, lock_released, lock_lost, lock_conflict):
         signal.connect(_announce, weak=False, dispatch_uid=f"shop.{signal.name}")
     return app
@@ -121,6 +124,10 @@ def _settings(plan: Mapping[str, Any]) -> dict[str, Any]:
 def _announce(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:
     if sender.name == "shop.announce":
         sender.app.journal.note(f"signals {key}", [signal.name, task_id])
+
+
+def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
+    sender.app.journal.note(f"noticed {task_id}", time.monotonic())
 
 
 def _end_with_parent() -> None:
