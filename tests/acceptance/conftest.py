@@ -12,11 +12,15 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import POOLS, Shop
+from tests.faults import FaultyProxy, faulty_proxy
 
 ShopMaker = Callable[..., Shop]
 
 _OPEN: list[Shop] = []
 
+
+#: Fixtures with real workers.
+_SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop"}
 
 #: Where the pool makes a difference; elsewhere threads and solo are tried with what is slow.
 _POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders"}
@@ -24,7 +28,7 @@ _POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not {"any_shop", "prefork_shop", "new_shop"}.intersection(getattr(item, "fixturenames", ())):
+        if not _SHOPS.intersection(getattr(item, "fixturenames", ())):
             continue
         # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
         item.add_marker(pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"))
@@ -99,6 +103,27 @@ def protocol_1_shop(celery_url: str, redis_url: str) -> Iterator[Shop]:
     shop = _open(celery_url, redis_url, conf={"task_protocol": 1})
     try:
         shop.start_worker("prefork", concurrency=4)
+        yield shop
+    finally:
+        _close(shop)
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[FaultyProxy]:
+    """The network between a shop and its lock server; broker and results are elsewhere."""
+    with EmbeddedServer(port=0) as server:
+        assert server.port is not None
+        with faulty_proxy(server.port) as proxy:
+            proxy.delay = 0.5
+            yield proxy
+
+
+@pytest.fixture(scope="module")
+def faulty_shop(celery_url: str, redis_url: str, network: FaultyProxy) -> Iterator[Shop]:
+    """A shop with two workers, whose locks are behind a network that a test makes faulty."""
+    shop = _open(celery_url, redis_url, conf={"redislock_url": network.url})
+    try:
+        shop.start_workers(2, "prefork", concurrency=2)
         yield shop
     finally:
         _close(shop)
