@@ -3,8 +3,9 @@
 No hook of Celery fires for such a message until a worker is given it; only its
 state is written, by whatever worker heard of the revocation (celery 5.7.0,
 ``worker/control.py``, ``revoke``; 5.5 writes none, so there the claim stands
-until the message is delivered). So a publish that is refused by a claim looks
-at the state of the claim's id.
+until the message is delivered, and for one with an ETA until that has come). So
+a publish or a run that is refused by a claim looks at the state of the claim's
+id.
 """
 
 import time
@@ -51,7 +52,7 @@ def was_revoked(task: Any, hold: Hold) -> bool:
 
     Args:
         task: whose result backend is asked.
-        hold: what refused a publish.
+        hold: what refused a publish or a run.
     """
     since = hold.about.get("since")
     if hold.is_window or hold.about.get("state") != QUEUED or not isinstance(since, int | float):

@@ -84,6 +84,28 @@ def test_a_revoked_message_that_is_delivered_all_the_same_disturbs_nobody(shop: 
     assert shop.holder(KEY).owner == "second"  # type: ignore[union-attr]  # it is held
 
 
+def test_a_workflows_member_waits_for_no_revoked_message(shop: Shop, clock: Clock) -> None:
+    """Law 6: Celery drops one with an ETA when that has come, perhaps hours later."""
+    task = claimed(shop, clock, age=0.0)
+    shop.messages()
+    task.si(7).apply_async(task_id="second", group_id="all")
+    revoke(shop)
+    clock.ahead += YOUNG + 1.0
+
+    assert shop.run() == 7
+    assert shop.held() == {}
+
+
+def test_a_message_without_a_header_is_no_duplicate_of_a_revoked_one(shop: Shop, clock: Clock) -> None:
+    """Law 2: nobody stands for it, so it is not skipped."""
+    claimed(shop, clock)
+    shop.messages()
+    revoke(shop)
+    shop.app.send_task("shop.sync", (7,), task_id="second")
+
+    assert shop.run() == 7
+
+
 @pytest.mark.parametrize("state", ["nothing", "STARTED", "RETRY", "SUCCESS"])
 def test_any_other_state_leaves_the_claim_alone(shop: Shop, clock: Clock, state: str) -> None:
     task = claimed(shop, clock)
