@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
+from celery import chain, chord, group
 from celery.exceptions import Ignore, Reject
 
 from celery_redislock import LockLost
@@ -90,6 +91,16 @@ def _exhaust(task: Any, key: str, more: Any) -> None:
 def _replace(task: Any, key: str, more: Any) -> None:
     name, *arguments = more
     raise task.replace(task.app.tasks[name].si(*arguments))
+
+
+def _expand(task: Any, key: str, more: Any) -> None:
+    """Be replaced by a canvas of calls of a task: ``more`` is the canvas, the task, and the calls' keys."""
+    canvas, name, keys = more
+    calls = [task.app.tasks[name].si(each) for each in keys]
+    collect = task.app.tasks["shop.collect"].s()
+    raise task.replace(
+        chord(calls, collect) if canvas == "chord" else {"group": group, "chain": chain}[canvas](calls)
+    )
 
 
 def _hold_interpreter(task: Any, key: str, more: Any) -> str:
@@ -189,6 +200,7 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _retry_badly,
         _exhaust,
         _replace,
+        _expand,
         _hold_interpreter,
         _swallow,
         _spin,

@@ -6,7 +6,14 @@ from typing import Any
 
 from tests.acceptance.harness import Shop
 
-__all__ = ["captured", "deliver"]
+__all__ = ["SWEEPING", "captured", "deliver"]
+
+#: Transport options: what a dead worker had in hand is looked for every second.
+SWEEPING = {
+    # kombu's own default, ten times ten seconds, would take minutes.
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+}
 
 
 def captured(shop: Shop, *, if_any: bool = False) -> dict[str, Any]:

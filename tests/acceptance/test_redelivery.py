@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
-from tests.acceptance.messages import captured, deliver
+from tests.acceptance.messages import SWEEPING, captured, deliver
 
 
 def published_aside(shop: Shop, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
@@ -96,13 +96,6 @@ def test_publishing_a_task_id_again_is_a_new_job(prefork_shop: Shop, key: str) -
     bodies = prefork_shop.wait_ended(key, 2)
 
     assert [body.task_id for body in bodies] == [first.id] * 2
-
-
-SWEEPING = {
-    # Sweep every second; kombu's own default, ten times ten seconds, would take minutes.
-    "unacked_restore_interval": 1,
-    "unacked_restore_throttle": 1,
-}
 
 
 @pytest.mark.slow
