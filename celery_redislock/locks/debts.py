@@ -5,7 +5,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock
@@ -25,13 +25,11 @@ class NotYet(Exception):  # noqa: N818  not an error: an answer
     """Raised by a debt's release: the hold must not be given back yet; the server is not the reason."""
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True)
 class _Debt:
-    due: float
-    number: int
-    release: Callable[[], object] = field(compare=False)
-    until: float = field(compare=False)
-    what: str = field(compare=False)
+    release: Callable[[], object]
+    until: float
+    what: str
 
 
 class Debts:
@@ -44,9 +42,11 @@ class Debts:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        # Reentrant, and a heap of tuples, which are compared in one go: a signal handler, or what the
+        # collector ends, may owe something in the middle of it.
+        self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._owed: list[_Debt] = []
+        self._owed: list[tuple[float, int, _Debt]] = []
         #: The one being paid: owed until that is done.
         self._in_hand = 0
         self._away_until = float("-inf")
@@ -69,7 +69,7 @@ class Debts:
             if not self._owed:
                 self._told_of_too_many = False
             if len(self._owed) < MOST:
-                heapq.heappush(self._owed, _Debt(now, next(self._numbers), release, now + within, what))
+                heapq.heappush(self._owed, (now, next(self._numbers), _Debt(release, now + within, what)))
                 return
             told, self._told_of_too_many = self._told_of_too_many, True
         if not told:
@@ -88,7 +88,7 @@ class Debts:
     def next_due(self) -> float:
         """When the next attempt is due; infinity if nothing is owed."""
         owed = self._owed
-        return max(owed[0].due, self._away_until) if owed else float("inf")
+        return max(owed[0][0], self._away_until) if owed else float("inf")
 
     def pay_one(self) -> None:
         """Give back the one that waits longest, if it is due; only the watchdog's thread pays."""
@@ -123,7 +123,7 @@ class Debts:
         expired: list[_Debt] = []
         with self._lock:
             while self.next_due() <= now:
-                debt = heapq.heappop(self._owed)
+                *_, debt = heapq.heappop(self._owed)
                 if now < debt.until:
                     self._in_hand = 1
                     return debt, expired
@@ -131,13 +131,12 @@ class Debts:
         return None, expired
 
     def _put_off(self, debt: _Debt) -> None:
-        debt.due = self._clock() + RETRY_DELAY
         with self._lock:
-            heapq.heappush(self._owed, debt)
+            heapq.heappush(self._owed, (self._clock() + RETRY_DELAY, next(self._numbers), debt))
             self._in_hand = 0
 
     def _sweep(self, now: float) -> None:
         """Drop what has expired; not again before another one can have."""
-        self._owed = [debt for debt in self._owed if now < debt.until]
+        self._owed = [entry for entry in self._owed if now < entry[2].until]
         heapq.heapify(self._owed)
-        self._sweep_from = min((debt.until for debt in self._owed), default=now)
+        self._sweep_from = min((debt.until for *_, debt in self._owed), default=now)

@@ -45,18 +45,19 @@ class Holding:
 
     def start(self, lease: Lease) -> None:
         """Record that this thread holds the lease, once."""
-        self._local.lease, self._local.depth, self._local.pid = lease, 1, os.getpid()
+        self._local.pid, self._local.depth, self._local.lease = os.getpid(), 1, lease
 
-    def enter(self) -> None:
-        """Count another acquire by the thread that holds."""
-        self._local.depth += 1
+    @property
+    def depth(self) -> int:
+        """How often this thread entered, and has not left; set to 0, nothing is held any more."""
+        return 0 if self.lease is None else self._local.depth
 
-    def leave(self) -> bool:
-        """Count a release; true for the last one, after which nothing is held."""
-        self._local.depth -= 1
-        if self._local.depth == 0:
-            self._local.lease = None
-        return self._local.lease is None
+    @depth.setter
+    def depth(self, depth: int) -> None:
+        if self.lease is not None:
+            self._local.depth = depth
+            if not depth:
+                self._local.lease = None
 
 
 def check_terms(name: str, ttl: float) -> None:

@@ -88,6 +88,11 @@ class Lease:
         return not self._ended and self.lost_because is None
 
     @property
+    def ended(self) -> bool:
+        """Its holder has given it back, or is about to."""
+        return self._ended
+
+    @property
     def lost(self) -> bool:
         """The lease was found gone while its holder still ran."""
         return self.lost_because is not None

@@ -1,22 +1,19 @@
 """An exclusive lock for anybody: one owner's hold on one name, without Celery."""
 
-import random
 import time
 from collections.abc import Callable
 from types import TracebackType
 
-from celery_redislock.exceptions import LockBusy, LockLost, LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, RedisLockError
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.holding import Holding, check_terms, default_owner, introduce
 from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.patience import outwait
 from celery_redislock.locks.store import LockStore
 from celery_redislock.locks.values import Grant, Hold, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Lock"]
-
-#: Seconds between attempts to acquire: the first wait, and the longest.
-FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
 
 _ESCAPED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "\0": "%00"})
 
@@ -32,9 +29,8 @@ class Lock:
             write(..., fence=lock.fence)
 
     One object may be shared by threads: each thread holds for itself, and the
-    thread that holds may acquire again (it releases as often). A waiting
-    acquire asks again after short, random pauses; who comes first is not
-    promised.
+    thread that holds may acquire again (it releases as often). Who waits is
+    not served in order.
     """
 
     def __init__(
@@ -59,11 +55,10 @@ class Lock:
                 timeouts, or one lost reply costs the lock.
             timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
-            auto_renew: renew in the background every third of ``ttl``. Without it the hold ends
-                after ``ttl`` unless :meth:`renew` is called.
+            auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             on_lost: called once with this lock, in the watchdog's thread, when the hold is found gone.
-            clock: injected by tests.
-            sleep: injected by tests.
+            clock: injected by tests, as ``sleep`` is.
+            sleep: see there.
 
         Raises:
             LockOptionError: the name is empty, or the ttl is not a positive number.
@@ -85,22 +80,28 @@ class Lock:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
 
         Args:
-            timeout: seconds to wait at most, plus one bounded request; ``None`` without limit,
-                ``0`` one attempt.
+            timeout: seconds to wait, plus one bounded request; ``None``: no limit, ``0``: one attempt.
 
         Returns:
             Whether this thread holds the lock now.
 
         Raises:
-            LockUnavailable: the server cannot be reached. Should the request have taken the lock
-                all the same, it is given back in the background.
+            LockUnavailable: the server cannot be reached. As with anything else it raises, a lock that
+                was taken all the same is given back in the background.
             LockKeyError: the key on the server is not a lock.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
-        return self._wait_for(timeout) is None
+        before = self._mine.depth
+        try:
+            return self._wait_for(timeout) is None
+        except BaseException:
+            self._undo_acquire(before)
+            raise
 
     def release(self) -> bool:
         """Give the lock back; atomic, and only if this very hold still has it.
+
+        Cut short by a signal's handler, it is done in the background, or not begun: :attr:`held` tells.
 
         Returns:
             Whether it was still ours. ``False``: it had been lost, and nothing was touched.
@@ -110,17 +111,22 @@ class Lock:
             LockUnavailable: the server cannot be reached; it is given back in the background.
         """
         lease = self._mine.required(self.name)
-        if not self._mine.leave():
-            return lease.held
-        watchdog_of(self._store).forget(lease)
-        trusted = lease.trusted
-        lease.end()
+        depth = self._mine.depth - 1
         try:
+            if depth:
+                return lease.held
+            trusted = lease.trusted
+            lease.end()
+            watchdog_of(self._store).forget(lease)
             answer = self._store.release(self._escaped, lease.token)
+            return lease.gave_back(answer, trusted=trusted)
         except BaseException as error:
-            self._settle_later(lease.term, error)
+            if not depth:
+                lease.end()
+                self._settle_later(lease.term, error)
             raise
-        return lease.gave_back(answer, trusted=trusted)
+        finally:
+            self._mine.depth = depth
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.
@@ -163,83 +169,78 @@ class Lock:
     @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
-        lease = self._mine.lease
-        return lease.fence if lease is not None else None
+        return self._mine.lease.fence if self._mine.lease is not None else None
 
     @property
     def held(self) -> bool:
         """Whether this thread holds the lock and has not learnt that it is lost."""
-        lease = self._mine.lease
-        return lease is not None and lease.held
+        return self._mine.lease is not None and self._mine.lease.held
 
     def __enter__(self) -> "Lock":
-        refused = self._wait_for(self._timeout)
-        if refused is not None:
-            raise LockBusy(self.name, refused.owner, refused.expires_in)
-        return self
+        before = self._mine.depth
+        try:
+            if (refused := self._wait_for(self._timeout)) is None:
+                return self
+        except BaseException:
+            self._undo_acquire(before)
+            raise
+        raise LockBusy(self.name, refused.owner, refused.expires_in)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._mine.is_the_parents:
-            # A child leaving a block its parent entered: the hold is the parent's.
-            return
+            return  # a child leaving a block its parent entered
         lease = self._mine.required(self.name)
         try:
             released = self.release()
         except RedisLockError:
             if error is None:
                 raise
-            # The body's own error matters more; the hold is given back in the background, or expires.
-            return
+            return  # the body's own error matters more; the hold is given back in the background, or expires
         if not released and error is None:
             # The body believes it was alone all the time; it was not.
-            raise LockLost(
-                self.name, lease.lost_because or "it was gone when it should be released", lease.fence
-            )
+            why = lease.lost_because or "it was gone when it should be released"
+            raise LockLost(self.name, why, lease.fence)
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who holds."""
         if self._mine.lease is not None:
             # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
             self._mine.lease.check()
-            self._mine.enter()
+            self._mine.depth += 1
             return None
-        give_up = None if timeout is None else self._clock() + timeout
-        pause = FIRST_WAIT
-        while True:
-            refused = self._attempt()
-            if refused is None:
-                return None
-            left = None if give_up is None else give_up - self._clock()
-            if left is not None and left <= 0:
-                return refused
-            # Random, so that waiters do not march in step; never past the holder's own end.
-            wait = min(random.uniform(0.5, 1.0) * pause, max(refused.expires_in, FIRST_WAIT))  # noqa: S311
-            self._sleep(wait if left is None else min(wait, left))
-            pause = min(pause * 2, LONGEST_WAIT)
+        return outwait(self._attempt, timeout=timeout, clock=self._clock, sleep=self._sleep)
 
     def _attempt(self) -> Hold | None:
         owner = self._owner or default_owner()
         term = Term(self._escaped, new_token(owner), self._ttl)
         try:
             answer = self._store.acquire(term.name, term.token, term.ttl, about=introduce(owner))
+            if isinstance(answer, Refusal):
+                return answer.hold
+            # No message was named, so no done mark can have answered.
+            assert isinstance(answer, Grant)  # noqa: S101
+            lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
+            self._mine.start(lease)
         except BaseException as error:
             self._settle_later(term, error)
             raise
-        if isinstance(answer, Refusal):
-            return answer.hold
-        # No message was named, so no done mark can have answered.
-        assert isinstance(answer, Grant)  # noqa: S101
-        lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
-        self._mine.start(lease)
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
         return None
 
-    def _settle_later(self, term: Term, error: BaseException) -> None:
+    def _undo_acquire(self, before: int) -> None:
+        """Hold what was held before: a signal handler's exception may come when all is done."""
+        lease = self._mine.lease
+        if lease is not None and not before:
+            lease.end()
+            self._settle_later(lease.term)
+        self._mine.depth = before
+
+    def _settle_later(self, term: Term, error: BaseException | None = None) -> None:
         """Give back in the background what an unanswered, or interrupted, request may have left held."""
-        if isinstance(error, LockUnavailable) or not isinstance(error, Exception):
+        if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
             watchdog_of(self._store).release_later(
                 lambda: self._store.release(term.name, term.token), within=term.ttl, what=repr(self.name)
             )

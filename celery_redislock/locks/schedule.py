@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from celery_redislock.locks.lease import Lease
 
@@ -12,7 +12,7 @@ __all__ = ["Schedule", "Watch"]
 SLACK = 100
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True)
 class Watch:
     """One lease under watch.
 
@@ -29,12 +29,12 @@ class Watch:
 
     due: float
     number: int
-    lease: Lease = field(compare=False)
-    since: float = field(compare=False)
-    max_hold: float | None = field(compare=False)
-    warned: bool = field(compare=False, default=False)
-    unanswered: str = field(compare=False, default="")
-    is_over: bool = field(compare=False, default=False)
+    lease: Lease
+    since: float
+    max_hold: float | None
+    warned: bool = False
+    unanswered: str = ""
+    is_over: bool = False
 
     def fall_due(self, at: float) -> None:
         """Be due at that time, or when the lease has been held for long enough, whichever comes first."""
@@ -47,7 +47,8 @@ class Schedule:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._watched: dict[str, Watch] = {}
-        self._heap: list[Watch] = []
+        # Tuples, compared in one go: a signal handler may take a lock in the middle of a push.
+        self._heap: list[tuple[float, int, Watch]] = []
         self._sweep_at = SLACK
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ class Schedule:
         if len(self._heap) >= self._sweep_at:
             self._sweep()
         self._watched[lease.token] = watch
-        heapq.heappush(self._heap, watch)
+        self._push(watch)
         return watch
 
     def remove(self, lease: Lease) -> None:
@@ -78,13 +79,13 @@ class Schedule:
         That may be for a lease removed meanwhile: looking in vain every few
         seconds costs less than waking the watchdog for every short lock.
         """
-        return self._heap[0].due if self._heap else float("inf")
+        return self._heap[0][0] if self._heap else float("inf")
 
     def take_due(self, now: float) -> list[Watch]:
         """Take out what is due now, and what would be within a tenth of its ttl: one call for all."""
         taken: list[Watch] = []
-        while self._heap and self._heap[0].due <= now + self._heap[0].lease.term.ttl / 10:
-            watch = heapq.heappop(self._heap)
+        while self._heap and self._heap[0][0] <= now + self._heap[0][2].lease.term.ttl / 10:
+            *_, watch = heapq.heappop(self._heap)
             if self._is_current(watch):
                 taken.append(watch)
         return taken
@@ -96,20 +97,26 @@ class Schedule:
         if watch.is_over:
             self.remove(watch.lease)
         else:
-            heapq.heappush(self._heap, watch)
+            self._push(watch)
+
+    def _push(self, watch: Watch) -> None:
+        heapq.heappush(self._heap, (watch.due, watch.number, watch))
 
     def _sweep(self) -> None:
         """Drop what is over: most leases end long before they are due, and would pile up until then."""
+        # What a signal handler adds meanwhile finds the new heap, and stays.
+        swept, self._heap = self._heap, []
         live = []
-        for watch in self._heap:
+        for entry in swept:
+            *_, watch = entry
             if not self._is_current(watch):
                 continue
             if watch.lease.held:
-                live.append(watch)
+                live.append(entry)
             else:
-                del self._watched[watch.lease.token]
-        heapq.heapify(live)
-        self._heap = live
+                self.remove(watch.lease)
+        self._heap += live
+        heapq.heapify(self._heap)
         self._sweep_at = max(SLACK, 2 * len(live))
 
     def _is_current(self, watch: Watch) -> bool:

@@ -65,7 +65,7 @@ class Watchdog:
             max_hold: seconds after which it is renewed no more and counts as lost; a warning is
                 logged at half of it. ``None``: no limit.
         """
-        with self._wake:
+        with self._lock:
             now = self._clock()
             watch = self._schedule.add(lease, now=now, max_hold=max_hold)
             self._run_thread()
@@ -77,7 +77,7 @@ class Watchdog:
 
     def forget(self, lease: Lease) -> None:
         """Renew this lease no more; a renewal already on its way is not waited for."""
-        with self._wake:
+        with self._lock:
             self._schedule.remove(lease)
 
     def watches(self, lease: Lease) -> bool:
@@ -94,7 +94,7 @@ class Watchdog:
             within: seconds after which the hold is gone anyway.
             what: names the hold in log lines.
         """
-        with self._wake:
+        with self._lock:
             self._debts.add(release, within=within, what=what)
             self._run_thread()
             self._wake.notify()
@@ -105,7 +105,10 @@ class Watchdog:
         return len(self._debts)
 
     def _forget_everything(self) -> None:
-        self._wake = threading.Condition()
+        # Entered itself, and not through the condition, whose __enter__ is Python: a signal's handler that
+        # raises in there would leave it locked. Reentrant: a handler may take a lock of its own.
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
         self._schedule = Schedule()
         self._debts = Debts(self._clock)
         self._sleeps_until = float("-inf")
@@ -126,7 +129,9 @@ class Watchdog:
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
-        with self._wake:
+        with self._lock:
+            if self._thread is not threading.current_thread():
+                return False  # its start was interrupted, and another one was started since
             while (wait := self._next_due() - (now := self._clock())) > 0:
                 # A time to wake is kept although the lease it was for has been released: the next lease is
                 # due later and rouses nobody, or this thread would wake for each of many short tasks.
@@ -144,18 +149,19 @@ class Watchdog:
 
     def _do_what_is_due(self) -> None:
         """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
-        with self._wake:
+        with self._lock:
             due = self._schedule.take_due(self._clock())
         try:
             self._renewing.renew(due)
         finally:
-            with self._wake:
+            with self._lock:
                 for watch in due:
                     self._schedule.put_back(watch)
         self._debts.pay_one()
 
 
-_first_of_store = threading.Lock()
+# Reentrant: a signal handler may take the store's first lock in the middle of it.
+_first_of_store = threading.RLock()
 
 
 def watchdog_of(store: LockStore) -> Watchdog:
@@ -176,7 +182,7 @@ _live: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     global _first_of_store  # noqa: PLW0603  the module owns it, and the child needs a fresh one
-    _first_of_store = threading.Lock()
+    _first_of_store = threading.RLock()
     for watchdog in list(_live):
         watchdog._forget_everything()
 
