@@ -161,13 +161,14 @@ class Guard:
             Whether the lease was still ours when it was given back; unknown counts as yes.
         """
         trusted = lease.trusted
-        self.watchdog.forget(lease)
-        lease.end()
         try:
+            self._let_go(lease)
             answer = self.store.release(lease.key, lease.token, done=done)
+            return lease.gave_back(answer, trusted=trusted)
         except LockKeyError:
             raise
         except BaseException as error:
+            self._let_go(lease)
             self.watchdog.release_later(
                 lambda: self.store.release(lease.key, lease.token, done=done),
                 within=lease.term.ttl,
@@ -176,7 +177,12 @@ class Guard:
             if isinstance(error, LockUnavailable):
                 return True
             raise
-        return lease.gave_back(answer, trusted=trusted)
+
+    def abandon(self, lease: Lease) -> None:
+        """See to it that a lease ends whose end was interrupted; nothing if that had begun."""
+        if not lease.ended:
+            self._let_go(lease)
+            self.give_back_later(lease.key, lease.token, ttl=lease.term.ttl)
 
     def hand_on(self, lease: Lease, work: Work, token: str, *, ttl: float) -> bool:
         """Turn a run's lease into a claim for a message of the same task id; the body has unwound.
@@ -185,9 +191,14 @@ class Guard:
             Whether the claim is held. ``False``: the lease had been lost and somebody else holds the
             key now, or the server could not be asked (it is given back in the background).
         """
-        self.watchdog.forget(lease)
-        lease.end()
-        return self.convert(work, lease.token, token, ttl=ttl)
+        try:
+            self._let_go(lease)
+            return self.convert(work, lease.token, token, ttl=ttl)
+        except BaseException:
+            self._let_go(lease)
+            self.give_back_later(work.key, lease.token, ttl=lease.term.ttl)
+            self.give_back_later(work.key, token, ttl=ttl)
+            raise
 
     def convert(self, work: Work, old: str, new: str, *, ttl: float) -> bool:
         """Turn the hold of one token into a claim of another; acquire it where nobody holds it."""
@@ -198,6 +209,10 @@ class Guard:
             self.give_back_later(work.key, new, ttl=ttl)
             return False
         return isinstance(answer, Grant)
+
+    def _let_go(self, lease: Lease) -> None:
+        lease.end()
+        self.watchdog.forget(lease)
 
     def give_back_later(self, key: str, token: str, *, ttl: float, undo: bool = False) -> None:
         """Let the watchdog release a hold as soon as the server answers, until it has expired."""

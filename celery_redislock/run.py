@@ -124,9 +124,8 @@ class Run:
     def may_have_run(self) -> bool:
         """There was another delivery of this message, and it may have run by now.
 
-        Timeline without redelivery flag or claim: a first delivery is put off, that is published again; its
-        worker dies before it has acknowledged; the broker delivers it again, and now it runs; then comes
-        what was published again.
+        Timeline without redelivery flag or claim: a first delivery is put off (published again); its worker
+        dies before it acknowledged; it is delivered again, and runs; then comes what was published again.
         """
         return self.is_redelivered or (self.header is not None and self.header.put_off > 0)
 
@@ -161,18 +160,16 @@ class Run:
         if self.lease is None or self._is_finished:
             return
         self._is_finished = True
-        if self._follow_ups:
-            self._hand_on(self.lease, error)
-        elif isinstance(error, Reject) and error.requeue and self.task.acks_late:
-            # The message goes back to its queue: its next delivery finds its claim again.
-            token = self.header.token if self.header is not None else new_token(self.work.task_id)
-            self.guard.hand_on(self.lease, self.work, token, ttl=self.options.lock_queue_ttl)
-        else:
-            self._release(self.lease, error)
+        try:
+            self._end(self.lease, error)
+        except BaseException:  # a signal's handler may raise in there: nobody else would end the lease
+            self.guard.abandon(self.lease)
+            raise
 
     def settle(self) -> None:
         """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
-        # Not finished by now, its body was never entered: whatever ended it left no outcome to note.
+        # Its body was never entered, or its end was interrupted: there is no outcome to note or publish.
+        self._follow_ups = []
         self.finish(_Unentered())
         note, self._done_note = self._done_note, None
         if note is None or not note.is_late:
@@ -198,6 +195,16 @@ class Run:
         elif action == "terminate":
             self.interrupt()
 
+    def _end(self, lease: Lease, error: BaseException | None) -> None:
+        if self._follow_ups:
+            self._hand_on(lease, error)
+        elif isinstance(error, Reject) and error.requeue and self.task.acks_late:
+            # The message goes back to its queue: its next delivery finds its claim again.
+            token = self.message if self.header is not None else new_token(self.work.task_id)
+            self.guard.hand_on(lease, self.work, token, ttl=self.options.lock_queue_ttl)
+        else:
+            self._release(lease, error)
+
     def _release(self, lease: Lease, error: BaseException | None) -> None:
         # A retry is not over, and where a signal ended the body no outcome is recorded.
         if error is None or (isinstance(error, Exception) and not isinstance(error, Retry)):
@@ -206,13 +213,11 @@ class Run:
         mark = note.mark if note is not None and not note.is_late else None
         try:
             was_ours = self.guard.finish(lease, done=mark)
-        except RedisLockError as problem:
-            # The body's outcome counts; its lock expires.
+        except RedisLockError as problem:  # the body's outcome counts; its lock expires
             logger.warning("could not release %r of %s: %s", lease.key, self.work.task_id, problem)
             return
         if not was_ours:
-            # Somebody else ended it: nothing was given back, and a loss has been announced as such.
-            if not lease.lost:
+            if not lease.lost:  # somebody else ended it; a loss has been announced as such
                 logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
             return
         lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
@@ -222,8 +227,9 @@ class Run:
         token = new_token(self.work.task_id)
         ttl = self._follow_ups[0][1]
         is_member = self.header is not None and self.header.is_workflow_member
-        claimed = self.guard.hand_on(lease, self.work, token, ttl=ttl)
+        claimed = True  # until it is told otherwise: it may be interrupted when it is done
         try:
+            claimed = self.guard.hand_on(lease, self.work, token, ttl=ttl)
             for follow_up, _ in self._follow_ups:
                 follow_up(token, claimed=claimed, is_workflow_member=is_member)
                 token, claimed = new_token(self.work.task_id), False
