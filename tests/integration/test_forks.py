@@ -1,0 +1,148 @@
+"""Processes that fork: each with a watchdog and connections of its own, and none with another's holds."""
+
+import textwrap
+
+import pytest
+
+from tests.programs import run_program
+from tests.stores import RedisCase
+
+#: What the parent's other threads are in the middle of when it forks.
+BUSY = {
+    "acquiring": """
+        with Lock(store, "busy", timeout=30.0):
+            pass
+    """,
+    "renewing": """
+        with Lock(store, f"busy-{number}", ttl=0.3) as lock:
+            lock.renew()
+            time.sleep(0.02)
+    """,
+    "owing": """
+        watchdog_of(store).release_later(lambda: store.release("busy", "x/1"), within=5.0, what="a lock")
+        until(lambda: watchdog_of(store).owes < 10)
+    """,
+    "connecting": """
+        store.close()
+        store.inspect("busy")
+    """,
+}
+
+CHILD = """
+from tests.forks import gets_through
+
+
+def work():
+    # No thread survives a fork: what is there now is the child's own.
+    assert threading.enumerate() == [threading.current_thread()]
+    lock = Lock(store, f"child-{os.getpid()}", ttl=0.3)
+    with lock:
+        before = watchdog_of(store).renewals
+        until(lambda: watchdog_of(store).renewals > before)
+        assert len(watchdogs()) == 1
+    assert lock.holder() is None
+"""
+
+ENDS = {
+    "exit": "sys.exit(0)",
+    "at once": "os._exit(0)",
+    "collected": "del lock; gc.collect(); store.close(); sys.exit(0)",
+    "released": "lock.__exit__(None, None, None); sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_childs_end_leaves_the_parents_lock_alone(plain_case: RedisCase, end: str) -> None:
+    """However it ends: with exit hooks, with collected objects, at once, or out of the parent's block."""
+    program = f"""
+        import gc
+        lock = Lock(store, "n", ttl=3.0).__enter__()
+        kept = lock
+        mine, thread = connection_id(), watchdogs()
+        pid = os.fork()
+        if not pid:
+            del kept
+            assert watchdogs() == []
+            assert not lock.held
+            {ENDS[end]}
+        assert os.waitpid(pid, 0)[1] == 0
+        assert connection_id() == mine
+        assert watchdogs() == thread and thread[0].is_alive()
+        before = watchdog_of(store).renewals
+        until(lambda: watchdog_of(store).renewals > before)
+        lock.check()
+        assert lock.release()
+    """
+    run_program(program, plain_case.url, plain_case.prefix)
+
+    assert plain_case.keys() == []
+
+
+def test_a_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase) -> None:
+    """Seen by the server: two processes on one socket would be one client."""
+    program = """
+        lock = Lock(store, "n").__enter__()
+        mine = connection_id()
+        reader, writer = os.pipe()
+        pids = []
+        for _ in range(5):
+            pid = os.fork()
+            if not pid:
+                with Lock(store, f"child-{os.getpid()}"):
+                    os.write(writer, f"{connection_id()} ".encode())
+                os._exit(0)
+            pids.append(pid)
+        assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 5
+        os.close(writer)
+        theirs = os.fdopen(reader).read().split()
+        assert len({str(mine), *theirs}) == 6
+        assert connection_id() == mine and lock.release()
+    """
+    run_program(program, plain_case.url, plain_case.prefix)
+
+    assert plain_case.keys() == []
+
+
+def test_a_childs_child_works_too(plain_case: RedisCase) -> None:
+    program = f"""
+        {textwrap.indent(CHILD, " " * 8).strip()}
+
+        lock = Lock(store, "n", ttl=3.0).__enter__()
+        assert gets_through(lambda: (work(), gets_through(work) or 1 / 0), within=20)
+        lock.check()
+        assert lock.release()
+    """
+    run_program(program, plain_case.url, plain_case.prefix)
+
+    assert plain_case.keys() == []
+
+
+@pytest.mark.parametrize("number", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("busy", BUSY)
+def test_a_fork_in_the_middle_of_anything_gets_through(plain_case: RedisCase, busy: str, number: int) -> None:
+    """A lock that another thread of the parent held is held in the child by nobody, for ever."""
+    program = f"""
+        {textwrap.indent(CHILD, " " * 8).strip()}
+
+        def be_busy(number):
+            while not over:
+                {textwrap.indent(textwrap.dedent(BUSY[busy]), " " * 16).strip()}
+
+        over = False
+        threads = [threading.Thread(target=be_busy, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(int(rest[0])):
+                assert gets_through(work, within=20)
+        finally:
+            over = True
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert len(watchdogs()) <= 1
+        until(lambda: watchdog_of(store).owes == 0)
+    """
+    run_program(program, plain_case.url, plain_case.prefix, str(number), timeout=110.0)
+
+    assert plain_case.keys() == []

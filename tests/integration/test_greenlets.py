@@ -1,0 +1,217 @@
+"""gevent and eventlet: the watchdog is a greenlet, and each of five hundred holds for itself.
+
+In programs of their own: patching must come before everything else.
+"""
+
+import pytest
+
+from celery_redislock.locks.connection import MOST_IDLE
+from tests.programs import run_program
+from tests.stores import RedisCase
+
+PATCHED = {
+    "gevent": """
+        from gevent import monkey
+        monkey.patch_all()
+        import gevent
+        from gevent.pool import Pool
+        from gevent import Timeout
+
+
+        def together(number, work):
+            pool = Pool(number)
+            done = [pool.spawn(work, each) for each in range(number)]
+            gevent.joinall(done, timeout=60, raise_error=True)
+            assert all(each.successful() for each in done)
+
+
+        spawn = gevent.spawn
+
+
+        def ended(greenlet):
+            return greenlet.get(timeout=30)
+    """,
+    "eventlet": """
+        import warnings
+        warnings.simplefilter("ignore")  # of its own end of life
+        import eventlet
+        eventlet.monkey_patch()
+        from eventlet.timeout import Timeout
+
+
+        def together(number, work):
+            with Timeout(60):
+                for each in [eventlet.spawn(work, each) for each in range(number)]:
+                    each.wait()
+
+
+        spawn = eventlet.spawn
+
+
+        def ended(greenlet):
+            with Timeout(30):
+                return greenlet.wait()
+    """,
+}
+
+
+@pytest.fixture(params=PATCHED)
+def patched(request: pytest.FixtureRequest) -> str:
+    """What a program does first to run in greenlets."""
+    pytest.importorskip(request.param)
+    return PATCHED[request.param]
+
+
+def test_five_hundred_greenlets_exclude_each_other(plain_case: RedisCase, patched: str) -> None:
+    """Law 1; as many connections as talk at once, and few of them stay."""
+    program = """
+        inside, runs = {}, []
+
+        def work(number):
+            name = f"n{number % 25}"
+            with Lock(store, name, timeout=60.0):
+                assert inside.setdefault(name, number) == number, "two at once"
+                time.sleep(0.002)
+                del inside[name]
+                runs.append(number)
+
+        together(500, work)
+        assert sorted(runs) == list(range(500))
+        assert len(watchdogs()) == 1
+        print(len(store._connections._idle))
+    """
+    idle = int(run_program(program, plain_case.url, plain_case.prefix, first=patched, timeout=100))
+
+    assert 0 < idle <= MOST_IDLE
+    assert plain_case.keys() == []
+
+
+def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
+    plain_case: RedisCase, patched: str
+) -> None:
+    """By one greenlet, on one connection, in few calls."""
+    program = """
+        counted = []
+        renew = store.renew
+
+        def counting(terms, **options):
+            counted.append(len(terms))
+            return renew(terms, **options)
+
+        store.renew = counting
+        held = []
+
+        def work(number):
+            with Lock(store, f"n{number}", ttl=6.0, timeout=0.0) as lock:
+                held.append(number)
+                until(lambda: len(held) == 500 and sum(counted) >= 1000)
+                lock.check()
+
+        together(500, work)
+        assert len(watchdogs()) == 1
+        assert len(counted) < 100, counted
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=patched, timeout=100)
+
+    assert plain_case.keys() == []
+
+
+@pytest.mark.parametrize(("ttl", "is_kept"), [(9.0, True), (0.6, False)])
+def test_a_greenlet_that_starves_the_watchdog_keeps_its_lock_for_less_than_the_ttl(
+    plain_case: RedisCase, patched: str, ttl: float, is_kept: bool
+) -> None:
+    """Nobody can renew meanwhile: for longer, the key expires, and the late renewal learns of it."""
+    program = """
+        from celery_redislock.exceptions import LockLost
+        told = []
+        lock = Lock(store, "n", ttl=float(rest[0]), on_lost=lambda _: told.append(1)).__enter__()
+        before = watchdog_of(store).renewals
+        end = time.monotonic() + 4.0
+        while time.monotonic() < end:
+            pass
+        is_kept = rest[1] == "True"
+        if is_kept:
+            until(lambda: watchdog_of(store).renewals > before)
+            lock.check()
+        else:
+            until(lambda: told)
+            try:
+                lock.check()
+            except LockLost as error:
+                assert "expired" in error.reason
+            else:
+                raise AssertionError
+        assert lock.release() is is_kept
+        assert told == [] if is_kept else told == [1]
+    """
+    run_program(program, plain_case.url, plain_case.prefix, str(ttl), str(is_kept), first=patched)
+
+    assert plain_case.keys() == []
+
+
+def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: RedisCase, patched: str) -> None:
+    """``gevent.Timeout`` is thrown at any switch: in a request, in a reply, in a wait."""
+    program = """
+        import random
+        cut = []
+
+        def work(number):
+            lock = Lock(store, f"n{number % 5}", timeout=30.0)
+            for _ in range(10):
+                try:
+                    with Timeout(random.uniform(0.0005, 0.05)):
+                        with lock:
+                            time.sleep(random.uniform(0, 0.01))
+                except Timeout:
+                    cut.append(number)
+                if lock.held:
+                    lock.release()
+
+        together(40, work)
+        assert len(cut) > 20
+        until(lambda: watchdog_of(store).owes == 0)
+        until(lambda: not store.names())
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+
+    assert plain_case.keys() == []
+
+
+def test_a_greenlet_that_lost_its_lock_is_ended_where_it_waits(plain_case: RedisCase, patched: str) -> None:
+    """``on_lock_lost="terminate"``: thrown by the watchdog into that greenlet, and no other."""
+    program = """
+        from celery import Celery
+        from celery.app.trace import build_tracer
+        from celery_redislock import SingletonTask
+        from celery_redislock.connection import use_store
+
+        app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
+        use_store(app, store)
+        steps = []
+
+        @app.task(base=SingletonTask, name="sync", bind=True, shared=False, lock_key="n{number}",
+                  lock="while_executing", lock_ttl=0.9, on_lock_lost="terminate")
+        def sync(self, number):
+            steps.append(f"{number} begins")
+            try:
+                until(lambda: "2 begins" in steps)
+                if number == 1:
+                    store.force_release(self.lease.key)
+                    time.sleep(30)
+                time.sleep(3)
+                steps.append(f"{number} ends")
+            except BaseException as error:
+                steps.append(f"{number} ended by {type(error).__name__}")
+                raise
+
+        def run(number):
+            request = {"id": f"id{number}", "delivery_info": {}, "args": (number,)}
+            build_tracer("sync", sync, app=app)(f"id{number}", (number,), {}, request)
+
+        for each in [spawn(run, 1), spawn(run, 2)]:
+            ended(each)
+        assert steps[2:] == ["1 ended by LockLost", "2 ends"], steps
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+
+    assert plain_case.keys() == []

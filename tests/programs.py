@@ -1,0 +1,60 @@
+"""Programs of their own: they fork, patch, or are interrupted, which a test's process must not be."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+__all__ = ["run_program"]
+
+#: What every program has: a store, given as ``argv``, and a deadline for waiting.
+_PROLOGUE = """
+import os, sys, threading, time
+from celery_redislock.locks import Lock, connect
+from celery_redislock.locks.watchdog import watchdog_of
+
+url, prefix, *rest = sys.argv[1:]
+store = connect(url, prefix=prefix)
+
+
+def until(fact):
+    deadline = time.monotonic() + 30
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def connection_id():
+    connection = store._connections.take()
+    connection.send_command("CLIENT", "ID")
+    try:
+        return connection.read_response()
+    finally:
+        store._connections.give_back(connection)
+
+
+def watchdogs():
+    return [each for each in threading.enumerate() if each.name == "redislock-watchdog"]
+"""
+
+
+def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0) -> str:
+    """Run a program to its end, which must be a good one; return what it printed.
+
+    Args:
+        program: what it does, after the prologue.
+        argv: the store's URL and prefix, and what the program wants else.
+        first: what it does before anything is imported.
+        timeout: seconds.
+    """
+    text = textwrap.dedent(first) + _PROLOGUE + textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", text, *argv],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
