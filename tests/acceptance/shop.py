@@ -6,6 +6,8 @@ environment; the test's process opens the same shop by itself.
 
 import json
 import os
+import select
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -25,7 +27,7 @@ from tests.acceptance.endings import new_body
 from tests.acceptance.journal import Journal
 from tests.acceptance.kinds import by_mood, declare_kinds
 
-__all__ = ["DECLARED", "SALE", "SOCKET_TIMEOUT", "open_shop"]
+__all__ = ["DECLARED", "SALE", "SOCKET_TIMEOUT", "end_with_parent", "open_shop", "settings_of"]
 
 
 def _tell_loss(lease: Lease) -> None:
@@ -88,7 +90,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         set_as_current=False,
         task_cls="celery_redislock:SingletonTask",
     )
-    app.conf.update(_settings(plan))
+    app.conf.update(settings_of(plan))
     app.journal = Journal(plan["journal"], plan["prefix"])
     _journals.append(app.journal)
     for name, options in DECLARED.items():
@@ -102,7 +104,8 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     return app
 
 
-def _settings(plan: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a shop's app."""
     settings: dict[str, Any] = dict(plan["conf"])
     shared = {"global_keyprefix": f"{plan['prefix']}:"}
     return {
@@ -130,17 +133,19 @@ def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
     sender.app.journal.note(f"noticed {task_id}", time.monotonic())
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this worker when the test run is gone, however that ended: its end of our standard input closes."""
 
     def watch() -> None:
-        while os.read(0, 1):
+        # Not read alone, which would stop every greenlet of a pool of these.
+        while select.select([0], [], []) and os.read(0, 1):
             pass
         os.kill(os.getpid(), 9)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-if "SHOP_PLAN" in os.environ:
+# Not where another module makes its own app of the plan.
+if "SHOP_PLAN" in os.environ and "tests.acceptance.spawned" not in sys.modules:
     app = open_shop(json.loads(os.environ["SHOP_PLAN"]))
-    _end_with_parent()
+    end_with_parent()

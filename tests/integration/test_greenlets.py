@@ -86,6 +86,7 @@ def test_five_hundred_greenlets_exclude_each_other(plain_case: RedisCase, patche
     assert plain_case.keys() == []
 
 
+@pytest.mark.slow
 def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
     plain_case: RedisCase, patched: str
 ) -> None:
@@ -116,6 +117,7 @@ def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
     assert plain_case.keys() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ttl", "is_kept"), [(9.0, True), (0.6, False)])
 def test_a_greenlet_that_starves_the_watchdog_keeps_its_lock_for_less_than_the_ttl(
     plain_case: RedisCase, patched: str, ttl: float, is_kept: bool
