@@ -108,7 +108,7 @@ def test_a_group_whose_members_ignore_results_runs_them_all(prefork_shop: Shop, 
 
 @pytest.mark.parametrize(
     ("task", "bodies"),
-    [("sell", 1), ("serve_or_skip", 1), ("serve", 3), ("queue", 3), ("offer", 3)],
+    [("sell", 1), ("serve_or_skip", 1), ("serve", 3), ("queue", 3)],
 )
 def test_every_scope_finishes_a_chord_of_duplicates(any_shop: Shop, key: str, task: str, bodies: int) -> None:
     """Law 6: where nothing is ever skipped, each member runs; where duplicates are, they take the outcome."""
@@ -120,8 +120,17 @@ def test_every_scope_finishes_a_chord_of_duplicates(any_shop: Shop, key: str, ta
 
     assert result.get(timeout=DEADLINE) == [f"{key} done"] * 2
     assert len(shop.wait_ended(key, bodies)) == bodies
-    if task not in {"queue", "offer"}:  # these hold nothing while they run
+    if task != "queue":  # which holds nothing while it runs
         assert shop.overlaps(key) == []
+
+
+def test_members_under_one_period_run_when_it_has_passed(prefork_shop: Shop, key: str) -> None:
+    """Law 6: the one accepted at publish does not stand for the others."""
+    offer = prefork_shop.offer.si(key).set(lock_period=1.5)
+    result = chord([offer] * 3, prefork_shop.collect.s()).apply_async()
+
+    assert result.get(timeout=DEADLINE) == [f"{key} done"] * 3
+    assert len(prefork_shop.wait_ended(key, 3)) == 3
 
 
 def test_a_chain_of_forty_times_the_same_call_completes(any_shop: Shop, key: str) -> None:
