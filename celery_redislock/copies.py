@@ -44,6 +44,11 @@ DUPLICATE_OF = "duplicate of"
 #: Ends the reason under which a task id is revoked because its publish was refused.
 UNPUBLISHED = ", and so not published"
 
+#: Seconds a done mark outlives the visibility timeout. That one begins when a message is received; then
+#: kombu looks only every 100 s for what has to be delivered again (5.7.0, transport/redis.py), and what is
+#: may wait in its queue behind others.
+MARK_MARGIN = 3600.0
+
 #: Seconds two hosts' clocks may differ before an outcome is taken for that of an earlier job of the same id.
 CLOCK_TOLERANCE = 2.0
 
@@ -79,8 +84,8 @@ class DoneNote(NamedTuple):
             return None
         request = run.request
         follows = bool(request.callbacks or request.chain or request.chord)
-        # A copy that comes later than this was not held back by the broker, but published anew.
-        return cls(DoneMark(run.message, visibility_timeout(run.task.app)), follows)
+        ttl = visibility_timeout(run.task.app) + MARK_MARGIN
+        return cls(DoneMark(run.message, ttl), follows)
 
 
 def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:

@@ -12,6 +12,7 @@ from celery_redislock import DuplicateTask, lock_acquired
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark
 from celery_redislock.testing import hold
+from tests.clocks import ManualClock
 from tests.unit.shop import Shop
 
 KEY = "account:7"
@@ -146,6 +147,26 @@ def test_a_done_mark_stops_a_copy_whose_results_are_ignored(shop: Shop) -> None:
 
     assert isinstance(late, Ignore)
     assert (runs, shop.held()) == ([7], {})
+
+
+def test_a_done_mark_outlives_the_visibility_timeout() -> None:
+    """Law 8: the copy comes when that has passed since the *receipt*, and somebody has looked.
+
+    Timeline: received at 0; the body returns, and its worker is killed before it acknowledges, at 1;
+    the broker delivers again at 10 (the timeout), 110 (kombu looks) or later (nobody was free).
+    """
+    shop = Shop(broker_transport_options={"visibility_timeout": 10})
+    shop.store._clock = clock = ManualClock()
+    runs: list[int] = []
+    task = counting(shop, runs, ignore_result=True)
+
+    with shop.running(task, header=copy()):
+        task(7)
+    clock.advance(10 + 600)
+    with shop.running(task, header=copy()), pytest.raises(Ignore):
+        task(7)
+
+    assert runs == [7]
 
 
 def test_a_done_mark_is_of_one_message_only(shop: Shop) -> None:
