@@ -71,7 +71,8 @@ class DoneNote(NamedTuple):
 
     Attributes:
         mark: what is written.
-        is_late: links, a chain or a chord follow: written when those are published, not before.
+        is_late: links, a chain or a chord follow, or a result is sent that only its caller can read:
+            written when those are on their way, not before.
     """
 
     mark: DoneMark
@@ -84,8 +85,9 @@ class DoneNote(NamedTuple):
             return None
         request = run.request
         follows = bool(request.callbacks or request.chain or request.chord)
+        is_sent = not _is_ignored(run.task, request) and not isinstance(run.task.backend, DisabledBackend)
         ttl = visibility_timeout(run.task.app) + MARK_MARGIN
-        return cls(DoneMark(run.message, ttl), follows)
+        return cls(DoneMark(run.message, ttl), follows or is_sent)
 
 
 def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:
@@ -182,8 +184,12 @@ def _is_since(meta: dict[str, Any], when: float) -> bool:
 
 
 def _tells(task: Any, request: Any) -> bool:
+    return not _is_ignored(task, request) and is_readable(task.backend)
+
+
+def _is_ignored(task: Any, request: Any) -> bool:
     ignored = request.__dict__.get("ignore_result")
-    return not (task.ignore_result if ignored is None else ignored) and is_readable(task.backend)
+    return bool(task.ignore_result if ignored is None else ignored)
 
 
 def _timestamp(date: Any) -> float | None:

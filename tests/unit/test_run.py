@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject, Retry
+from celery.signals import task_postrun
 
 from celery_redislock import lock_acquired
 from celery_redislock.header import HEADER, Header
@@ -419,6 +420,20 @@ def test_a_done_mark_names_the_message_and_lives_an_hour_longer_than_it_may_wait
 
     assert marks(shop) == {(KEY, header_of(message).token): pytest.approx(500 + 3600, abs=0.9)}
     assert "mark_done" not in shop.store.calls  # the release wrote it
+
+
+@pytest.mark.parametrize(("backend", "when_released"), [("rpc://", 0), ("disabled://", 1)])
+def test_a_done_mark_is_written_late_where_a_result_is_on_its_way(backend: str, when_released: int) -> None:
+    """Dead between release and result, the copy must run again: the caller would wait for ever."""
+    shop = Shop(result_backend=backend)
+    task = shop.unique(_body, lock_key=KEY, acks_late=True)
+
+    with shop.running(task, header=Header(KEY, "t1/m", claimed=True)):
+        task(7)
+        released = len(marks(shop))
+        task_postrun.send(sender=task, task=task)
+
+    assert (released, len(marks(shop))) == (when_released, 1)
 
 
 @pytest.mark.parametrize("what", ["link", "chain"])
