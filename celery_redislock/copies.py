@@ -31,6 +31,7 @@ __all__ = [
     "may_still_come",
     "outcome_of",
     "outcome_recorded",
+    "record_may_follow",
     "state_of",
     "timeout_requeues",
 ]
@@ -88,6 +89,12 @@ class DoneNote(NamedTuple):
         is_sent = not _is_ignored(run.task, request) and not isinstance(run.task.backend, DisabledBackend)
         ttl = visibility_timeout(run.task.app) + MARK_MARGIN
         return cls(DoneMark(run.message, ttl), follows or is_sent)
+
+
+def record_may_follow(run: "Run") -> bool:
+    """Whether a run of this message may live that has given its lock back and records its outcome next."""
+    note = DoneNote.needed(run)
+    return _tells(run.task, run.request) if note is None else note.is_late
 
 
 def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:

@@ -5,9 +5,16 @@ import logging
 from celery.exceptions import Ignore
 
 from celery_redislock.conflict import put_off_delay
-from celery_redislock.copies import Outcome, may_still_come, outcome_of, outcome_recorded
+from celery_redislock.copies import (
+    Outcome,
+    may_still_come,
+    outcome_of,
+    outcome_recorded,
+    record_may_follow,
+)
 from celery_redislock.duplicates import resolve
 from celery_redislock.guard import Started
+from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Hold, Recorded, Refusal
 from celery_redislock.outage import ask_patiently
@@ -74,23 +81,45 @@ def enter(run: Run) -> Outcome | None:
 
 
 def _wait_for_outcome(run: Run) -> None:
-    """Put a workflow's duplicate off once more where its holder may be between its release and its record.
+    """Put a run off once more where the holder it waited for may be between its release and its record.
 
-    Timeline: the holder releases; this copy is delivered, finds no outcome and a free lock; the holder's
-    result is stored. Without another look the same work would be done twice. The lock is not taken for
-    that look: another duplicate, refused meanwhile, would wait for an outcome that this one does not have.
+    Timeline: the holder releases; this message is delivered, finds no outcome and a free lock; the
+    holder's result is stored. Without another look the same work would be done twice. The holder is the
+    first copy of this very message, or that of a workflow's duplicate. The lock is not taken for that
+    look: another duplicate, refused meanwhile, would wait for an outcome that this one does not have.
     """
-    seen = run.header.waits_for if run.header is not None else None
-    if run.header is None or seen is None or not seen.is_same_work or seen.is_gone:
-        return
-    if not may_still_come(run.task, seen.task_id, since=run.header.published_at):
+    if run.header is None or not _may_be_recorded_next(run, run.header):
         return
     hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
+    if hold is None and run.header.is_copy and outcome_recorded(run.task, run.request, run.header):
+        raise _late_copy(run)
     if hold is None:
-        header = run.header.put_off_for(seen._replace(is_gone=True))
-        raise put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=header)
+        raise _look_again(run, run.header)
     if hold.owner != run.work.task_id:
         resolve(run, hold)
+
+
+def _may_be_recorded_next(run: Run, header: Header) -> bool:
+    seen = header.waits_for
+    if seen is not None and seen.is_gone:
+        return False
+    if header.is_copy:
+        return record_may_follow(run)
+    if seen is None or not seen.is_same_work:
+        return False
+    return may_still_come(run.task, seen.task_id, since=header.published_at)
+
+
+def _look_again(run: Run, header: Header) -> Exception:
+    logger.info(
+        "%s[%s] looks again: %r is free, and the outcome of whom it waited for may be on its way",
+        run.work.task,
+        run.work.task_id,
+        run.work.key,
+    )
+    seen = header.waits_for or HolderSeen(run.work.task_id, is_same_work=False)
+    again = header.put_off_for(seen._replace(is_gone=True))
+    return put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=again)
 
 
 def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
@@ -120,7 +149,7 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
     """The lock is ours. If it was free although a claim should have been there, find out why."""
     if not from_claim and (run.has_claim or run.may_have_run):
         if outcome_recorded(run.task, run.request, run.header):
-            run.finish(None)
+            run.leave()
             raise _late_copy(run)
         if run.has_claim and not run.is_redelivered:
             logger.warning(

@@ -166,11 +166,15 @@ class Run:
             self.guard.abandon(self.lease)
             raise
 
+    def leave(self) -> None:
+        """Give the lock back where the body was not entered: there is no outcome to note."""
+        self.finish(_Unentered())
+
     def settle(self) -> None:
         """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
         # Its body was never entered, or its end was interrupted: there is no outcome to note or publish.
         self._follow_ups = []
-        self.finish(_Unentered())
+        self.leave()
         note, self._done_note = self._done_note, None
         if note is None or not note.is_late:
             return

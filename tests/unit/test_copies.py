@@ -1,7 +1,8 @@
 """Second copies of a message: they do nothing once the first one's outcome is recorded."""
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,7 +11,7 @@ from celery.exceptions import Ignore
 from celery.signals import task_postrun
 
 from celery_redislock import DuplicateTask, lock_acquired
-from celery_redislock.header import Header
+from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.store import DoneMark
 from celery_redislock.testing import hold
 from tests.clocks import ManualClock
@@ -135,6 +136,68 @@ def test_a_copy_without_a_header_is_known_by_its_id_and_the_brokers_flag(shop: S
         task(7)
 
     assert runs == [7]
+
+
+def put_off_copy(shop: Shop, task: Any) -> None:
+    """Publish, and put a copy into the queue that has met its run alive, as a worker puts it off."""
+    task.apply_async((7,), task_id="t1")
+    message = shop.held()[KEY].token
+    shop.store.acquire(KEY, "t1/run", 30, about={"message": message}, instead_of=message)
+    with received(shop, task), pytest.raises(Ignore, match="put off"):
+        task(7)
+    shop.store.release(KEY, "t1/run")
+
+
+@contextmanager
+def received(shop: Shop, task: Any) -> Iterator[None]:
+    """Take the message from the queue, stand where its body would begin, and end the run."""
+    sent = shop.receive().request_dict
+    with shop.running(task, header=Header.loads(sent[HEADER]), properties=sent["properties"]):
+        try:
+            yield
+        finally:
+            task_postrun.send(sender=task, task=task)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_copy_that_waited_looks_twice_before_it_runs(shop: Shop, *, recorded: bool) -> None:
+    """Law 8: its run may live, between its release and its record.
+
+    Timeline: the copy is put off, because its run is alive; the run releases; the copy is delivered, finds
+    a free lock and no outcome; the run's result is stored.
+    """
+    runs: list[int] = []
+    task = counting(shop, runs)
+    put_off_copy(shop, task)
+
+    first_look = shop.run()
+    ran_at_once = list(runs)
+    if recorded:
+        outcome(shop, "SUCCESS", at=time.time())
+    second_look = shop.run()
+
+    assert isinstance(first_look, Ignore)
+    assert ran_at_once == []
+    assert runs == ([] if recorded else [7])
+    assert isinstance(second_look, Ignore) == recorded
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize(("backend", "looks"), [("rpc://", 2), ("disabled://", 1)])
+def test_a_copy_looks_twice_only_where_a_record_may_still_come(backend: str, looks: int) -> None:
+    """A mark that was written with the release is there as soon as the lock is free."""
+    shop = Shop(result_backend=backend)
+    runs: list[int] = []
+    task = counting(shop, runs)
+    put_off_copy(shop, task)
+
+    looked = 0
+    while not runs:
+        looked += 1
+        with received(shop, task), suppress(Ignore):
+            task(7)
+
+    assert looked == looks
 
 
 def test_a_done_mark_stops_a_copy_whose_results_are_ignored(shop: Shop) -> None:
