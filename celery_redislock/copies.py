@@ -6,6 +6,7 @@ message in hand looks for that outcome: in the result backend, or, where
 results are ignored or cannot be read by others, in a done mark.
 """
 
+import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,7 +83,7 @@ class DoneNote(NamedTuple):
     @classmethod
     def needed(cls, run: "Run") -> "DoneNote | None":
         """Return the note this run must leave: only where a copy can come and no result would tell it."""
-        if not run.task.acks_late or _tells(run.task, run.request):
+        if not _may_have_copies(run) or _tells(run.task, run.request):
             return None
         request = run.request
         follows = bool(request.callbacks or request.chain or request.chord)
@@ -172,6 +173,12 @@ def state_of(task: Any, task_id: str) -> str | None:
 def is_readable(backend: Any) -> bool:
     """Whether this process can read others' results: ``rpc://`` keeps them on the caller's queue."""
     return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
+
+
+def _may_have_copies(run: "Run") -> bool:
+    """Acknowledged late, or so old that it may have waited for its ETA in more workers than one."""
+    age = time.time() - run.header.published_at if run.header is not None else 0.0
+    return bool(run.task.acks_late) or run.is_redelivered or age > visibility_timeout(run.task.app)
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:

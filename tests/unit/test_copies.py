@@ -233,6 +233,18 @@ def test_a_done_mark_outlives_the_visibility_timeout() -> None:
     assert runs == [7]
 
 
+@pytest.mark.parametrize(("waited", "marks"), [(9, 0), (11, 1)])
+def test_a_message_older_than_the_visibility_timeout_leaves_a_mark(waited: float, marks: int) -> None:
+    """Law 8: it may have waited for its ETA in two workers, whenever it is acknowledged."""
+    shop = Shop(broker_transport_options={"visibility_timeout": 10})
+    task = counting(shop, [], ignore_result=True, acks_late=False)
+
+    with shop.running(task, header=copy(time.time() - waited)):
+        task(7)
+
+    assert len(shop.store._done) == marks
+
+
 def test_a_done_mark_is_of_one_message_only(shop: Shop) -> None:
     runs: list[int] = []
     task = counting(shop, runs, ignore_result=True)
