@@ -162,7 +162,7 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
     # What was looked for before the lock was, may have been recorded since.
     outcome = holders_outcome(run)
     if outcome is not None:
-        run.finish(None)
+        run.leave()
         return outcome
     lock_acquired.send(sender=run.task, key=run.work.key, task_id=run.work.task_id, lease=lease)
     return None

@@ -16,7 +16,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.guard import Guard
 from celery_redislock.header import Header
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import new_token
+from celery_redislock.locks.store import DoneMark, new_token
 from celery_redislock.options import LockOptions
 from celery_redislock.redeliver import RAW
 from celery_redislock.signals import lock_lost, lock_released
@@ -167,14 +167,16 @@ class Run:
             raise
 
     def leave(self) -> None:
-        """Give the lock back where the body was not entered: there is no outcome to note."""
-        self.finish(_Unentered())
+        """Give the lock back unannounced, as it was taken: the body will not be entered, nor leave an outcome."""
+        if self.lease is not None and not self._is_finished:
+            self._is_finished = True
+            self._give_back(self.lease)
 
     def settle(self) -> None:
         """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
         # Its body was never entered, or its end was interrupted: there is no outcome to note or publish.
         self._follow_ups = []
-        self.leave()
+        self.finish(_Unentered())
         note, self._done_note = self._done_note, None
         if note is None or not note.is_late:
             return
@@ -215,16 +217,19 @@ class Run:
             self._done_note = DoneNote.needed(self)
         note = self._done_note
         mark = note.mark if note is not None and not note.is_late else None
+        if self._give_back(lease, mark):
+            lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
+
+    def _give_back(self, lease: Lease, mark: DoneMark | None = None) -> bool:
         try:
             was_ours = self.guard.finish(lease, done=mark)
         except RedisLockError as problem:  # the body's outcome counts; its lock expires
             logger.warning("could not release %r of %s: %s", lease.key, self.work.task_id, problem)
-            return
-        if not was_ours:
-            if not lease.lost:  # somebody else ended it; a loss has been announced as such
-                logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
-            return
-        lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
+            return False
+        # Where somebody else ended it nothing was given back, and a loss has been announced as such.
+        if not was_ours and not lease.lost:
+            logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
+        return was_ours
 
     def _hand_on(self, lease: Lease, error: BaseException | None) -> None:
         """Turn the lease into a claim for the first continuation, and publish them all."""

@@ -10,7 +10,7 @@ import pytest
 from celery.exceptions import Ignore
 from celery.signals import task_postrun
 
-from celery_redislock import DuplicateTask, lock_acquired
+from celery_redislock import DuplicateTask, lock_acquired, lock_released
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.store import DoneMark
 from celery_redislock.testing import hold
@@ -51,9 +51,10 @@ def test_a_copy_of_a_recorded_message_does_nothing(shop: Shop, state: str) -> No
     heard = []
 
     def listen(**_: Any) -> None:
-        heard.append("acquired")
+        heard.append("a lock of nobody's")
 
     lock_acquired.connect(listen, sender=task)
+    lock_released.connect(listen, sender=task)
 
     for redelivered in (True, False):
         with (
