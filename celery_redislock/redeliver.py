@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject
 
+from celery_redislock.delay import WRITTEN_BY_BROKER, later
 from celery_redislock.header import HEADER, Header
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def redeliver(app: Any, raw: Mapping[str, Any], header: Header, *, delay: float)
         kombu.exceptions.OperationalError: the broker cannot be reached
             (retried as ``task_publish_retry_policy`` says).
     """
-    headers = dict(raw["headers"])
+    headers = {k: v for k, v in raw["headers"].items() if not WRITTEN_BY_BROKER.match(k)}
     headers[HEADER] = header.dumps()
     headers["eta"] = (datetime.now(timezone.utc) + timedelta(seconds=delay)).isoformat()
     properties = {k: v for k, v in raw["properties"].items() if k not in _NOT_SENT_ON and v is not None}
@@ -131,11 +132,12 @@ def redeliver(app: Any, raw: Mapping[str, Any], header: Header, *, delay: float)
         properties["expiration"] = float(properties["expiration"]) / 1000
     # kombu has decompressed the body and left the header: asked for again, it compresses again.
     compression = headers.pop("compression", None)
+    exchange, routing_key = later(app, raw, delay)
     with app.producer_or_acquire() as producer:
         producer.publish(
             raw["body"],
-            exchange=raw["exchange"],
-            routing_key=raw["routing_key"],
+            exchange=exchange,
+            routing_key=routing_key,
             content_type=raw["content_type"],
             content_encoding=raw["content_encoding"],
             headers=headers,

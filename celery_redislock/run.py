@@ -167,7 +167,7 @@ class Run:
             raise
 
     def leave(self) -> None:
-        """Give the lock back unannounced, as it was taken: the body will not be entered, nor leave an outcome."""
+        """Give the lock back unannounced, as it was taken: the body will not be entered."""
         if self.lease is not None and not self._is_finished:
             self._is_finished = True
             self._give_back(self.lease)

@@ -1,10 +1,10 @@
 """A message published again is the message it was, whatever broker delivered it."""
 
 import inspect
-from types import SimpleNamespace
 from typing import Any
 
 import amqp
+from celery import Celery
 from kombu import Producer
 from kombu.transport import pyamqp
 
@@ -36,13 +36,13 @@ class _Producer:
 def test_a_message_of_rabbitmq_can_be_published_again() -> None:
     """Law 2: py-amqp repeats content type and headers among the properties; they must not be given twice."""
     producer = _Producer()
-    conf = SimpleNamespace(task_publish_retry=True, task_publish_retry_policy={})
-    app = SimpleNamespace(conf=conf, producer_or_acquire=lambda: producer)
+    app = Celery("shop", broker="amqp://localhost//", set_as_current=False)
+    app.producer_or_acquire = lambda: producer
     delivered = amqp.Message(
         b"[[], {}, {}]",
         content_type="application/json",
         content_encoding="utf-8",
-        application_headers={"id": "a", "task": "shop.sell"},
+        application_headers={"id": "a", "task": "shop.sell", "x-death": [{"queue": "celery_delayed_0"}]},
         priority=4,
         delivery_mode=2,
         correlation_id="a",
@@ -55,6 +55,7 @@ def test_a_message_of_rabbitmq_can_be_published_again() -> None:
     sent = producer.sent.properties
     assert producer.sent.body == delivered.body
     assert sent["application_headers"]["task"] == "shop.sell"
+    assert "x-death" not in sent["application_headers"]
     assert Header.loads(sent["application_headers"]["redislock"]) == Header("key", "a/token")
     same = ("content_type", "content_encoding", "priority", "delivery_mode", "correlation_id", "reply_to")
     assert {name: sent[name] for name in same} == {name: delivered.properties[name] for name in same}

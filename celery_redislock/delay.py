@@ -1,0 +1,70 @@
+"""Where a message waits that must run later: in a worker, or in the broker itself.
+
+A worker that receives a message with an ETA keeps it until then, and takes
+one more from its queue in its place. From RabbitMQ's quorum queues it can
+take no more (a consumer's prefetch is fixed there), so for these Celery lets
+the broker keep the message, in a ladder of queues ``celery_delayed_N`` whose
+messages expire after 2^N seconds (celery 5.5 to 5.7, ``Celery.send_task``;
+kombu, ``transport/native_delayed_delivery.py``). What is published again
+here goes the same way.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from celery.utils.quorum_queues import detect_quorum_queues
+from kombu.transport.native_delayed_delivery import (
+    MAX_NUMBER_OF_BITS_TO_USE,
+    calculate_routing_key,
+    level_name,
+)
+
+__all__ = ["WRITTEN_BY_BROKER", "later"]
+
+#: What RabbitMQ notes on a message that was dead-lettered or delivered again. Published with it, a message
+#: is taken for one that goes in circles when it comes to a rung of the ladder again, and is dropped.
+WRITTEN_BY_BROKER = re.compile(r"x-(death|first-death-.+|last-death-.+|delivery-count)\Z")
+
+_LADDER = "celery_delayed_"
+#: kombu before 5.7 puts a second prefix in front of the first one's.
+_PREFIX = re.compile(rf"\A(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}")
+
+
+def later(app: Any, raw: Mapping[str, Any], delay: float) -> tuple[str, str]:
+    """Return the exchange and routing key that bring this message to its queue when the time has come.
+
+    Those it came with, where a worker can keep it without being held up, or where nobody else can: Celery's
+    ladder serves no direct exchange. The ladder counts in whole seconds, one at least; never less than
+    ``delay``.
+
+    Args:
+        app: whose queues and broker are meant.
+        raw: the message, as of :func:`~celery_redislock.redeliver.raw_message`.
+        delay: seconds from now.
+    """
+    exchange, routing_key = raw["exchange"], raw["routing_key"]
+    if not _is_held_up(app) or not _serves(app, exchange):
+        return exchange, routing_key
+    seconds = max(1, math.ceil(delay))
+    return level_name(MAX_NUMBER_OF_BITS_TO_USE - 1), calculate_routing_key(
+        seconds, _PREFIX.sub("", routing_key)
+    )
+
+
+def _is_held_up(app: Any) -> bool:
+    """Whether a worker of this app takes no message in the place of one it keeps."""
+    driver = app.producer_pool.connections.connection.transport.driver_type
+    return bool(detect_quorum_queues(app, driver)[0])
+
+
+def _serves(app: Any, exchange: str) -> bool:
+    """Whether the ladder leads to where this exchange leads."""
+    if exchange.startswith(_LADDER):
+        return True
+    return any(
+        queue.exchange.name == exchange and queue.exchange.type != "direct"
+        for queue in app.amqp.queues.values()
+        if queue.exchange is not None
+    )
