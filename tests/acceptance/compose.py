@@ -1,38 +1,16 @@
-"""The services of docker-compose.yml, run by hand: their commands, in their environment, without Docker."""
+"""The services of docker-compose.yml, as far as they can be run without Docker: their commands by hand."""
 
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
-__all__ = ["COMPOSE", "ROOT", "Service", "free_port", "needs", "run_check", "services", "started", "until"]
+from tests.acceptance.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["COMPOSE", "Service", "services"]
+
 COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-#: Debian's /usr/sbin/rabbitmq-* insist on a system user and its home; what they call does not.
-_MORE_PROGRAMS = (str(Path(sys.executable).parent), "/usr/lib/rabbitmq/bin")
-_PATH = os.pathsep.join([*_MORE_PROGRAMS, os.environ["PATH"], "/usr/sbin"])
-
-#: What to install for each program that a service or its health check needs.
-_PACKAGES = {
-    "redis-server": "redis-server",
-    "redis-cli": "redis-tools",
-    "rabbitmq-server": "rabbitmq-server",
-    "rabbitmq-diagnostics": "rabbitmq-server",
-    "epmd": "rabbitmq-server",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,105 +40,3 @@ def _service(name: str, data: Mapping[str, Any]) -> Service:
         # Compose writes $$ for a dollar sign that is not its own.
         check = ["sh", "-c", check[0].replace("$$", "$")]
     return Service(name, data["image"], data["command"], check, data.get("environment", {}))
-
-
-def needs(*programs: str) -> None:
-    """Skip the test, or fail it in CI, where a program is missing; the reason says what to install."""
-    missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
-    if not missing:
-        return
-    packages = " ".join(sorted({_PACKAGES.get(program, program) for program in missing}))
-    reason = f"{', '.join(missing)} not found: apt-get install {packages}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-class Process:
-    """A started command and what it has written."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
-        """Start it, in a session of its own."""
-        handle, path = tempfile.mkstemp(suffix=".log", dir=folder)
-        self._log = Path(path)
-        # Where there is such a program, the process ends with this one, however this one ends.
-        tied = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-        self.popen = subprocess.Popen(
-            [*tied, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=handle,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT / "examples" / "quickstart",
-            env=_environ(environment),
-            start_new_session=True,
-        )
-        os.close(handle)
-
-    @property
-    def log(self) -> str:
-        """Everything it has written so far."""
-        return self._log.read_text(errors="replace")
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self.popen.poll() is None
-
-    def end(self, patience: float = 15.0) -> None:
-        """End it as ``docker stop`` does, SIGTERM and then SIGKILL; then what is left of its session."""
-        self.popen.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(patience)
-        with suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(patience)
-
-
-@contextmanager
-def started(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[Process]:
-    """Run a command in the example's folder while the block runs."""
-    process = Process(command, environment, folder)
-    try:
-        yield process
-    finally:
-        process.end()
-
-
-def run_check(check: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Carry out a health check, or another short command, and return what came of it."""
-    return subprocess.run(
-        check,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT / "examples" / "quickstart",
-        env=_environ(environment),
-    )
-
-
-def until(fact: Callable[[], bool], timeout: float, process: Process, what: str) -> None:
-    """Wait for a fact while a process runs; fail with its log if it ends, or if the fact does not come."""
-    deadline = time.monotonic() + timeout
-    while not fact():
-        assert process.runs, f"it ended before: {what}\n{process.log}"
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}\n{process.log}"
-        time.sleep(0.05)
-
-
-def _environ(environment: Mapping[str, str]) -> dict[str, str]:
-    # Containers run tests as root, where Celery only warns.
-    here = os.environ.get("PYTHONPATH", "")
-    return {
-        **os.environ,
-        "PATH": _PATH,
-        "PYTHONPATH": os.pathsep.join(filter(None, [here, str(ROOT)])),
-        **environment,
-    }

@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.compose import (
-    COMPOSE,
-    ROOT,
-    Service,
-    free_port,
-    needs,
-    run_check,
-    services,
-    started,
-    until,
-)
+from tests.acceptance.compose import COMPOSE, Service, services
+from tests.acceptance.programs import ROOT, free_port, needs, run_check, started, until
+from tests.acceptance.rabbitmq import epmd_command, node_environment
 
 SERVICES = services()
 EXAMPLE = ROOT / "examples" / "quickstart"
@@ -122,34 +114,16 @@ def redis_port(folder: Path) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def rabbitmq_port(folder: Path) -> Iterator[int]:
     """The service ``rabbitmq``: a node that meets no other, with an epmd of its own."""
-    service, port, epmd_port = SERVICES["rabbitmq"], free_port(), free_port()
+    service = SERVICES["rabbitmq"]
     needs(*service.programs, "epmd", "erl")
-    home = folder / "rabbitmq"
-    home.mkdir()
-    (home / "plugins").write_text("[].\n")
-    environment = {
-        **service.environment,
-        "HOME": str(home),  # where the cookie is made
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "ERL_EPMD_PORT": str(epmd_port),
-        "RABBITMQ_NODENAME": f"redislock-{port}@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-        "RABBITMQ_MNESIA_BASE": str(home / "data"),
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_PID_FILE": str(home / "pid"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
-        "RABBITMQ_CONFIG_FILE": str(home / "none"),
-        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
-    }
-    # In the foreground, so that it is ours to end: the node would start one that outlives it.
-    epmd = ["epmd", "-address", "127.0.0.1", "-port", str(epmd_port)]
-    with started(epmd, environment, folder), started(service.command, environment, folder) as server:
+    environment = {**service.environment, **node_environment(folder / "rabbitmq")}
+    with (
+        started(epmd_command(environment), environment, folder),
+        started(service.command, environment, folder) as server,
+    ):
         check = service.check
         until(lambda: run_check(check, environment).returncode == 0, 60, server, "rabbitmq is healthy")
-        yield port
+        yield int(environment["RABBITMQ_NODE_PORT"])
 
 
 def test_redis_keeps_locks_rather_than_memory(redis_port: int) -> None:

@@ -1,0 +1,85 @@
+"""A RabbitMQ node of one's own: no file, port, cookie or epmd of it is anybody else's."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.acceptance.programs import free_port, needs, run_check, started, until
+
+__all__ = ["RabbitMQ", "epmd_command", "node_environment", "rabbitmq_node"]
+
+#: Seconds a node may take until it is up.
+STARTING = 60.0
+#: Erlang's schedulers else spin for work, on cores that the tests need.
+_IDLE_QUIETLY = "+sbwt none +sbwtdcpu none +sbwtdio none"
+
+_CLOSE = """
+[rabbit_networking:close_connection(Pid, "cut by a test")
+ || [{pid, Pid}, {client_properties, About}]
+      <- rabbit_networking:connection_info_all([pid, client_properties]),
+    {longstr, Name} <- [rabbit_misc:table_lookup(About, <<"connection_name">>)],
+    string:prefix(Name, <<"START">>) =/= nomatch].
+"""
+
+
+def node_environment(home: Path) -> dict[str, str]:
+    """Return the environment in which RabbitMQ's programs mean a node that meets no other, on free ports."""
+    home.mkdir()
+    (home / "plugins").write_text("[].\n")
+    port = str(free_port())
+    return {
+        "HOME": str(home),  # where the cookie is made
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(free_port()),
+        "RABBITMQ_NODENAME": f"redislock-{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": port,
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+            f"-kernel inet_dist_use_interface {{127,0,0,1}} {_IDLE_QUIETLY}"
+        ),
+        "RABBITMQ_MNESIA_BASE": str(home / "data"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_PID_FILE": str(home / "pid"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "RABBITMQ_CONFIG_FILE": str(home / "none"),
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
+    }
+
+
+def epmd_command(environment: Mapping[str, str]) -> list[str]:
+    """Return what starts the node's epmd in the foreground, so that it is ours to end.
+
+    The node would start one that outlives it.
+    """
+    return ["epmd", "-address", "127.0.0.1", "-port", environment["ERL_EPMD_PORT"]]
+
+
+class RabbitMQ:
+    """A running node."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Stand for the node that this environment means."""
+        self._environment = environment
+        self.url = f"amqp://guest:guest@127.0.0.1:{environment['RABBITMQ_NODE_PORT']}//"
+
+    def close_connections(self, start: str) -> None:
+        """Close every connection whose client's name for it starts so, as a network or a node would."""
+        done = run_check(
+            ["rabbitmqctl", "--quiet", "eval", _CLOSE.replace("START", start)], self._environment
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "ok" in done.stdout, f"no connection's name starts with {start!r}: {done.stdout}"
+
+
+@contextmanager
+def rabbitmq_node(folder: Path) -> Iterator[RabbitMQ]:
+    """Run a node while the block runs; skips, or fails in CI, where RabbitMQ is not installed."""
+    needs("rabbitmq-server", "rabbitmqctl", "epmd", "erl")
+    environment = node_environment(folder / "rabbitmq")
+    with (
+        started(epmd_command(environment), environment, folder),
+        started(["rabbitmq-server"], environment, folder) as server,
+    ):
+        until(lambda: "Starting broker... completed" in server.log, STARTING, server, "rabbitmq is up")
+        yield RabbitMQ(environment)
