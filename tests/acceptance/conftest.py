@@ -5,13 +5,16 @@ servers go away or settings differ, a test opens its own.
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import POOLS, Shop
+from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
+from tests.acceptance.sites import RABBITMQ_QUEUES, Site, conf_of
 from tests.faults import FaultyProxy, faulty_proxy
 
 ShopMaker = Callable[..., Shop]
@@ -24,6 +27,9 @@ _SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop"}
 
 #: Where the pool makes a difference; elsewhere threads and solo are tried with what is slow.
 _POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders"}
+
+#: Fixtures that open shops.
+_SHOPS = {"any_shop", "prefork_shop", "new_shop", "site_on", "new_site"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,7 +60,12 @@ def key() -> str:
 
 
 def _open(celery_url: str, redis_url: str, **options: Any) -> Shop:
-    shop = Shop(options.pop("broker", celery_url), redis_url, f"shop-{secrets.token_hex(4)}", **options)
+    broker = options.pop("broker", celery_url)
+    if broker.startswith("amqp://"):
+        # RabbitMQ carries messages only; rpc:// results need to be told where the locks are.
+        options = {"backend": celery_url, **options}
+        options["conf"] = {"redislock_url": celery_url, **(options.get("conf") or {})}
+    shop = Shop(broker, redis_url, f"shop-{secrets.token_hex(4)}", **options)
     _OPEN.append(shop)
     return shop
 
@@ -138,6 +149,79 @@ def new_shop(request: pytest.FixtureRequest, celery_url: str, redis_url: str) ->
     def make(**options: Any) -> Shop:
         shops.append(_open(celery_url, redis_url, **options))
         return shops[-1]
+
+    yield make
+    for shop in shops:
+        _close(shop)
+
+
+@pytest.fixture(scope="session")
+def start_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], RabbitMQ]]:
+    """Starts the session's own RabbitMQ node when first called; shops on it have queues of their own."""
+    nodes: list[RabbitMQ] = []
+    with ExitStack() as stack:
+
+        def start() -> RabbitMQ:
+            if not nodes:
+                nodes.append(stack.enter_context(rabbitmq_node(tmp_path_factory.mktemp("rabbitmq"))))
+            return nodes[0]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def open_site(start_rabbitmq: Callable[[], RabbitMQ], celery_url: str, redis_url: str) -> Callable[..., Site]:
+    """Opens a shop on a broker, where messages are soon delivered again."""
+
+    def open_site(
+        broker: str, backend: str | None = None, conf: Mapping[str, Any] | None = None, **more: Any
+    ) -> Site:
+        node = start_rabbitmq() if broker in RABBITMQ_QUEUES else None
+        options = {"broker": node.url} if node is not None else {}
+        if backend is not None:
+            options["backend"] = backend
+        shop = _open(celery_url, redis_url, conf={**conf_of(broker), **(conf or {})}, **options)
+        return Site(shop, node, **more)
+
+    return open_site
+
+
+@pytest.fixture(scope="session")
+def shared_sites(open_site: Callable[..., Site]) -> Iterator[dict[tuple[str, str | None], Site]]:
+    """The sites that were opened so far, by broker and result backend."""
+    sites: dict[tuple[str, str | None], Site] = {}
+    yield sites
+    for site in sites.values():
+        _close(site.shop)
+
+
+@pytest.fixture
+def site_on(
+    request: pytest.FixtureRequest,
+    open_site: Callable[..., Site],
+    shared_sites: dict[tuple[str, str | None], Site],
+) -> Callable[..., Site]:
+    """Returns the shared site of a broker and a result backend."""
+
+    def site_on(broker: str, backend: str | None = None) -> Site:
+        if (broker, backend) not in shared_sites:
+            shared_sites[broker, backend] = open_site(broker, backend)
+        request.node._shops = [shared_sites[broker, backend].shop]
+        return shared_sites[broker, backend]
+
+    return site_on
+
+
+@pytest.fixture
+def new_site(request: pytest.FixtureRequest, open_site: Callable[..., Site]) -> Iterator[Callable[..., Site]]:
+    """Opens sites for one test."""
+    shops: list[Shop] = []
+    request.node._shops = shops
+
+    def make(*args: Any, **options: Any) -> Site:
+        site = open_site(*args, **options)
+        shops.append(site.shop)
+        return site
 
     yield make
     for shop in shops:

@@ -21,7 +21,9 @@ def new_body() -> Callable[..., Any]:
         with self.app.journal.body(self, key) as number:
             self.request.body = number
             self.app.journal.stay(key, number, seconds)
-            return ENDINGS[then](self, key, more) if then else f"{key} done"
+            value = ENDINGS[then](self, key, more) if then else f"{key} done"
+        self.app.journal.reach(key, "returned")
+        return value
 
     return work
 

@@ -75,6 +75,10 @@ class Shop:
         """End the workers, and remove what the shop left on the server."""
         for worker in self.workers:
             worker.end()
+        if self._is_on_rabbitmq:
+            with self.app.connection_for_write() as connection:
+                connection.default_channel.queue_delete(self.plan["prefix"])
+                connection.default_channel.exchange_delete(self.plan["prefix"])
         names = list(self.redis.scan_iter(f"{self.plan['prefix']}*", count=1000))
         for first in range(0, len(names), 500):
             self.redis.delete(*names[first : first + 500])
@@ -199,4 +203,11 @@ class Shop:
 
     def queued(self) -> int:
         """Return how many messages are in the queue, received by nobody."""
-        return int(self.redis.llen(f"{self.plan['prefix']}:celery"))
+        if not self._is_on_rabbitmq:
+            return int(self.redis.llen(f"{self.plan['prefix']}:celery"))
+        with self.app.connection_for_read() as connection:
+            return int(connection.default_channel.queue_declare(self.plan["prefix"], passive=True)[1])
+
+    @property
+    def _is_on_rabbitmq(self) -> bool:
+        return str(self.plan["broker"]).startswith("amqp://")

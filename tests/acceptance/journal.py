@@ -130,6 +130,14 @@ class Journal:
             time.sleep(min(BEAT, left) if left > 0 else BEAT)
             self.beat(key, number)
 
+    def reach(self, key: str, moment: str) -> None:
+        """Say that a run of this key has come to a moment; stop there while ``key@moment`` is kept on."""
+        kept = f"{self._name}:kept:{key}@{moment}"
+        if self._redis.exists(kept):
+            self.note(f"{key}@{moment}", os.getpid())
+        while self._redis.exists(kept):
+            time.sleep(BEAT)
+
     def note(self, subject: str, value: object) -> None:
         """Write down one more fact about a subject."""
         self._redis.rpush(f"{self._name}:notes:{subject}", json.dumps(value))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
+from celery.signals import task_postrun, task_success
 from celery.utils.dispatch import Signal
 
 from celery_redislock import (
@@ -27,7 +28,15 @@ from tests.acceptance.endings import new_body
 from tests.acceptance.journal import Journal
 from tests.acceptance.kinds import by_mood, declare_kinds
 
-__all__ = ["DECLARED", "SALE", "SOCKET_TIMEOUT", "end_with_parent", "open_shop", "settings_of"]
+__all__ = [
+    "DECLARED",
+    "SALE",
+    "SOCKET_TIMEOUT",
+    "connection_name",
+    "end_with_parent",
+    "open_shop",
+    "settings_of",
+]
 
 
 def _tell_loss(lease: Lease) -> None:
@@ -65,6 +74,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_everything": {"lock_key": None},
     "serve": {"lock": "while_executing"},
     "serve_too": {"lock": "while_executing"},
+    "serve_late": {"lock": "while_executing", "acks_late": True},
     "serve_once": {"lock": "while_executing", "max_retries": 1},
     "serve_or_skip": {"lock": "while_executing", "on_conflict": "skip"},
     "serve_or_fail": {"lock": "while_executing", "on_conflict": "raise"},
@@ -101,14 +111,27 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="shop.loss")
     for signal in (lock_acquired, lock_released, lock_lost, lock_conflict):
         signal.connect(_announce, weak=False, dispatch_uid=f"shop.{signal.name}")
+    lock_released.connect(_released, weak=False, dispatch_uid="shop.reach")
+    task_success.connect(_stored, weak=False, dispatch_uid="shop.reach")
+    task_postrun.connect(_settled, weak=False, dispatch_uid="shop.reach")
     return app
+
+
+def connection_name(prefix: str, pid: int | None = None) -> str:
+    """Return what a process of a shop, and its children, call their connections; or how all these begin."""
+    return f"{prefix}/" if pid is None else f"{prefix}/{pid}/"
 
 
 def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a shop's app."""
     settings: dict[str, Any] = dict(plan["conf"])
     shared = {"global_keyprefix": f"{plan['prefix']}:"}
+    is_rabbitmq = plan["broker"].startswith("amqp://")
+    name = connection_name(plan["prefix"], os.getpid())
+    of_broker = {"client_properties": {"connection_name": name}} if is_rabbitmq else shared
     return {
+        # On Redis all names begin with the shop's prefix; on RabbitMQ its queue is called so.
+        **({"task_default_queue": plan["prefix"]} if is_rabbitmq else {}),
         "result_backend_transport_options": shared,
         "redislock_ttl": 3.0,
         "redislock_retry_delay": 0.3,
@@ -120,7 +143,7 @@ def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
         "accept_content": ["json", "pickle", "yaml", "msgpack"],
         "result_accept_content": ["json", "pickle"],
         **settings,
-        "broker_transport_options": {**shared, **settings.get("broker_transport_options", {})},
+        "broker_transport_options": {**of_broker, **settings.get("broker_transport_options", {})},
     }
 
 
@@ -131,6 +154,24 @@ def _announce(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> 
 
 def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
     sender.app.journal.note(f"noticed {task_id}", time.monotonic())
+
+
+def _released(sender: Any, **_: Any) -> None:
+    """The lock is free; the result is not stored yet."""
+    if sender.acks_late and sender.name.startswith("shop."):
+        sender.app.journal.reach(sender.request.args[0], "released")
+
+
+def _stored(sender: Any, **_: Any) -> None:
+    """The result is stored; the message is not acknowledged yet."""
+    if sender.acks_late and sender.name.startswith("shop."):
+        sender.app.journal.reach(sender.request.args[0], "stored")
+
+
+def _settled(sender: Any, **_: Any) -> None:
+    """Everything is done but to acknowledge the message."""
+    if sender.acks_late and sender.name.startswith("shop."):
+        sender.app.journal.reach(sender.request.args[0], "settled")
 
 
 def end_with_parent() -> None:
