@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.messages import SWEEPING, captured, deliver
+from tests.facts import lives
 
 
 def published_aside(shop: Shop, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
@@ -108,6 +109,8 @@ def test_the_copy_takes_over_when_the_first_run_dies(new_shop: Callable[..., Sho
         (body,) = shop.bodies(key)
         shop.wait_lines("runs already", result.id)
         next(worker for worker in shop.workers if worker.process.pid == body.worker).signal(signal.SIGKILL)
+        # Its child notices, and could finish in between.
+        wait_until(lambda: not lives(body.pid), PATIENCE, "the child has ended too")
 
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert [one.ended_by for one in shop.bodies(key)] == [None, ""]
