@@ -6,8 +6,11 @@ from celery_redislock.locks.connection import MOST_IDLE
 from tests.programs import run_program
 from tests.stores import RedisCase
 
-#: Fifty threads do some work, and all come to their end.
+#: Fifty threads do some work, and all come to their end; on a busy machine none is to lose patience.
 FIFTY = """
+store = connect(url, prefix=prefix, socket_timeout=20.0)
+
+
 def fifty(work):
     failures = []
 
