@@ -154,8 +154,13 @@ class Guard:
         self.watchdog.watch(lease, max_hold=max_hold)
         return Started(lease, answer.taken_over)
 
-    def finish(self, lease: Lease, *, done: DoneMark | None = None) -> bool:
+    def finish(self, lease: Lease, *, done: DoneMark | None = None, undo: bool = False) -> bool:
         """End a run's lease and release it; never raises ``LockUnavailable``.
+
+        Args:
+            lease: the run's.
+            done: mark to leave behind.
+            undo: nothing ran under it, so its window is given back too.
 
         Returns:
             Whether the lease was still ours when it was given back; unknown counts as yes.
@@ -163,14 +168,14 @@ class Guard:
         trusted = lease.trusted
         try:
             self._let_go(lease)
-            answer = self.store.release(lease.key, lease.token, done=done)
+            answer = self.store.release(lease.key, lease.token, done=done, undo=undo)
             return lease.gave_back(answer, trusted=trusted)
         except LockKeyError:
             raise
         except BaseException as error:
             self._let_go(lease)
             self.watchdog.release_later(
-                lambda: self.store.release(lease.key, lease.token, done=done),
+                lambda: self.store.release(lease.key, lease.token, done=done, undo=undo),
                 within=lease.term.ttl,
                 what=f"the lease on {lease.key!r}",
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 from celery.utils import uuid
 
+from celery_redislock.active import active_run
 from celery_redislock.declaration import Declaration, declaration_of
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.header import Header
@@ -14,7 +15,6 @@ from celery_redislock.options import LockOptions, split_call_options, to_header
 from celery_redislock.publication import Publication, Send, add_header
 from celery_redislock.refusal import refuse
 from celery_redislock.revoked import was_revoked
-from celery_redislock.run import active_run
 from celery_redislock.signals import lock_acquired
 from celery_redislock.work import ACCEPTED, QUEUED, Work
 

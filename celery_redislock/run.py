@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery._state import _task_stack
 from celery.exceptions import Reject, Retry
 
 from celery_redislock.copies import DoneNote
@@ -22,7 +21,7 @@ from celery_redislock.redeliver import RAW
 from celery_redislock.signals import lock_lost, lock_released
 from celery_redislock.work import Work
 
-__all__ = ["Run", "active_run", "run_of"]
+__all__ = ["Run", "run_of"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -34,15 +33,6 @@ def run_of(request: Any) -> "Run | None":
     """Return the run a request is for, once it has entered its lock."""
     run: Run | None = getattr(request, "redislock_run", None)
     return run
-
-
-def active_run(task_id: str) -> "Run | None":
-    """Return the run of this task id whose body is on in this thread (or greenlet), if there is one."""
-    for task in reversed(_task_stack.stack):
-        run = run_of(task.request_stack.top)
-        if run is not None and run.in_body and run.work.task_id == task_id:
-            return run
-    return None
 
 
 class Run:
@@ -167,10 +157,14 @@ class Run:
             raise
 
     def leave(self) -> None:
-        """Give the lock back unannounced, as it was taken: the body will not be entered."""
+        """Give the lock back unannounced, with its window: the body will not be entered."""
         if self.lease is not None and not self._is_finished:
             self._is_finished = True
-            self._give_back(self.lease)
+            try:
+                self._give_back(self.lease, undo=True)
+            except BaseException:  # as above
+                self.guard.abandon(self.lease)
+                raise
 
     def settle(self) -> None:
         """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
@@ -220,9 +214,9 @@ class Run:
         if self._give_back(lease, mark):
             lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
 
-    def _give_back(self, lease: Lease, mark: DoneMark | None = None) -> bool:
+    def _give_back(self, lease: Lease, mark: DoneMark | None = None, *, undo: bool = False) -> bool:
         try:
-            was_ours = self.guard.finish(lease, done=mark)
+            was_ours = self.guard.finish(lease, done=mark, undo=undo)
         except RedisLockError as problem:  # the body's outcome counts; its lock expires
             logger.warning("could not release %r of %s: %s", lease.key, self.work.task_id, problem)
             return False
