@@ -81,7 +81,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "serve_by_mood": {"lock": "while_executing", "on_conflict": {"server": by_mood}},
     "sell_by_mood": {"on_conflict": by_mood},
     "queue": {"lock": "until_executing"},
-    "offer": {"lock": "until_expired", "lock_period": 600.0},
+    "offer": {"lock": "until_expired", "lock_period": 2.0},
+    "offer_rarely": {"lock": "until_expired", "lock_period": 600.0},
     "open_daily": {"lock_period": 600.0},
     "gossip": {"lock": None},
 }

@@ -57,23 +57,23 @@ def test_until_expired_counts_from_acceptance(any_shop: Shop, key: str) -> None:
 
 def test_until_expired_holds_for_messages_without_a_claim(any_shop: Shop, key: str) -> None:
     """``until_expired``: what ``send_task`` publishes is accepted, or skipped, when it starts."""
-    first = any_shop.app.send_task("shop.offer", (key,))
+    first = any_shop.app.send_task("shop.offer_rarely", (key,))
     first.get(timeout=PATIENCE)
-    second = any_shop.app.send_task("shop.offer", (key,))
+    second = any_shop.app.send_task("shop.offer_rarely", (key,))
     with pytest.raises(TaskRevokedError, match=first.id):
         second.get(timeout=PATIENCE)
 
-    assert any_shop.offer.delay(key).is_duplicate
+    assert any_shop.offer_rarely.delay(key).is_duplicate
     assert len(any_shop.bodies(key)) == 1
 
 
 def test_a_retry_passes_through_its_own_window(any_shop: Shop, key: str) -> None:
     """``until_expired``: what was accepted runs to its end, retries included."""
-    result = any_shop.offer.delay(key, 0.0, "retry", {"times": 2})
+    result = any_shop.offer_rarely.delay(key, 0.0, "retry", {"times": 2})
 
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert [body.retries for body in any_shop.bodies(key)] == [0, 1, 2]
-    assert any_shop.offer.delay(key).is_duplicate
+    assert any_shop.offer_rarely.delay(key).is_duplicate
 
 
 def test_a_period_outlives_the_lock(any_shop: Shop, key: str) -> None:
