@@ -27,6 +27,7 @@ __all__ = [
     "UNPUBLISHED",
     "DoneNote",
     "Outcome",
+    "is_overdue",
     "is_readable",
     "is_revoked",
     "may_still_come",
@@ -95,7 +96,7 @@ class DoneNote(NamedTuple):
 def record_may_follow(run: "Run") -> bool:
     """Whether a run of this message may live that has given its lock back and records its outcome next."""
     note = DoneNote.needed(run)
-    return _tells(run.task, run.request) if note is None else note.is_late
+    return note.is_late if note is not None else _may_have_copies(run) and _tells(run.task, run.request)
 
 
 def outcome_recorded(task: Any, request: Any, header: Header | None) -> bool:
@@ -175,10 +176,14 @@ def is_readable(backend: Any) -> bool:
     return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
 
 
+def is_overdue(run: "Run") -> bool:
+    """Whether a message is so old that it may have waited for its ETA in more workers than one."""
+    published_at = run.header.published_at if run.header is not None else 0.0
+    return 0 < published_at < time.time() - visibility_timeout(run.task.app)
+
+
 def _may_have_copies(run: "Run") -> bool:
-    """Acknowledged late, or so old that it may have waited for its ETA in more workers than one."""
-    age = time.time() - run.header.published_at if run.header is not None else 0.0
-    return bool(run.task.acks_late) or run.is_redelivered or age > visibility_timeout(run.task.app)
+    return bool(run.task.acks_late) or run.is_redelivered or is_overdue(run)
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from celery.exceptions import Ignore
 from celery_redislock.conflict import put_off_delay
 from celery_redislock.copies import (
     Outcome,
+    is_overdue,
     may_still_come,
     outcome_of,
     outcome_recorded,
@@ -100,14 +101,18 @@ def _wait_for_outcome(run: Run) -> None:
 
 
 def _may_be_recorded_next(run: Run, header: Header) -> bool:
-    seen = header.waits_for
-    if seen is not None and seen.is_gone:
+    if _has_looked(header):
         return False
     if header.is_copy:
         return record_may_follow(run)
+    seen = header.waits_for
     if seen is None or not seen.is_same_work:
         return False
     return may_still_come(run.task, seen.task_id, since=header.published_at)
+
+
+def _has_looked(header: Header) -> bool:
+    return header.waits_for is not None and header.waits_for.is_gone
 
 
 def _look_again(run: Run, header: Header) -> Exception:
@@ -147,10 +152,16 @@ def _is_own_claim(run: Run, hold: Hold) -> bool:
 
 def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
     """The lock is ours. If it was free although a claim should have been there, find out why."""
-    if not from_claim and (run.has_claim or run.may_have_run):
+    may_be_copy = run.is_redelivered or is_overdue(run)
+    if not from_claim and (run.has_claim or run.may_have_run or may_be_copy):
         if outcome_recorded(run.task, run.request, run.header):
             run.leave()
             raise _late_copy(run)
+        if may_be_copy and run.header is not None and not _has_looked(run.header) and record_may_follow(run):
+            # Two workers that kept it for the same ETA start in the same instant; a short body then
+            # leaves the second between the first one's release and its record.
+            run.leave()
+            raise _look_again(run, run.header)
         if run.has_claim and not run.is_redelivered:
             logger.warning(
                 "the claim of %s[%s] on %r was gone when it started: it had expired while queued "

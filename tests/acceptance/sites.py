@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 #: Let kombu look for messages to restore every second; its own default, ten times ten, would take minutes.
-SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+#: A worker that is killed while it looks keeps the others from it, by default for five minutes.
+SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2}
 
 #: What an app sets for each kind of queue, as Celery's manual has it for quorum queues.
 RABBITMQ_QUEUES: Mapping[str, Mapping[str, Any]] = {

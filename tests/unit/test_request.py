@@ -717,7 +717,8 @@ def test_a_timed_out_message_whose_child_had_released_runs_again_and_leaves_no_c
 
     time_out(request)
 
-    assert shop.run(shop.receive(message, redelivered=True)) == 7
+    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+    assert shop.run() == 7  # it has looked twice
     later[0]()
     assert shop.held() == {}
 
