@@ -5,131 +5,188 @@ signal's handler can raise out of sleeps and socket calls at once. In a thread
 it can only be raised at the next bytecode (``PyThreadState_SetAsyncExc``), and
 in a greenlet at its next switch. Never after the body has ended: what the
 interruption must not hit is our own release.
+
+It may hit whatever runs between the body's last bytecode and the moment it is
+switched off, that is, the switching off itself. So it comes once, and the
+switching off is tried twice: a context manager made of a generator would be
+left suspended there with its handler in place (measured: about one in a
+thousand losses that came just then).
 """
 
 import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_redislock.exceptions import LockLost
 from celery_redislock.locks.lease import Lease
 
-__all__ = ["interruptible"]
+__all__ = ["run_interruptible"]
+
+T = TypeVar("T")
 
 #: Celery's own are SIGUSR1 (soft time limit, billiard 4.3.2) and, only when asked for, SIGUSR2 (rdb).
 INTERRUPT_SIGNAL = getattr(signal, "SIGUSR2", None)
 
 
-@contextmanager
-def interruptible(lease: Lease) -> Iterator[Callable[[], None]]:
-    """Run a body that another thread can interrupt; yields the function that does.
+def run_interruptible(
+    lease: Lease, body: Callable[[], T], offer: Callable[[Callable[[], None]], object]
+) -> T:
+    """Run a body that another thread can interrupt, in this one.
+
+    Args:
+        lease: whose loss ends it.
+        body: what is run.
+        offer: is given the function that interrupts, before the body begins. It may be called in any
+            thread and at any time; in the body's own, and when the body is over, it does nothing.
 
     Raises:
         LockLost: inside the body, with the lease's facts; a body that swallows it goes on.
     """
-    greenlet = _current_greenlet()
-    if greenlet is not None:
-        way: Any = _greenlet_way(greenlet, lease)
-    elif threading.current_thread() is threading.main_thread() and INTERRUPT_SIGNAL is not None:
-        way = _signal_way(lease)
-    else:
-        way = _thread_way(lease)
-    body = threading.get_ident()
-    with way as interrupt:
-        # The body's own thread learns of a loss from check(), which raises.
-        yield lambda: None if threading.get_ident() == body else interrupt()
-
-
-@contextmanager
-def _signal_way(lease: Lease) -> Iterator[Callable[[], None]]:
-    """The main thread: a signal to it, whose handler looks at the lease first."""
-    body = threading.get_ident()
-    is_on = True
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if is_on and lease.lost:
-            raise _lost(lease)
-        if callable(previous):
-            previous(number, frame)
-
-    def interrupt() -> None:
-        if is_on:
-            signal.pthread_kill(body, INTERRUPT_SIGNAL)  # type: ignore[arg-type]  # checked by the caller
-
-    previous = signal.signal(INTERRUPT_SIGNAL, handle)  # type: ignore[arg-type]  # checked by the caller
-    try:
-        yield interrupt
-    finally:
-        # A signal on its way now finds the handler, which finds the body over; ignored, not deadly.
-        is_on = False
-        signal.signal(INTERRUPT_SIGNAL, previous if callable(previous) else signal.SIG_IGN)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _thread_way(lease: Lease) -> Iterator[Callable[[], None]]:
-    """A pool thread: an exception set by another thread, raised at the next bytecode."""
-    body = ctypes.c_ulong(threading.get_ident())
-    switch = threading.Lock()
-    lost = _lost_in_thread(lease)
-    state = {"on": True, "sent": False}
-
-    def interrupt() -> None:
-        with switch:
-            if state["on"]:
-                state["sent"] = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(body, ctypes.py_object(lost))
-
+    way = _way(lease)
     try:
         try:
-            yield interrupt
+            way.begin()
+            offer(way.interrupt)
+            if lease.lost:
+                raise _lost(lease)  # before there was a body to interrupt
+            return body()
         finally:
-            with switch:
-                state["on"] = False
-            _take_in(pending=state["sent"])
-    except lost as error:
-        # That class lives in this process only: it would not survive a pickle.
+            way.end()  # the interruption may hit here
+    except way.error as error:
         raise _lost(lease) from error
+    finally:
+        way.end()  # and then not here
+
+
+class _Way:
+    """One way to interrupt."""
+
+    #: What it raises, where that is not the error itself.
+    error: type[BaseException] | tuple[()] = ()
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._body = threading.get_ident()
+        self._is_on = False
+
+    def begin(self) -> None:
+        """Switch on."""
+        self._is_on = True
+
+    def interrupt(self) -> None:
+        """Interrupt the body, if it is on."""
+        # Its own thread learns of a loss from check(), which raises.
+        if threading.get_ident() != self._body:
+            self._send()
+
+    def end(self) -> None:
+        """Switch off; done in full by the second call at the latest."""
+        self._is_on = False
+
+    def _send(self) -> None:
+        raise NotImplementedError
+
+
+class _Signal(_Way):
+    """The main thread: a signal to it, whose handler looks at the lease first."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(lease)
+        self._has_raised = False
+        self._previous: Any = signal.getsignal(INTERRUPT_SIGNAL)  # type: ignore[arg-type]  # see _way
+
+    def begin(self) -> None:
+        signal.signal(INTERRUPT_SIGNAL, self._handle)  # type: ignore[arg-type]  # see _way
+        super().begin()
+
+    def end(self) -> None:
+        # A signal on its way now finds the handler, which finds the body over; ignored, not deadly.
+        super().end()
+        if signal.getsignal(INTERRUPT_SIGNAL) == self._handle:  # type: ignore[arg-type]  # see _way
+            before = self._previous if callable(self._previous) else signal.SIG_IGN
+            signal.signal(INTERRUPT_SIGNAL, before)  # type: ignore[arg-type]  # see _way
+
+    def _send(self) -> None:
+        if self._is_on:
+            signal.pthread_kill(self._body, INTERRUPT_SIGNAL)  # type: ignore[arg-type]  # see _way
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_on and self._lease.lost and not self._has_raised:
+            self._has_raised = True
+            raise _lost(self._lease)
+        if callable(self._previous):
+            self._previous(number, frame)
+
+
+class _AsyncException(_Way):
+    """A pool thread: an exception set by another thread, raised at the next bytecode."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(lease)
+        self.error = _lost_in_thread(lease)
+        # Reentrant: interrupted just when it has got it, end() has it for good, and gets it again.
+        self._switch = threading.RLock()
+        self._was_sent = False
+
+    def end(self) -> None:
+        with self._switch:
+            super().end()
+            if self._was_sent:
+                # Sent as the body ended, it must not arrive inside the release. Does nothing where it has
+                # been raised already.
+                self._set(None)
+
+    def _send(self) -> None:
+        if not self._is_on:
+            return
+        with self._switch:
+            if self._is_on:
+                self._was_sent = True
+                self._set(self.error)
+
+    def _set(self, error: Any) -> None:
+        exception = None if error is None else ctypes.py_object(error)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._body), exception)
+
+
+class _Throw(_Way):
+    """A greenlet: thrown into it by the hub, at its next switch."""
+
+    def __init__(self, lease: Lease, greenlet: Any) -> None:
+        super().__init__(lease)
+        self._greenlet = greenlet
+
+    def _send(self) -> None:
+        _in_hub(self._throw)
+
+    def _throw(self) -> None:
+        if self._is_on:
+            self._greenlet.throw(_lost(self._lease))
+
+
+def _way(lease: Lease) -> _Way:
+    greenlet = _current_greenlet()
+    if greenlet is not None:
+        return _Throw(lease, greenlet)
+    if threading.current_thread() is threading.main_thread() and INTERRUPT_SIGNAL is not None:
+        return _Signal(lease)
+    return _AsyncException(lease)
 
 
 def _lost_in_thread(lease: Lease) -> type[LockLost]:
-    """Make the error for one lease: the interpreter creates it without arguments."""
+    """Make the error for one lease: the interpreter creates it without arguments.
+
+    That class lives in this process only, and would not survive a pickle.
+    """
 
     def init(self: LockLost) -> None:
         LockLost.__init__(self, *_lost(lease).args)
 
     return type(LockLost.__name__, (LockLost,), {"__init__": init})
-
-
-def _take_in(*, pending: bool) -> None:
-    """Let an exception that was sent as the body ended arrive here, and not inside the release.
-
-    Clearing does nothing where it has been raised already.
-    """
-    if pending:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
-
-
-@contextmanager
-def _greenlet_way(greenlet: Any, lease: Lease) -> Iterator[Callable[[], None]]:
-    """A greenlet: thrown into it by the hub, at its next switch."""
-    state = {"on": True}
-
-    def throw() -> None:
-        if state["on"]:
-            greenlet.throw(_lost(lease))
-
-    def interrupt() -> None:
-        _in_hub(throw)
-
-    try:
-        yield interrupt
-    finally:
-        state["on"] = False
 
 
 def _current_greenlet() -> Any:

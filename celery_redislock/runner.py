@@ -18,7 +18,7 @@ from celery_redislock.declaration import declaration_of
 from celery_redislock.entering import enter, holders_outcome
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.header import Header
-from celery_redislock.interrupt import interruptible
+from celery_redislock.interrupt import run_interruptible
 from celery_redislock.lifecycle import give_claim_back
 from celery_redislock.options import from_header
 from celery_redislock.queued import accept, leave_queue
@@ -96,13 +96,7 @@ def _give_claim_back(declaration: Any, header: Header | None) -> None:
 def _run_body(run: Run, body: Callable[[], Any]) -> Any:
     run.in_body = True
     try:
-        if run.lease is not None and run.options.on_lock_lost == "terminate":
-            with interruptible(run.lease) as run.interrupt:
-                if run.lease.lost:
-                    run.lease.check()  # lost before there was a body to interrupt
-                value = body()
-        else:
-            value = body()
+        value = _run_to_its_end(run, body)
     except BaseException as error:
         run.in_body = False
         run.finish(error)
@@ -112,6 +106,16 @@ def _run_body(run: Run, body: Callable[[], Any]) -> Any:
     run.finish(None)
     _give_unused_claim_back(run, None)
     return value
+
+
+def _run_to_its_end(run: Run, body: Callable[[], Any]) -> Any:
+    if run.lease is None or run.options.on_lock_lost != "terminate":
+        return body()
+
+    def offer(interrupt: Callable[[], None]) -> None:
+        run.interrupt = interrupt
+
+    return run_interruptible(run.lease, body, offer)
 
 
 def _give_unused_claim_back(run: Run, error: BaseException | None) -> None:

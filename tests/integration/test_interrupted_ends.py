@@ -2,6 +2,7 @@
 
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,18 @@ from celery_redislock.connection import use_store
 from celery_redislock.interrupt import INTERRUPT_SIGNAL
 from tests.unit.shop import Shop
 
-ROUNDS = 500
+ROUNDS = 200
+#: Seconds no round takes.
+DEADLINE = 10.0
+
+
+@pytest.fixture(autouse=True)
+def _threads_that_give_way() -> Iterator[None]:
+    """Let a thread that has something to do wait for no more than a moment."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.00002)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -30,27 +42,35 @@ class Loser:
     """Takes a lease away after a while that comes nearer and nearer to its body's end, from both sides."""
 
     def __init__(self) -> None:
-        self.delay = 0.0005
+        self._lease: Any = None
+        self._delay = 0.0015
         self._step = 0.0001
         self._thread = threading.Thread()
 
-    def begin(self, lease: Any) -> None:
-        """Start to wait."""
-        at = time.perf_counter() + self.delay
-
-        def lose() -> None:
-            while time.perf_counter() < at:
-                pass
-            lease.lose("taken away")
-
-        self._thread = threading.Thread(target=lose)
+    def wait(self) -> None:
+        """Wait for a lease in a thread, which the body must not start: that is no place to be interrupted."""
+        self._lease = None
+        self._thread = threading.Thread(target=self._lose)
         self._thread.start()
 
+    def begin(self, lease: Any) -> None:
+        """Take this one away soon."""
+        self._lease = lease
+
     def end(self, *, was_in_time: bool) -> None:
-        """Wait for the thread, and come later next time, or earlier."""
-        self._thread.join(10)
-        self.delay = max(0.0, self.delay + (self._step if was_in_time else -self._step))
+        """Come later next time, or earlier."""
+        self._thread.join(DEADLINE)
+        self._delay = max(0.0, self._delay + (self._step if was_in_time else -self._step))
         self._step = max(0.000002, self._step * 0.97) if random.random() > 0.02 else 0.0001  # noqa: S311
+
+    def _lose(self) -> None:
+        give_up = time.monotonic() + DEADLINE
+        while self._lease is None and time.monotonic() < give_up:
+            time.sleep(0.00002)
+        at = time.perf_counter() + self._delay
+        while time.perf_counter() < at:
+            pass
+        self._lease.lose("taken away")
 
 
 def _in_this_thread(call: Callable[[], None]) -> None:
@@ -81,7 +101,8 @@ def test_a_loss_at_the_very_end_ends_the_body_or_nothing(shop: Shop, where: Any)
 
     def body(task: Any) -> str:
         loser.begin(task.lease)
-        for _ in range(2000):
+        until = time.perf_counter() + 0.002
+        while time.perf_counter() < until:
             pass
         return "done"
 
@@ -91,6 +112,7 @@ def test_a_loss_at_the_very_end_ends_the_body_or_nothing(shop: Shop, where: Any)
         for number in range(ROUNDS):
             task.apply_async(task_id=f"t{number}")
             shop.store.calls.clear()
+            loser.wait()
             outcome = shop.run()
             was_lost = isinstance(outcome, LockLost)
             loser.end(was_in_time=was_lost)

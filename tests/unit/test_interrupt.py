@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from celery_redislock import interrupt as interrupting
 from celery_redislock.exceptions import LockLost
-from celery_redislock.interrupt import INTERRUPT_SIGNAL, interruptible
+from celery_redislock.interrupt import INTERRUPT_SIGNAL, run_interruptible
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Grant, Term
@@ -16,6 +17,14 @@ from celery_redislock.locks.store import Grant, Term
 ROUNDS = 2_000_000
 assert INTERRUPT_SIGNAL is not None
 SIGNAL: signal.Signals = INTERRUPT_SIGNAL
+
+
+#: What interrupts the body, once it is offered.
+Interrupts = list[Callable[[], None]]
+
+
+def nothing() -> None:
+    """End at once."""
 
 
 def lease() -> Lease:
@@ -39,16 +48,15 @@ def lose(held: Lease, interrupt: Callable[[], None]) -> None:
 
 def body_interrupted(held: Lease) -> int:
     """Run a body that loses its lease; return how far it came."""
-    rounds = [0]
+    rounds, interrupts = [0], Interrupts()
 
     def body() -> None:
-        with interruptible(held) as interrupt:
-            lose(held, interrupt)
-            for rounds[0] in range(ROUNDS):
-                pass
+        lose(held, interrupts[0])
+        for rounds[0] in range(ROUNDS):
+            pass
 
     with pytest.raises(LockLost) as raised:
-        body()
+        run_interruptible(held, body, interrupts.append)
 
     assert (raised.value.key, raised.value.reason, raised.value.fence) == (held.key, "taken away", held.fence)
     return rounds[0]
@@ -84,10 +92,9 @@ def test_an_interrupt_that_comes_after_the_body_hits_nothing(where: Any) -> None
     """What it must not hit is the release."""
 
     def run() -> str:
-        held = lease()
-        with interruptible(held) as interrupt:
-            pass
-        lose(held, interrupt)
+        held, interrupts = lease(), Interrupts()
+        run_interruptible(held, nothing, interrupts.append)
+        lose(held, interrupts[0])
         return "released"
 
     assert where(run) == "released"
@@ -95,12 +102,65 @@ def test_an_interrupt_that_comes_after_the_body_hits_nothing(where: Any) -> None
 
 @pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
 def test_the_bodys_own_error_is_its_own(where: Any) -> None:
-    def run() -> None:
-        with interruptible(lease()):
-            raise KeyError("mine")
+    def body() -> None:
+        raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        where(run)
+        where(lambda: run_interruptible(lease(), body, Interrupts().append))
+
+
+@pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
+def test_a_lease_lost_before_the_body_begins_lets_none_begin(where: Any) -> None:
+    held = lease()
+    held.lose("taken away")
+    begun = []
+
+    with pytest.raises(LockLost, match="taken away"):
+        where(lambda: run_interruptible(held, lambda: begun.append("body"), Interrupts().append))
+    assert begun == []
+
+
+@pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
+def test_an_interrupt_that_hits_the_switching_off_is_the_last(
+    where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the body's last bytecode and before anything is switched off: it is switched off all the same.
+
+    A context manager made of a generator was left suspended there, its handler in place.
+    """
+    before = signal.signal(SIGNAL, lambda *_: None)
+    mine = signal.getsignal(SIGNAL)
+    held, interrupts = lease(), Interrupts()
+    _interrupted_once(monkeypatch, lambda: lose(held, interrupts[0]))
+
+    def run() -> str:
+        with pytest.raises(LockLost) as raised:
+            run_interruptible(held, nothing, interrupts.append)
+        assert type(raised.value) is LockLost
+        for _ in range(1000):
+            pass
+        return "released"
+
+    try:
+        assert where(run) == "released"
+        assert signal.getsignal(SIGNAL) is mine
+    finally:
+        signal.signal(SIGNAL, before)
+
+
+def _interrupted_once(monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[], None]) -> None:
+    """Let the first call of each way's ``end`` be interrupted before it has done anything."""
+    came: list[Any] = []
+    for way in (interrupting._Signal, interrupting._AsyncException):
+        end = way.end
+
+        def interrupted(self: Any, end: Callable[[Any], None] = end) -> None:
+            if not came:
+                came.append(self)
+                interrupt()
+            end(self)
+
+        monkeypatch.setattr(way, "end", interrupted)
 
 
 def test_the_signal_of_somebody_else_is_passed_on() -> None:
@@ -108,8 +168,7 @@ def test_the_signal_of_somebody_else_is_passed_on() -> None:
     heard = []
     before = signal.signal(SIGNAL, lambda number, _frame: heard.append(number))
     try:
-        with interruptible(lease()):
-            signal.raise_signal(SIGNAL)
+        run_interruptible(lease(), lambda: signal.raise_signal(SIGNAL), Interrupts().append)
         signal.raise_signal(SIGNAL)
     finally:
         signal.signal(SIGNAL, before)
@@ -120,8 +179,7 @@ def test_the_signal_of_somebody_else_is_passed_on() -> None:
 def test_afterwards_a_late_signal_is_not_deadly() -> None:
     before = signal.signal(SIGNAL, signal.SIG_DFL)
     try:
-        with interruptible(lease()):
-            pass
+        run_interruptible(lease(), nothing, Interrupts().append)
         signal.raise_signal(SIGNAL)
     finally:
         signal.signal(SIGNAL, before)
