@@ -6,14 +6,7 @@ from typing import Any
 
 from tests.acceptance.harness import Shop
 
-__all__ = ["SWEEPING", "captured", "deliver"]
-
-#: Transport options: what a dead worker had in hand is looked for every second.
-SWEEPING = {
-    # kombu's own default, ten times ten seconds, would take minutes.
-    "unacked_restore_interval": 1,
-    "unacked_restore_throttle": 1,
-}
+__all__ = ["captured", "deliver"]
 
 
 def captured(shop: Shop, *, if_any: bool = False) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
-from tests.acceptance.messages import SWEEPING, captured, deliver
+from tests.acceptance.messages import captured, deliver
+from tests.acceptance.sites import SWEEPING
 from tests.facts import lives
 
 
