@@ -78,20 +78,26 @@ def test_no_fault_loses_a_task_or_leaves_a_lock(
 ) -> None:
     """Laws 1, 2, 4 and 9, whatever call of whatever operation meets whatever fault."""
     visits = Visits(shop, operation, policy)
-    visits.pay("warm-up", heal=proxy.heal)
+    visits.pay("warm-up")
     shop.history.clear()
     proxy.fail(fault, of=operation, at=CALLS[calls])
 
-    told = [visits.pay(name, heal=proxy.heal) for name in visits.names]
+    # Well again once it has shown: those that are put off would come back for ever.
+    heal = proxy.heal if calls == "all for a while" else _nothing
+    told = [visits.pay(name, afterwards=lambda: heal() if proxy.fired else None) for name in visits.names]
 
     assert proxy.fired
     assert violations(shop.history) == []
     assert shop.is_free(), (shop.locks(), shop.watchdog.owes)
     assert [shop.ran.count(name) for name in visits.names] == [visit.was_published for visit in told]
-    assert all(visit.took < 2 * SOCKET_TIMEOUT + 1.0 for visit in told)
+    assert all(visit.took < 2 * SOCKET_TIMEOUT + 2.0 for visit in told)
     if policy == "run" or not shop.unanswered:
         assert all(visit.was_published for visit in told)
     if not shop.unanswered:
         assert all(visit.was_exclusive for visit in told)
     if calls == "all for a while":
         assert shop.unanswered
+
+
+def _nothing() -> None:
+    """Leave the network as it is."""

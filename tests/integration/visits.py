@@ -55,16 +55,15 @@ class Visits:
         self._task = shop.unique(body, bind=True, **declared)
         self._follow_up = shop.unique(follow, name="shop.follow", lock=None)
 
-    def pay(self, visit: str, *, heal: Callable[[], None] = lambda: None) -> Visit:
-        """Publish and run; the network is well again after the first attempt at both, or at the first."""
+    def pay(self, visit: str, *, afterwards: Callable[[], object] = lambda: None) -> Visit:
+        """Publish and run; ``afterwards`` is done after the first attempt at both."""
         shop = self._shop
         shop.door = door = NextCustomer(shop, "sale:thing")
         began = time.monotonic()
         was_published = self._publish(visit)
         took = time.monotonic() - began
         shop.serve_once()
-        if shop.unanswered:
-            heal()
+        afterwards()
         shop.serve()
         door.come()
         assert door.is_served(), "its lock never gets free again"

@@ -27,7 +27,7 @@ __all__ = ["PATIENCE", "SOCKET_TIMEOUT", "NextCustomer", "WatchedShop"]
 #: Seconds one attempt may take to be answered; short, because many tests wait it out.
 SOCKET_TIMEOUT = 0.2
 #: Seconds after which a lock that was owed back must be free, on a busy machine.
-PATIENCE = 10.0
+PATIENCE = 20.0
 
 
 class WatchedShop(Shop):
