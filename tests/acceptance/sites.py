@@ -51,7 +51,9 @@ BROKERS = (REDIS, *RABBITMQ_QUEUES)
 def conf_of(broker: str) -> dict[str, Any]:
     """Return the settings of a shop on this broker whose messages are soon delivered again."""
     redis = {"broker_transport_options": {"visibility_timeout": 2, **SWEEPING}}
-    return {"redislock_ttl": 1.0, **RABBITMQ_QUEUES.get(broker, redis)}
+    # A lease that a busy machine renews in time.
+    patience = {"redislock_ttl": 3.0, "redislock_socket_timeout": 1.0}
+    return {**patience, **RABBITMQ_QUEUES.get(broker, redis)}
 
 
 def copies_of(shop: Shop, task_id: str) -> int:
