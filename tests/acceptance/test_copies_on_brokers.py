@@ -105,9 +105,9 @@ def test_an_eta_beyond_the_visibility_timeout_makes_one_run(site_on: SiteMaker, 
     wait_until(lambda: received(shop, result.id) > 1, PATIENCE, "a second worker has it")
     shop.wait_ended(key)
     wait_until(lambda: not unacknowledged(shop), PATIENCE, "every copy has ended")
+    shop.wait_free(key, PATIENCE)  # with early acknowledgement its message had ended before the body
 
     assert len(shop.bodies(key)) == 1
-    assert shop.holder(key) is None
 
 
 def test_an_eta_message_lost_with_its_connection_runs_once_and_in_time(site_on: SiteMaker, key: str) -> None:
