@@ -155,7 +155,7 @@ class TestReplicas:
     def test_a_lock_that_no_replica_confirms_is_given_back_and_not_granted(
         self, own_server: EmbeddedServer
     ) -> None:
-        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=0.4)) as careful:
+        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=2.0)) as careful:
             primary = careful.client
             assert wait_until(lambda: _replication(primary)["connected_slaves"] == 0, 20)
 
@@ -168,7 +168,7 @@ class TestReplicas:
         """A store on the case's keys whose every acquire wants a replica there is none of."""
         assert wait_until(lambda: _replication(case.client)["connected_slaves"] == 0, 20)
         url, prefix = own_server.redis_url, case.prefix
-        with closing(connect(url, prefix=prefix, min_replicas=1, socket_timeout=0.4)) as store:
+        with closing(connect(url, prefix=prefix, min_replicas=1, socket_timeout=2.0)) as store:
             yield store
 
     def test_a_claim_whose_run_no_replica_confirms_stands_as_it_was(
@@ -213,7 +213,7 @@ class TestReplicas:
 
     def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
         """Nothing was written, so nothing has to be confirmed, and the stream stays in step."""
-        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=0.4)) as careful:
+        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=2.0)) as careful:
             careful.client.set(careful.key(), "somebody", px=30_000)
 
             for _ in range(2):
