@@ -18,7 +18,6 @@ from celery.signals import task_postrun
 from celery_redislock import LockLost, SingletonTask
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
-from tests.acceptance.sites import SWEEPING
 from tests.soak.history import Run
 
 __all__ = ["BEAT", "TTL", "Journal", "open_shop"]
@@ -96,7 +95,13 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         redislock_start_timeout=2.0,
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"visibility_timeout": 5, **SWEEPING},
+        # Sweep every second, whoever is killed while it sweeps; kombu's own default would take minutes.
+        broker_transport_options={
+            "visibility_timeout": 5,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+            "unacked_mutex_expire": 2,
+        },
     )
     app.journal = journal = Journal(plan["journal"])
 
