@@ -147,24 +147,11 @@ class Run:
             Reject: the retry's message could not be published, as Celery's own ``retry`` has it.
             Exception: a replacement's message could not be published.
         """
-        if self.lease is None or self._is_finished:
-            return
-        self._is_finished = True
-        try:
-            self._end(self.lease, error)
-        except BaseException:  # a signal's handler may raise in there: nobody else would end the lease
-            self.guard.abandon(self.lease)
-            raise
+        self._conclude(lambda lease: self._end(lease, error))
 
     def leave(self) -> None:
         """Give the lock back unannounced, with its window: the body will not be entered."""
-        if self.lease is not None and not self._is_finished:
-            self._is_finished = True
-            try:
-                self._give_back(self.lease, undo=True)
-            except BaseException:  # as above
-                self.guard.abandon(self.lease)
-                raise
+        self._conclude(lambda lease: self._give_back(lease, undo=True))
 
     def settle(self) -> None:
         """Do what is left when everything of this run is over (``task_postrun``); idempotent."""
@@ -194,6 +181,16 @@ class Run:
             action(lease)
         elif action == "terminate":
             self.interrupt()
+
+    def _conclude(self, end: Callable[[Lease], object]) -> None:
+        if self.lease is None or self._is_finished:
+            return
+        self._is_finished = True
+        try:
+            end(self.lease)
+        except BaseException:  # a signal's handler may raise in there: nobody else would end the lease
+            self.guard.abandon(self.lease)
+            raise
 
     def _end(self, lease: Lease, error: BaseException | None) -> None:
         if self._follow_ups:

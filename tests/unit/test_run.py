@@ -529,6 +529,18 @@ def _ending(shop: Shop, error: BaseException | None) -> Any:
     return shop.unique(end, lock_key=KEY, acks_late=True, ignore_result=True)
 
 
+def test_a_lock_that_was_only_looked_at_leaves_no_window(shop: Shop) -> None:
+    """Law 2: a copy that has nothing to do was not accepted, and keeps nobody out for ``lock_period``."""
+    task = shop.unique(_body, lock_key=KEY, lock_period=50)
+    shop.app.send_task("shop.sync", (7,), task_id="t1")
+    shop.app.backend.mark_as_done("t1", 7)
+
+    shop.run(redelivered=True)
+
+    assert shop.held() == {}
+    assert not task.delay(7).is_duplicate
+
+
 def test_a_run_is_finished_once(shop: Shop) -> None:
     task = shop.unique(_body, lock_key=KEY)
 
