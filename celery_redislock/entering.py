@@ -20,7 +20,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Hold, Recorded, Refusal
 from celery_redislock.outage import ask_patiently
 from celery_redislock.redeliver import put_off
-from celery_redislock.revoked import was_revoked
+from celery_redislock.revoked import make_way
 from celery_redislock.run import Run
 from celery_redislock.signals import lock_acquired
 from celery_redislock.work import QUEUED
@@ -63,9 +63,10 @@ def enter(run: Run) -> Outcome | None:
         if isinstance(answer, Refusal) and _is_own_claim(run, answer.hold):
             own_claim = answer.hold.token
             answer = ask_patiently(run, lambda: _start(run, own_claim))
-        elif isinstance(answer, Refusal) and was_revoked(run.task, answer.hold):
+        elif isinstance(answer, Refusal) and make_way(
+            run.guard, run.task, answer.hold, ttl=run.options.lock_queue_ttl
+        ):
             # With an ETA its claim is renewed by the worker that has it, and dropped when that has come.
-            run.guard.give_back(run.work.key, answer.hold.token, ttl=run.options.lock_queue_ttl, undo=True)
             answer = ask_patiently(run, lambda: _start(run, claim))
         if isinstance(answer, Started):
             run.lease = answer.lease

@@ -14,7 +14,7 @@ from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal, new_tok
 from celery_redislock.options import LockOptions, split_call_options, to_header
 from celery_redislock.publication import Publication, Send, add_header
 from celery_redislock.refusal import refuse
-from celery_redislock.revoked import was_revoked
+from celery_redislock.revoked import make_way
 from celery_redislock.signals import lock_acquired
 from celery_redislock.work import ACCEPTED, QUEUED, Work
 
@@ -164,9 +164,7 @@ def _claim_and_publish(publication: Publication) -> Any:
     token, task = new_token(work.task_id), publication.declaration.task
     try:
         answer = _claim(publication, token)
-        if isinstance(answer, Refusal) and was_revoked(task, answer.hold):
-            # Compared by its token: should it have been started all the same, its run keeps the lock.
-            guard.give_back(work.key, answer.hold.token, ttl=publication.ttl, undo=True)
+        if isinstance(answer, Refusal) and make_way(guard, task, answer.hold, ttl=publication.ttl):
             answer = _claim(publication, token)
     except LockUnavailable as error:
         # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.

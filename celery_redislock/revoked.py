@@ -12,10 +12,11 @@ import time
 from typing import Any
 
 from celery_redislock.copies import is_revoked
+from celery_redislock.guard import Guard
 from celery_redislock.locks.store import Hold
 from celery_redislock.work import QUEUED
 
-__all__ = ["LookedAt", "was_revoked"]
+__all__ = ["LookedAt", "make_way"]
 
 #: Seconds a claim is left alone: something just published is rarely revoked, and a look is a round trip.
 YOUNG = 2.0
@@ -44,15 +45,28 @@ class LookedAt:
 _looked_at = LookedAt()
 
 
-def was_revoked(task: Any, hold: Hold) -> bool:
+def make_way(guard: Guard, task: Any, hold: Hold, *, ttl: float) -> bool:
+    """Give a hold back that is the claim of a revoked message; whether it was, so that asking again pays.
+
+    Compared by its token: should the message have been started all the same, its run keeps the lock.
+
+    Args:
+        guard: gives it back.
+        task: whose result backend is asked.
+        hold: what refused a publish or a run.
+        ttl: seconds for which giving it back is tried, where the lock server does not answer.
+    """
+    if not _was_revoked(task, hold):
+        return False
+    guard.give_back(hold.name, hold.token, ttl=ttl, undo=True)
+    return True
+
+
+def _was_revoked(task: Any, hold: Hold) -> bool:
     """Whether a hold is the claim of a message that was revoked; asks the result backend, if it is time to.
 
     A revocation from before the claim was made belongs to an earlier job of the same id. A run, and what
     was accepted for a window, is never looked at: it ends by itself.
-
-    Args:
-        task: whose result backend is asked.
-        hold: what refused a publish or a run.
     """
     since = hold.about.get("since")
     if hold.is_window or hold.about.get("state") != QUEUED or not isinstance(since, int | float):
