@@ -27,6 +27,7 @@ __all__ = [
     "UNPUBLISHED",
     "DoneNote",
     "Outcome",
+    "ignores_result",
     "is_overdue",
     "is_readable",
     "is_revoked",
@@ -88,7 +89,7 @@ class DoneNote(NamedTuple):
             return None
         request = run.request
         follows = bool(request.callbacks or request.chain or request.chord)
-        is_sent = not _is_ignored(run.task, request) and not isinstance(run.task.backend, DisabledBackend)
+        is_sent = not ignores_result(run.task, request) and not isinstance(run.task.backend, DisabledBackend)
         ttl = visibility_timeout(run.task.app) + MARK_MARGIN
         return cls(DoneMark(run.message, ttl), follows or is_sent)
 
@@ -176,6 +177,12 @@ def is_readable(backend: Any) -> bool:
     return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
 
 
+def ignores_result(task: Any, request: Any) -> bool:
+    """Whether nobody stores what this request comes to: as its message says, or else its task."""
+    ignored = request.__dict__.get("ignore_result")
+    return bool(task.ignore_result if ignored is None else ignored)
+
+
 def is_overdue(run: "Run") -> bool:
     """Whether a message is so old that it may have waited for its ETA in more workers than one."""
     published_at = run.header.published_at if run.header is not None else 0.0
@@ -203,12 +210,7 @@ def _is_since(meta: dict[str, Any], when: float) -> bool:
 
 
 def _tells(task: Any, request: Any) -> bool:
-    return not _is_ignored(task, request) and is_readable(task.backend)
-
-
-def _is_ignored(task: Any, request: Any) -> bool:
-    ignored = request.__dict__.get("ignore_result")
-    return bool(task.ignore_result if ignored is None else ignored)
+    return not ignores_result(task, request) and is_readable(task.backend)
 
 
 def _timestamp(date: Any) -> float | None:

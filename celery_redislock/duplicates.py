@@ -14,7 +14,7 @@ from celery_redislock.conflict import (
     log_skip,
     put_off_delay,
 )
-from celery_redislock.copies import DUPLICATE_OF
+from celery_redislock.copies import DUPLICATE_OF, ignores_result
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import put_off
@@ -138,11 +138,10 @@ def _skip(run: "Run", hold: Hold) -> Ignore:
     run.request.redislock_skipped = True
     if run.request.is_eager:
         return Skipped(f"{DUPLICATE_OF} {hold.owner}")
-    ignored = run.request.__dict__.get("ignore_result")
     run.task.backend.mark_as_revoked(
         run.work.task_id,
         f"{DUPLICATE_OF} {hold.owner}",
         request=run.request,
-        store_result=not (run.task.ignore_result if ignored is None else ignored),
+        store_result=not ignores_result(run.task, run.request),
     )
     return Ignore(f"{DUPLICATE_OF} {hold.owner}")

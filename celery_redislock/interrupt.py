@@ -17,6 +17,7 @@ import ctypes
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -62,7 +63,7 @@ def run_interruptible(
         way.end()  # and then not here
 
 
-class _Way:
+class _Way(ABC):
     """One way to interrupt."""
 
     #: What it raises, where that is not the error itself.
@@ -87,8 +88,9 @@ class _Way:
         """Switch off; done in full by the second call at the latest."""
         self._is_on = False
 
+    @abstractmethod
     def _send(self) -> None:
-        raise NotImplementedError
+        """Interrupt the body from another thread."""
 
 
 class _Signal(_Way):
