@@ -9,7 +9,7 @@ __all__ = ["run_program"]
 
 #: What every program has: a store, given as ``argv``, and a deadline for waiting.
 _PROLOGUE = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 from celery_redislock.locks import Lock, connect
 from celery_redislock.locks.watchdog import watchdog_of
 
@@ -31,6 +31,19 @@ def connection_id():
         return connection.read_response()
     finally:
         store._connections.give_back(connection)
+
+
+def in_child(work):
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def watchdogs():

@@ -6,9 +6,7 @@ environment; the test's process opens the same shop by itself.
 
 import json
 import os
-import select
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -27,13 +25,13 @@ from celery_redislock.locks.lease import Lease
 from tests.acceptance.endings import new_body
 from tests.acceptance.journal import Journal
 from tests.acceptance.kinds import by_mood, declare_kinds
+from tests.workers import end_with_parent
 
 __all__ = [
     "DECLARED",
     "SALE",
     "SOCKET_TIMEOUT",
     "connection_name",
-    "end_with_parent",
     "open_shop",
     "settings_of",
 ]
@@ -173,18 +171,6 @@ def _settled(sender: Any, **_: Any) -> None:
     """Everything is done but to acknowledge the message."""
     if sender.acks_late and sender.name.startswith("shop."):
         sender.app.journal.reach(sender.request.args[0], "settled")
-
-
-def end_with_parent() -> None:
-    """End this worker when the test run is gone, however that ended: its end of our standard input closes."""
-
-    def watch() -> None:
-        # Not read alone, which would stop every greenlet of a pool of these.
-        while select.select([0], [], []) and os.read(0, 1):
-            pass
-        os.kill(os.getpid(), 9)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 # Not where another module makes its own app of the plan.

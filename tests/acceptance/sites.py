@@ -11,23 +11,19 @@ from tests.acceptance.harness import Shop, Worker
 from tests.acceptance.journal import Body
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.shop import connection_name
+from tests.workers import SWEEPING
 
 __all__ = [
     "BROKERS",
     "ON_REDIS",
     "RABBITMQ_QUEUES",
     "REDIS",
-    "SWEEPING",
     "Site",
     "conf_of",
     "copies_of",
     "wait_copy",
     "wait_late_copy",
 ]
-
-#: Let kombu look for messages to restore every second; its own default, ten times ten, would take minutes.
-#: A worker that is killed while it looks keeps the others from it, by default for five minutes.
-SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2}
 
 #: What an app sets for each kind of queue, as Celery's manual has it for quorum queues.
 RABBITMQ_QUEUES: Mapping[str, Mapping[str, Any]] = {

@@ -12,7 +12,8 @@ from celery import Celery
 
 from celery_redislock import SingletonTask
 from tests.acceptance.journal import Journal
-from tests.acceptance.shop import end_with_parent, settings_of
+from tests.acceptance.shop import settings_of
+from tests.workers import end_with_parent
 
 __all__ = ["serve"]
 

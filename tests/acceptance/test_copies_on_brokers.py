@@ -10,12 +10,12 @@ from tests.acceptance.sites import (
     BROKERS,
     ON_REDIS,
     RABBITMQ_QUEUES,
-    SWEEPING,
     Site,
     copies_of,
     wait_copy,
     wait_late_copy,
 )
+from tests.workers import SWEEPING
 
 SiteMaker = Callable[..., Site]
 

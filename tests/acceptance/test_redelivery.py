@@ -8,8 +8,8 @@ import pytest
 
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.messages import captured, deliver
-from tests.acceptance.sites import SWEEPING
 from tests.facts import lives
+from tests.workers import SWEEPING
 
 
 def published_aside(shop: Shop, task: Any, *args: Any, **options: Any) -> dict[str, Any]:

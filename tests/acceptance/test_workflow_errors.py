@@ -11,7 +11,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 from tests.acceptance.duplicates import DEADLINE, held, wait_until_waiting
 from tests.acceptance.harness import Shop, wait_until
-from tests.acceptance.sites import SWEEPING
+from tests.workers import SWEEPING
 
 #: The canvases a duplicate waits in, all of which end with a value of its own.
 CANVASES: dict[str, Callable[[Any, Any], Any]] = {

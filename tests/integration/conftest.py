@@ -5,6 +5,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from celery_redislock.embedded import EmbeddedServer
+from tests.faults import FaultyProxy, faulty_proxy
 from tests.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
 
 #: Both protocols, and a URL that asks for text instead of bytes: the store must not care.
@@ -52,6 +54,21 @@ def plain_case(redis_url: str) -> Iterator[RedisCase]:
     """A store on the session's server, for what does not depend on the kind of server."""
     with closing(RedisCase(redis_url)) as case:
         yield case
+
+
+@pytest.fixture(scope="module")
+def tcp_server() -> Iterator[EmbeddedServer]:
+    """A server on a port, for the proxy before it."""
+    with EmbeddedServer(port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(tcp_server: EmbeddedServer) -> Iterator[FaultyProxy]:
+    """The network between that server and who is under test."""
+    assert tcp_server.port is not None
+    with faulty_proxy(tcp_server.port) as proxy:
+        yield proxy
 
 
 def _redis_case(url_of: Callable[[str], str], server: str, options: str) -> Iterator[RedisCase]:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from celery_redislock import LockLost
-from celery_redislock.connection import use_store
 from celery_redislock.interrupt import INTERRUPT_SIGNAL
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, open_shop
 
 ROUNDS = 200
 #: Seconds no round takes.
@@ -32,10 +31,8 @@ def _threads_that_give_way() -> Iterator[None]:
 @pytest.fixture
 def shop() -> Iterator[Shop]:
     """Everything in memory."""
-    shop = Shop()
-    yield shop
-    use_store(shop.app, None)
-    shop.app.close()
+    with open_shop() as shop:
+        yield shop
 
 
 class Loser:

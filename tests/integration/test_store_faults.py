@@ -11,7 +11,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, Watchdog
 from celery_redislock.locks.values import Term
 from tests.facts import wait_until
-from tests.faults import Fault, FaultyProxy, faulty_proxy
+from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
@@ -20,21 +20,6 @@ LOST = (Fault.REQUEST_LOST, Fault.REPLY_LOST)
 
 #: Seconds; short, because some tests wait it out.
 SOCKET_TIMEOUT = 0.5
-
-
-@pytest.fixture(scope="module")
-def tcp_server() -> Iterator[EmbeddedServer]:
-    """A server on a port, for the proxy before it."""
-    with EmbeddedServer(port=0) as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(tcp_server: EmbeddedServer) -> Iterator[FaultyProxy]:
-    """The network between store and server."""
-    assert tcp_server.port is not None
-    with faulty_proxy(tcp_server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

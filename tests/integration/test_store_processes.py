@@ -1,76 +1,18 @@
 """One store, many threads, and processes that fork."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from celery_redislock.locks import Lock
 from celery_redislock.locks.values import Grant
 from tests.facts import wait_until
+from tests.programs import run_program
 from tests.stores import ABOUT, RedisCase
-
-#: What the programs below have in common; they fork, which a threaded test process must not.
-PROLOGUE = """
-import os, signal, sys, time
-from celery_redislock.locks import Lock, connect
-from celery_redislock.locks.watchdog import watchdog_of
-
-store = connect(sys.argv[1], prefix=sys.argv[2])
-
-
-def connection_id():
-    connection = store._connections.take()
-    connection.send_command("CLIENT", "ID")
-    try:
-        return connection.read_response()
-    finally:
-        store._connections.give_back(connection)
-
-
-def in_child(work):
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
-def until(fact):
-    deadline = time.monotonic() + 20
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-"""
-
-
-def _run(plain_case: RedisCase, program: str) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            PROLOGUE + textwrap.dedent(program),
-            plain_case.url,
-            plain_case.prefix,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_forked_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase) -> None:
     """Two processes on one socket read each other's replies."""
-    _run(
-        plain_case,
+    run_program(
         """
         store.acquire("n", "job/1", 30.0, about={})
         mine = connection_id()
@@ -84,13 +26,14 @@ def test_a_forked_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase)
         assert connection_id() == mine
         assert store.release("n", "job/1").released
         """,
+        plain_case.url,
+        plain_case.prefix,
     )
 
 
 def test_a_forked_child_holds_nothing_of_its_parents(plain_case: RedisCase) -> None:
     """Its thread-locals are copies; its release, or its renewal, would be its parent's."""
-    _run(
-        plain_case,
+    run_program(
         """
         lock = Lock(store, "n", ttl=30.0)
         with lock:
@@ -106,13 +49,14 @@ def test_a_forked_child_holds_nothing_of_its_parents(plain_case: RedisCase) -> N
             assert lock.holder() is not None
         assert lock.holder() is None
         """,
+        plain_case.url,
+        plain_case.prefix,
     )
 
 
 def test_leases_are_renewed_on_both_sides_of_a_fork(plain_case: RedisCase) -> None:
     """A thread does not survive a fork: the child starts a watchdog of its own, the parent's goes on."""
-    _run(
-        plain_case,
+    run_program(
         """
         parents = Lock(store, "parent", ttl=0.6)
         parents.acquire()
@@ -129,6 +73,8 @@ def test_leases_are_renewed_on_both_sides_of_a_fork(plain_case: RedisCase) -> No
         parents.check()
         assert parents.release()
         """,
+        plain_case.url,
+        plain_case.prefix,
     )
 
 

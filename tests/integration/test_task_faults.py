@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
-from tests.faults import Fault, FaultyProxy, faulty_proxy
+from tests.faults import Fault, FaultyProxy
 from tests.history import violations
 from tests.integration.visits import Visits
 from tests.integration.watched_shop import SOCKET_TIMEOUT, WatchedShop
@@ -33,25 +33,10 @@ POLICIES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tcp_server() -> Iterator[EmbeddedServer]:
-    """A server on a port, for the proxy before it."""
-    with EmbeddedServer(port=0) as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(tcp_server: EmbeddedServer) -> Iterator[FaultyProxy]:
-    """The network between shop and server."""
-    assert tcp_server.port is not None
-    with faulty_proxy(tcp_server.port) as proxy:
-        proxy.delay = 2 * SOCKET_TIMEOUT
-        yield proxy
-
-
 @pytest.fixture
 def shop(proxy: FaultyProxy, tcp_server: EmbeddedServer, prefix: str) -> Iterator[WatchedShop]:
     """A shop behind it."""
+    proxy.delay = 2 * SOCKET_TIMEOUT
     with closing(WatchedShop(proxy.url, tcp_server.redis_url, prefix)) as shop:
         yield shop
 

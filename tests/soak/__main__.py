@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+from tests.history import violations
 from tests.soak.faults import FAULTS
-from tests.soak.history import overlaps, unordered_fences
 from tests.soak.shop import TTL
 from tests.soak.stage import Stage
 
@@ -91,6 +91,9 @@ def _report(stage: Stage, done: Counter[str]) -> list[Line]:
     while stage.lock_keys() and time.monotonic() < deadline:
         time.sleep(0.2)
     runs = stage.journal.runs()
+    breaches = violations(run.at_work for run in runs)
+    for breach in breaches:
+        print("!", breach)
     announced = stage.journal.announced()
     settled = {run.token for run in runs if run.lost is not None}
     detected = {run.token for run in runs if run.lost}
@@ -103,8 +106,7 @@ def _report(stage: Stage, done: Counter[str]) -> list[Line]:
         Line("bodies run", len(runs)),
         Line("  of them killed", sum(run.ended_by is None for run in runs)),
         Line("  of them ended by a lost lease", sum(run.ended_by == "LockLost" for run in runs)),
-        Line("overlaps before a deadline", len(overlaps(runs)), 0),
-        Line("fences out of order", len(unordered_fences(runs)), 0),
+        Line("overlaps before a deadline, fences out of order", len(breaches), 0),
         Line("accepted and not ended", unfinished, 0),
         Line("accepted and lost", len(stage.lost()), 0),
         Line("keys left behind", len(stage.lock_keys()), 0),

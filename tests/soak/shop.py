@@ -6,9 +6,9 @@ soak's own process opens the same app by itself.
 
 import json
 import os
-import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -18,12 +18,31 @@ from celery.signals import task_postrun
 from celery_redislock import LockLost, SingletonTask
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
-from tests.soak.history import Run
+from tests.history import Interval
+from tests.workers import SWEEPING, end_with_parent
 
-__all__ = ["BEAT", "TTL", "Journal", "open_shop"]
+__all__ = ["BEAT", "TTL", "Journal", "Run", "open_shop"]
 
 #: Seconds of a lease, and between two signs of life of a body.
 TTL, BEAT = 2.0, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One body under one lease.
+
+    Attributes:
+        token: of the lease.
+        at_work: when, on which key; it counts until the last deadline of the lease that the body knew of.
+            After it a body that was paused may still be on: that is what the fence is for.
+        ended_by: ``""``, an exception's name, or ``None`` where no end was noted.
+        lost: the lease was lost when the task was over; ``None`` where that was not noted.
+    """
+
+    token: str
+    at_work: Interval
+    ended_by: str | None
+    lost: bool | None
 
 
 class Journal:
@@ -35,7 +54,7 @@ class Journal:
 
     def begin(self, key: str, task_id: str, lease: Lease) -> None:
         """Note a body's start."""
-        about = [key, task_id, lease.fence, boottime()]
+        about = [key, task_id, lease.fence, boottime(), lease.deadline]
         self._redis.hset("soak:starts", lease.token, json.dumps([*about, os.getpid(), os.getppid()]))
 
     def beat(self, lease: Lease) -> None:
@@ -63,7 +82,7 @@ class Journal:
         ends = set(self._redis.hkeys("soak:ends"))
         starts = self._redis.hgetall("soak:starts")
         bodies = [json.loads(text) for token, text in starts.items() if token not in ends]
-        return [(body[1], body[4], body[5]) for body in bodies]
+        return [(body[1], *body[-2:]) for body in bodies]
 
     def runs(self) -> list[Run]:
         """Return every body there was."""
@@ -72,11 +91,12 @@ class Journal:
             for name in ("starts", "beats", "ends", "settled")
         )
         runs = []
-        for token, (key, task_id, fence, start, *_) in starts.items():
-            seen, deadline = beats.get(token, (start, start))
+        for token, (key, task_id, fence, start, granted_until, *_) in starts.items():
+            seen, deadline = beats.get(token, (start, granted_until))
             end, ended_by = ends.get(token, (seen, None))
             lost = bool(settled[token]) if token in settled else None
-            runs.append(Run(key, task_id, token, fence, start, end, deadline, ended_by, lost))
+            at_work = Interval(key, f"{task_id} ({token})", fence, start, end, deadline)
+            runs.append(Run(token, at_work, ended_by, lost))
         return runs
 
 
@@ -95,13 +115,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         redislock_start_timeout=2.0,
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
-        # Sweep every second, whoever is killed while it sweeps; kombu's own default would take minutes.
-        broker_transport_options={
-            "visibility_timeout": 5,
-            "unacked_restore_interval": 1,
-            "unacked_restore_throttle": 1,
-            "unacked_mutex_expire": 2,
-        },
+        broker_transport_options={"visibility_timeout": 5, **SWEEPING},
     )
     app.journal = journal = Journal(plan["journal"])
 
@@ -146,17 +160,6 @@ def _settle(task: Any, **_: Any) -> None:
         task.app.journal.settle(lease)
 
 
-def _end_with_parent() -> None:
-    """End this worker when the soak is gone, however that ended: its end of our standard input closes."""
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), 9)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 if "SHOP_PLAN" in os.environ:
     app = open_shop(json.loads(os.environ["SHOP_PLAN"]))
-    _end_with_parent()
+    end_with_parent()

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_redislock.connection import use_store
 from celery_redislock.locks import Lock
 from tests.clocks import ManualClock
 from tests.scripted import FailingStore, lock_on
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, open_shop
 
 
 @pytest.fixture
@@ -32,7 +31,5 @@ def lock(store: FailingStore, clock: ManualClock) -> Lock:
 @pytest.fixture
 def shop() -> Iterator[Shop]:
     """An app whose broker, results and locks are in memory."""
-    shop = Shop()
-    yield shop
-    use_store(shop.app, None)
-    shop.app.close()
+    with open_shop() as shop:
+        yield shop

@@ -26,7 +26,7 @@ from celery_redislock.locks.store import Hold
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.request import LockRequest
 
-__all__ = ["Down", "FlakyStore", "Shop", "debts", "einfo", "no_patience"]
+__all__ = ["Down", "FlakyStore", "Shop", "debts", "einfo", "no_patience", "open_shop"]
 
 NAME = "shop.sync"
 
@@ -244,3 +244,12 @@ def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
         return keep_trying(attempt, for_seconds=for_seconds, clock=lambda: now[0], sleep=sleep)
 
     monkeypatch.setattr(outage, "keep_trying", impatient)
+
+
+@contextmanager
+def open_shop() -> Iterator[Shop]:
+    """A shop for as long as the context lasts."""
+    shop = Shop()
+    yield shop
+    use_store(shop.app, None)
+    shop.app.close()
