@@ -13,7 +13,11 @@ from celery.worker.request import Request
 if TYPE_CHECKING:
     from celery_redislock.request import LockRequest
 
-__all__ = ["is_loss", "will_be_requeued", "will_be_retried"]
+__all__ = ["LEAVES_EXITS", "is_loss", "will_be_requeued", "will_be_retried"]
+
+#: Since 5.7 Request.on_failure knows the exit of a child, which billiard 4.3 reports before it is gone.
+#: Before, it is not always called then, and acknowledges such a message as it does a failed one.
+LEAVES_EXITS = hasattr(Request, "_worker_lost_info")
 
 
 def will_be_requeued(request: "LockRequest", error: BaseException) -> bool:
@@ -22,12 +26,14 @@ def will_be_requeued(request: "LockRequest", error: BaseException) -> bool:
         return False
     if is_loss(request, error):
         return bool(request.task.reject_on_worker_lost) and not will_be_retried(request)
+    if isinstance(error, SystemExit | KeyboardInterrupt) and not LEAVES_EXITS:
+        return False
     return bool(request._already_cancelled)
 
 
 def is_loss(request: "LockRequest", error: BaseException) -> bool:
     """Whether Celery takes the child for lost: since 5.7 also where it exited by itself."""
-    if isinstance(error, SystemExit | KeyboardInterrupt) and hasattr(Request, "_worker_lost_info"):
+    if isinstance(error, SystemExit | KeyboardInterrupt) and LEAVES_EXITS:
         return not (request._already_cancelled or request._already_revoked)
     return isinstance(error, WorkerLostError)
 

@@ -167,13 +167,13 @@ class Guard:
         """
         trusted = lease.trusted
         try:
-            self._let_go(lease)
+            self.let_go(lease)
             answer = self.store.release(lease.key, lease.token, done=done, undo=undo)
             return lease.gave_back(answer, trusted=trusted)
         except LockKeyError:
             raise
         except BaseException as error:
-            self._let_go(lease)
+            self.let_go(lease)
             self.watchdog.release_later(
                 lambda: self.store.release(lease.key, lease.token, done=done, undo=undo),
                 within=lease.term.ttl,
@@ -186,7 +186,7 @@ class Guard:
     def abandon(self, lease: Lease) -> None:
         """See to it that a lease ends whose end was interrupted; nothing if that had begun."""
         if not lease.ended:
-            self._let_go(lease)
+            self.let_go(lease)
             self.give_back_later(lease.key, lease.token, ttl=lease.term.ttl)
 
     def hand_on(self, lease: Lease, work: Work, token: str, *, ttl: float) -> bool:
@@ -197,10 +197,10 @@ class Guard:
             key now, or the server could not be asked (it is given back in the background).
         """
         try:
-            self._let_go(lease)
+            self.let_go(lease)
             return self.convert(work, lease.token, token, ttl=ttl)
         except BaseException:
-            self._let_go(lease)
+            self.let_go(lease)
             self.give_back_later(work.key, lease.token, ttl=lease.term.ttl)
             self.give_back_later(work.key, token, ttl=ttl)
             raise
@@ -215,7 +215,8 @@ class Guard:
             return False
         return isinstance(answer, Grant)
 
-    def _let_go(self, lease: Lease) -> None:
+    def let_go(self, lease: Lease) -> None:
+        """Renew a run's lease no more; sends nothing."""
         lease.end()
         self.watchdog.forget(lease)
 

@@ -6,6 +6,7 @@ call to the lock server is bounded by two socket timeouts.
 """
 
 import logging
+import os
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,7 +17,7 @@ from celery.worker.request import Request
 from celery_redislock.copies import timeout_requeues
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.fate import is_loss, will_be_requeued, will_be_retried
+from celery_redislock.fate import LEAVES_EXITS, is_loss, will_be_requeued, will_be_retried
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term, new_token
@@ -47,7 +48,11 @@ class LockRequest(Request):
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
         self._request_dict["properties"] = {
             **self._request_dict["properties"],
-            RAW: {**raw_message(message), "token": self._run_token},
+            RAW: {
+                **raw_message(message),
+                "token": self._run_token,
+                "settled_by": os.getpid() if LEAVES_EXITS else None,
+            },
         }
         self._header = Header.of(self._request_dict, self.id)
         self._support: Support | None = None

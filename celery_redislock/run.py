@@ -12,6 +12,7 @@ from celery.exceptions import Reject, Retry
 from celery_redislock.copies import DoneNote
 from celery_redislock.declaration import Declaration
 from celery_redislock.exceptions import RedisLockError
+from celery_redislock.exits import settled_by_main_process
 from celery_redislock.guard import Guard
 from celery_redislock.header import Header
 from celery_redislock.locks.lease import Lease
@@ -170,10 +171,7 @@ class Run:
         """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the watchdog's thread."""
         logger.warning(
             "%s[%s] lost its lock on %r while running: %s",
-            self.work.task,
-            self.work.task_id,
-            lease.key,
-            lease.lost_because,
+            *(self.work.task, self.work.task_id, lease.key, lease.lost_because),
         )
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
         action = self.options.on_lock_lost
@@ -199,6 +197,8 @@ class Run:
             # The message goes back to its queue: its next delivery finds its claim again.
             token = self.message if self.header is not None else new_token(self.work.task_id)
             self.guard.hand_on(lease, self.work, token, ttl=self.options.lock_queue_ttl)
+        elif settled_by_main_process(self, error):
+            self.guard.let_go(lease)
         else:
             self._release(lease, error)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import weakref
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -413,6 +414,19 @@ def test_a_dead_childs_message_finds_its_claim_where_it_is_delivered_again(
     assert held(shop) == ([(claim, "queued")] if comes_back else [])
     if comes_back:
         assert shop.held()[KEY].expires_in == pytest.approx(200, abs=0.9)
+
+
+@pytest.mark.skipif(EXIT_IS_LOSS, reason="from Celery 5.7 on such a message is delivered again")
+def test_a_cancelled_run_whose_exit_is_acknowledged_leaves_no_claim(shop: Shop) -> None:
+    """No message would come that could use it."""
+    request = delivered(shop, acks_late=True)
+    started(shop, request)
+    request._already_cancelled = True
+
+    with suppress(Exception):  # before 5.7 the backend cannot encode such an error
+        request.on_failure(einfo(SystemExit(15)))
+
+    assert shop.held() == {}
 
 
 @pytest.mark.parametrize("error", [Terminated(15), SystemExit(15)], ids=repr)

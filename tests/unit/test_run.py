@@ -1,5 +1,6 @@
 """How a run's end settles what it holds: continuations, copies put off, done marks."""
 
+import os
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -502,6 +503,29 @@ def test_an_end_that_records_no_outcome_leaves_no_mark(shop: Shop, error: BaseEx
 
     assert marks(shop) == {}
     assert shop.held() == {}
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), Down(), ValueError()], ids=repr)
+@pytest.mark.parametrize("options", [{"acks_late": True}, {"retry_on_worker_lost": True}, {}], ids=str)
+@pytest.mark.parametrize(
+    "settled_by", [os.getppid(), os.getpid(), None], ids=["its main process", "itself", "nobody"]
+)
+def test_a_child_that_exits_leaves_a_message_that_may_come_again_to_its_main_process(
+    shop: Shop, error: BaseException, options: dict[str, Any], settled_by: int | None
+) -> None:
+    """Law 7: in a cold shutdown the message goes back to its queue, and nobody gets in before it."""
+
+    def end(account_id: int) -> None:
+        raise error
+
+    task = shop.unique(end, lock_key=KEY, **options)
+    properties = {RAW: {"token": "t1/r", "settled_by": settled_by}}
+
+    with shop.running(task, properties=properties), pytest.raises(type(error)):
+        task(7)
+
+    is_left = settled_by == os.getppid() and options and isinstance(error, SystemExit | KeyboardInterrupt)
+    assert [hold.token for hold in shop.held().values()] == (["t1/r"] if is_left else [])
 
 
 def test_a_body_that_was_never_entered_leaves_no_mark(shop: Shop) -> None:
