@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+FIGURES := tests/acceptance/ladder/figures.json
 
-.PHONY: help demo test test-all soak lint docs clean
+.PHONY: help demo ladder test test-all soak lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 30 s)"
@@ -12,6 +13,7 @@ help:
 	@echo "make soak      random faults under load, ten minutes"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write the generated reference pages"
+	@echo "make ladder    play every ending of a task, and write its page with new figures"
 	@echo "make clean     remove the environment and caches"
 
 demo: $(VENV)/embedded
@@ -34,6 +36,12 @@ lint: $(VENV)/dev
 
 docs: $(VENV)/dev
 	$(BIN)/python -m celery_redislock.options docs/options.md
+	$(BIN)/python -m tests.acceptance.ladder.page docs/endings.md
+
+ladder: $(VENV)/dev
+	rm -f $(FIGURES)
+	LADDER_JSON=$(FIGURES) $(BIN)/python -m pytest -n 4 --dist worksteal tests/acceptance/ladder
+	$(MAKE) docs
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache

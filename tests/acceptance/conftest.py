@@ -23,7 +23,7 @@ _OPEN: list[Shop] = []
 
 
 #: Fixtures with real workers.
-_SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop"}
+_SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop", "open_scene"}
 
 #: Where the pool makes a difference; elsewhere threads and solo are tried with what is slow.
 _POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders"}
@@ -76,7 +76,21 @@ def _close(shop: Shop) -> None:
 
 
 @pytest.fixture(scope="session")
-def shop_on(celery_url: str, redis_url: str) -> Iterator[Callable[[str], Shop]]:
+def open_shop_for_session(celery_url: str, redis_url: str) -> Iterator[ShopMaker]:
+    """Opens shops that tests share."""
+    shops: list[Shop] = []
+
+    def make(**options: Any) -> Shop:
+        shops.append(_open(celery_url, redis_url, **options))
+        return shops[-1]
+
+    yield make
+    for shop in shops:
+        _close(shop)
+
+
+@pytest.fixture(scope="session")
+def shop_on(open_shop_for_session: ShopMaker) -> Callable[[str], Shop]:
     """Opens the shared shop of a pool: four bodies at once, in one worker (solo: two, one each).
 
     A solo worker asks its queue for the next message when its body has ended, so the other worker gets it.
@@ -86,14 +100,12 @@ def shop_on(celery_url: str, redis_url: str) -> Iterator[Callable[[str], Shop]]:
 
     def shop_on(pool: str) -> Shop:
         if pool not in shops:
-            shops[pool] = _open(celery_url, redis_url)
+            shops[pool] = open_shop_for_session()
             is_solo = pool == "solo"
             shops[pool].start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
         return shops[pool]
 
-    yield shop_on
-    for shop in shops.values():
-        _close(shop)
+    return shop_on
 
 
 @pytest.fixture(params=POOLS)

@@ -3,11 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
 from celery import chain, chord, group
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_redislock import LockLost
 
@@ -49,6 +50,10 @@ def _requeue(task: Any, key: str, more: Any) -> str:
 
 def _exit(task: Any, key: str, more: Any) -> None:
     raise SystemExit(3)
+
+
+def _run_out_of_memory(task: Any, key: str, more: Any) -> None:
+    raise MemoryError
 
 
 def _unserialisable(task: Any, key: str, more: Any) -> object:
@@ -118,6 +123,21 @@ def _seconds_for(number: int) -> float:
     began = time.monotonic()
     sum(repeat(1, number))
     return time.monotonic() - began
+
+
+def _hold_on(task: Any, key: str, more: Any) -> str:
+    """Stay in one call of C code for ``more`` seconds at least, which is noted before."""
+    number = int(2_000_000 * more / _seconds_for(2_000_000) * 1.2)
+    task.app.journal.note(f"holding {key}", number)
+    sum(repeat(1, number))
+    return f"{key} done"
+
+
+def _give_in(task: Any, key: str, more: Any) -> str:
+    """Stay for ``more`` seconds, but for a soft time limit."""
+    with suppress(SoftTimeLimitExceeded):
+        task.app.journal.stay(key, task.request.body, more)
+    return f"{key} done"
 
 
 def _swallow(task: Any, key: str, more: Any) -> str:
@@ -195,6 +215,7 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _reject,
         _requeue,
         _exit,
+        _run_out_of_memory,
         _unserialisable,
         _retry,
         _retry_quietly,
@@ -204,6 +225,8 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _replace,
         _expand,
         _hold_interpreter,
+        _hold_on,
+        _give_in,
         _swallow,
         _spin,
         _doze,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from celery import Celery, Task, shared_task
+from celery.exceptions import Ignore
 from celery.signals import task_postrun
 from pydantic import BaseModel
 
@@ -58,6 +59,15 @@ class Stumbling(_Listing):
         raise ValueError(message)
 
 
+class PassingOver(_Listing):
+    """Ends before its body begins, without an outcome."""
+
+    name = "shop.pass_over"
+
+    def before_start(self, *_: Any) -> None:
+        raise Ignore
+
+
 class Counting(_Listing):
     """Has a ``before_start`` of its own, and keeps to it."""
 
@@ -109,7 +119,7 @@ def declare_kinds(app: Celery) -> list[Any]:
 
     task_postrun.connect(_note_skip, weak=False, dispatch_uid="shop.skips")
     return [
-        *(_registered(app, kind) for kind in (Listed, Supering, Skirting, Stumbling, Counting)),
+        *(_registered(app, kind) for kind in (Listed, Supering, Skirting, Stumbling, PassingOver, Counting)),
         *(collect, bare, unbound, modelled, ordered, share),
     ]
 

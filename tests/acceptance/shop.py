@@ -103,7 +103,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     app.journal = Journal(plan["journal"], plan["prefix"])
     _journals.append(app.journal)
     for name, options in DECLARED.items():
-        keyed = {"lock_key": SALE, **options}
+        keyed = {"lock_key": SALE, "after_return": _linger, **options}
         app.task(name=f"shop.{name}", bind=True, shared=False, **keyed)(new_body())
     for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
@@ -144,6 +144,11 @@ def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
         **settings,
         "broker_transport_options": {**of_broker, **settings.get("broker_transport_options", {})},
     }
+
+
+def _linger(self: Any, *_: Any) -> None:
+    """Stay in Celery's hook after the result was stored, where a message asks for it."""
+    time.sleep((self.request.headers or {}).get("linger", 0.0))
 
 
 def _announce(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:

@@ -59,14 +59,6 @@ def test_a_publish_the_broker_refuses_gives_its_claim_back(
         assert shop.holder(f"{key}-before") is not None
 
 
-def test_a_message_that_cannot_be_written_gives_its_claim_back(prefork_shop: Shop, key: str) -> None:
-    """Law 2: whatever keeps a message from being published."""
-    with pytest.raises(Exception, match="of nobody"):
-        prefork_shop.sell.apply_async((key,), serializer="of nobody")
-
-    assert prefork_shop.holder(key) is None
-
-
 def test_a_task_whose_claim_expired_in_the_queue_runs(new_shop: Callable[..., Shop], key: str) -> None:
     """Law 2: a queue slower than ``lock_queue_ttl`` loses uniqueness, loudly, and no work."""
     shop = new_shop()

@@ -116,16 +116,3 @@ def test_the_copy_takes_over_when_the_first_run_dies(new_shop: Callable[..., Sho
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert [one.ended_by for one in shop.bodies(key)] == [None, ""]
     assert shop.overlaps(key, killed=1) == []
-
-
-@pytest.mark.slow
-def test_a_body_longer_than_the_visibility_timeout_runs_once(new_shop: Callable[..., Shop], key: str) -> None:
-    """Law 8: the broker gives the message to a second worker while the first is at work on it."""
-    shop = new_shop(conf={"broker_transport_options": {"visibility_timeout": 2, **SWEEPING}})
-    shop.start_workers(2, "prefork")
-    with shop.running(shop.sell_late, key) as result:
-        shop.wait_lines("runs already", result.id)
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    shop.wait_lines("was delivered again after", result.id)
-    assert len(shop.bodies(key)) == 1

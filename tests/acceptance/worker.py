@@ -47,6 +47,7 @@ class Worker:
             env={**os.environ, "SHOP_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
         )
         os.close(handle)
+        self._pool = pool
         self._read = ""
         self._size = 0
 
@@ -64,7 +65,9 @@ class Worker:
 
     def wait_ready(self) -> None:
         """Return when it takes messages."""
-        wait_until(lambda: " ready." in self.log or self._has_ended(), STARTING, "the worker is ready")
+        # With greenlets, revocations are heard by another connection, which is there a little later.
+        ready = "pidbox: Connected" if self._pool in {"gevent", "eventlet"} else " ready."
+        wait_until(lambda: ready in self.log or self._has_ended(), STARTING, "the worker is ready")
         assert self.process.poll() is None, f"the worker ended at once:\n{self.log}"
 
     def signal(self, number: int) -> None:
