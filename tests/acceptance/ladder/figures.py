@@ -1,4 +1,4 @@
-"""What one run of the ladder measured: seconds, by ending and pool, in a JSON file."""
+"""What the ladder measured: seconds, by ending and pool, in a JSON file."""
 
 import fcntl
 import json
