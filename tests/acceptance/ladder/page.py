@@ -22,9 +22,9 @@ ran, that two bodies of one key were never on at the same time, what Celery says
 when a new publish of the same key was accepted. The scope is `until_executed`, the default.
 
 The figures are the seconds from the cause (the end of the last body; the kill, the limit, the revocation, the
-moment a message's turn came or it expired) to the free lock, as last measured on a machine with two cores and
-other work to do. They show what to expect, and are no limits. A dash: it does not happen in that pool, or is no
-different there.
+moment a message's turn came or it expired) to the free lock, as last measured on a machine with two cores
+and other work to do. They show what to expect, and are no limits. A dash: it does not happen in that pool, or
+is no different there.
 
 "Before the result" means: whoever sees the result finds the lock free.
 
