@@ -5,7 +5,9 @@ import re
 import shlex
 from pathlib import Path
 
+import celery
 import click
+import kombu
 import pytest
 from celery.bin.celery import celery as celery_command
 
@@ -26,7 +28,10 @@ OTHER_NAMES = {
     "redislock_skipped",
 }
 #: Where a file may be that a page names.
-ROOMS = (".", "celery_redislock", "examples/quickstart")
+ROOMS = (
+    *(ROOT / room for room in (".", "celery_redislock", "examples/quickstart")),
+    *(Path(library.__file__).parent for library in (celery, kombu)),
+)
 OPTION = re.compile(r"(?<![\w./-])((?:redislock_|lock_|on_lock_)[a-z_]*[a-z])\b(?!\.(?:py|lua|md))")
 CHOICE = re.compile(r"\b(lock|on_conflict)=\"(\w+)\"")
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
@@ -63,7 +68,7 @@ def test_every_file_and_test_named_exists(page: str) -> None:
     tests = {name for name in code if re.fullmatch(r"test_\w+", name)}
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 
-    assert [name for name in files if not any((ROOT / room / name).exists() for room in ROOMS)] == []
+    assert [name for name in files if not any((room / name).exists() for room in ROOMS)] == []
     assert {name for name in tests if f"def {name}(" not in sources} == set()
 
 

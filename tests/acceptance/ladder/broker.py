@@ -5,7 +5,8 @@ import redis
 from tests.acceptance.harness import wait_until
 from tests.acceptance.ladder.ending import EVERY_POOL, Act, Case, Ending, Freed, Group, own
 from tests.acceptance.ladder.scene import Scene
-from tests.acceptance.messages import SWEEPING, captured, deliver
+from tests.acceptance.messages import captured, deliver
+from tests.workers import SWEEPING
 
 __all__ = ["BROKER"]
 

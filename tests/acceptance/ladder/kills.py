@@ -9,7 +9,7 @@ from celery import states
 from tests.acceptance.harness import wait_until
 from tests.acceptance.ladder.ending import Act, Case, Ending, Freed, Group, own
 from tests.acceptance.ladder.scene import Scene
-from tests.acceptance.messages import SWEEPING
+from tests.workers import SWEEPING
 
 __all__ = ["KILLS"]
 
