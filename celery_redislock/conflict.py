@@ -104,9 +104,8 @@ def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
     ends = "never" if math.isinf(hold.expires_in) else f"in {hold.expires_in:.1f} s unless renewed"
     logger.info(
-        "skipped %s[%s] at %s: %r is held by %s (%s, for %.1f s; expires %s)",
-        work.task,
-        work.task_id,
+        "skipped %s at %s: %r is held by %s (%s, for %.1f s; expires %s)",
+        work,
         "publish" if side == "client" else "start",
         work.key,
         hold.owner,

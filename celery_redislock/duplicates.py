@@ -61,9 +61,8 @@ def resolve(run: "Run", hold: Hold) -> None:
         raise _skip(run, hold)
     if strategy == "retry" or _is_kept(run, hold):
         logger.info(
-            "%s[%s] comes back later: %r is held by %s",
-            run.work.task,
-            run.work.task_id,
+            "%s comes back later: %r is held by %s",
+            run.work,
             run.work.key,
             hold.owner,
         )
@@ -87,7 +86,7 @@ def _is_kept(run: "Run", hold: Hold) -> bool:
 
 
 def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
-    logger.info("%s[%s] %s: this one waits", run.work.task, run.work.task_id, _doing(hold))
+    logger.info("%s %s: this one waits", run.work, _doing(hold))
     # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
     is_copy = hold.about.get("message") == run.message
     return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_copy)
@@ -124,9 +123,8 @@ def _wait_for(run: "Run", hold: Hold) -> Exception:
     seen = HolderSeen(hold.owner, is_same_work=hold.about.get("args") == run.work.arguments)
     delay = put_off_delay(header.put_off, longest=run.options.lock_retry_delay)
     logger.info(
-        "%s[%s] is part of a workflow and waits for %s, which holds %r",
-        run.work.task,
-        run.work.task_id,
+        "%s is part of a workflow and waits for %s, which holds %r",
+        run.work,
         hold.owner,
         run.work.key,
     )

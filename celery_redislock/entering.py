@@ -41,9 +41,8 @@ def holders_outcome(run: Run) -> Outcome | None:
             raise _late_copy(run)
         run.request.redislock_skipped = True
         logger.info(
-            "%s[%s] takes the outcome of %s, which did the same work",
-            run.work.task,
-            run.work.task_id,
+            "%s takes the outcome of %s, which did the same work",
+            run.work,
             seen.task_id,
         )
     return outcome
@@ -118,9 +117,8 @@ def _has_looked(header: Header) -> bool:
 
 def _look_again(run: Run, header: Header) -> Exception:
     logger.info(
-        "%s[%s] looks again: %r is free, and the outcome of whom it waited for may be on its way",
-        run.work.task,
-        run.work.task_id,
+        "%s looks again: %r is free, and the outcome of whom it waited for may be on its way",
+        run.work,
         run.work.key,
     )
     seen = header.waits_for or HolderSeen(run.work.task_id, is_same_work=False)
@@ -165,10 +163,9 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
             raise _look_again(run, run.header)
         if run.has_claim and not run.is_redelivered:
             logger.warning(
-                "the claim of %s[%s] on %r was gone when it started: it had expired while queued "
+                "the claim of %s on %r was gone when it started: it had expired while queued "
                 "(raise lock_queue_ttl), or was released by force",
-                run.work.task,
-                run.work.task_id,
+                run.work,
                 run.work.key,
             )
     # What was looked for before the lock was, may have been recorded since.
@@ -182,9 +179,8 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
 
 def _late_copy(run: Run) -> Ignore:
     logger.info(
-        "%s[%s] was delivered again after its outcome was recorded: nothing to do",
-        run.work.task,
-        run.work.task_id,
+        "%s was delivered again after its outcome was recorded: nothing to do",
+        run.work,
     )
     return Ignore("a copy of this message has run already")
 

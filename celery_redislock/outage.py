@@ -25,14 +25,14 @@ def ask_patiently(run: "Run", attempt: Callable[[], Any]) -> Any:
         try:
             return attempt()
         except LockUnavailable as error:
-            logger.warning("running %s[%s] WITHOUT its lock: %s", run.work.task, run.work.task_id, error)
+            logger.warning("running %s WITHOUT its lock: %s", run.work, error)
             return None
     try:
         return keep_trying(attempt, for_seconds=run.settings.start_timeout)
     except LockUnavailable as error:
         if run.request.is_eager:
             raise
-        logger.warning("%s[%s] cannot start: %s", run.work.task, run.work.task_id, error)
+        logger.warning("%s cannot start: %s", run.work, error)
         instead = put_off(run, jittered(run.options.lock_retry_delay))
         # With the broker gone as well the task fails visibly, and its error names the lock server.
         raise (instead if isinstance(instead, Ignore) or run.task.acks_late else error) from error

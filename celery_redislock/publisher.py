@@ -148,7 +148,7 @@ def _publish_on(publication: Publication, carried: Header) -> Any:
         try:
             guard.claim(work, carried.token, ttl=ttl)
         except LockUnavailable as error:
-            logger.warning("published %s[%s] without renewing its claim: %s", work.task, work.task_id, error)
+            logger.warning("published %s without renewing its claim: %s", work, error)
     try:
         return publication.publish(
             carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member
@@ -170,7 +170,7 @@ def _claim_and_publish(publication: Publication) -> Any:
         # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
         if publication.lock.on_lock_error == "raise" and not publication.is_awaited:
             raise
-        logger.warning("publishing %s[%s] without a claim: %s", work.task, work.task_id, error)
+        logger.warning("publishing %s without a claim: %s", work, error)
         return publication.publish(claimed=False)
     if isinstance(answer, Refusal):
         return refuse(publication, answer.hold)

@@ -81,7 +81,7 @@ def put_off(
     try:
         redeliver(app, run.raw, again, delay=min(delay, visibility_timeout(app)))
     except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
-        logger.warning("could not put off %s[%s]: %r", run.work.task, run.work.task_id, error)
+        logger.warning("could not put off %s: %r", run.work, error)
         if not run.task.acks_late:
             return error
         rejected: Exception = Reject(error, requeue=True)

@@ -165,14 +165,11 @@ class Run:
         try:
             self.guard.store.mark_done(self.work.key, note.mark)
         except RedisLockError as error:
-            logger.warning("no done mark for %s[%s]: %s", self.work.task, self.work.task_id, error)
+            logger.warning("no done mark for %s: %s", self.work, error)
 
     def announce_loss(self, lease: Lease) -> None:
         """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the watchdog's thread."""
-        logger.warning(
-            "%s[%s] lost its lock on %r while running: %s",
-            *(self.work.task, self.work.task_id, lease.key, lease.lost_because),
-        )
+        logger.warning("%s lost its lock on %r while running: %s", self.work, lease.key, lease.lost_because)
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
         action = self.options.on_lock_lost
         if callable(action):

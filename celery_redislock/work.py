@@ -29,6 +29,10 @@ class Work(NamedTuple):
     task_id: str
     arguments: str
 
+    def __str__(self) -> str:
+        """As Celery's own log lines name a task."""
+        return f"{self.task}[{self.task_id}]"
+
     def about(self, state: str, *, message: str | None = None) -> dict[str, Any]:
         """Describe the holder: no argument values, they may be private."""
         about = {
