@@ -11,9 +11,6 @@ from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.interrupts import interrupted_at
 
-# A hundred points and more, each with a lock and a watchdog of its own.
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def _short_lived_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,6 @@ from celery_redislock.support import Support
 from tests.interrupts import Interrupt
 from tests.unit.shop import Shop
 
-# A hundred points and more, each with a lock and a watchdog of its own.
-pytestmark = pytest.mark.slow
-
 KEY = "account:7"
 
 
