@@ -60,12 +60,7 @@ def resolve(run: "Run", hold: Hold) -> None:
     if what_happens == "skip":
         raise _skip(run, hold)
     if strategy == "retry" or _is_kept(run, hold):
-        logger.info(
-            "%s comes back later: %r is held by %s",
-            run.work,
-            run.work.key,
-            hold.owner,
-        )
+        logger.info("%s comes back later: %r is held by %s", run.work, run.work.key, hold.owner)
         raise put_off(run, jittered(run.options.lock_retry_delay))
     raise _wait_for(run, hold)
 

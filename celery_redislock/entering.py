@@ -40,11 +40,7 @@ def holders_outcome(run: Run) -> Outcome | None:
         if run.may_have_run and outcome_recorded(run.task, run.request, run.header):
             raise _late_copy(run)
         run.request.redislock_skipped = True
-        logger.info(
-            "%s takes the outcome of %s, which did the same work",
-            run.work,
-            seen.task_id,
-        )
+        logger.info("%s takes the outcome of %s, which did the same work", run.work, seen.task_id)
     return outcome
 
 
@@ -178,10 +174,7 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
 
 
 def _late_copy(run: Run) -> Ignore:
-    logger.info(
-        "%s was delivered again after its outcome was recorded: nothing to do",
-        run.work,
-    )
+    logger.info("%s was delivered again after its outcome was recorded: nothing to do", run.work)
     return Ignore("a copy of this message has run already")
 
 
