@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
     arguments = parser.parse_args()
     run_beside_peers()
-    times = 2 if arguments.quick else 15
+    times = 2 if arguments.quick else 45
     say("importing")
     imports = rounds(times, {"plain": _import(_PLAIN), "ours": _import(_OURS)})
     say("celery --help")
