@@ -22,14 +22,11 @@ ShopMaker = Callable[..., Shop]
 _OPEN: list[Shop] = []
 
 
-#: Fixtures with real workers.
-_SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop", "open_scene"}
-
 #: Where the pool makes a difference; elsewhere threads and solo are tried with what is slow.
 _POOLS_DIFFER = {"test_exclusion", "test_freed_before_seen", "test_holders"}
 
 #: Fixtures that open shops.
-_SHOPS = {"any_shop", "prefork_shop", "new_shop", "site_on", "new_site"}
+_SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop", "open_scene", "site_on", "new_site"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
