@@ -8,6 +8,7 @@ settled before the outcome is stored or the message published again.
 from typing import TYPE_CHECKING
 
 from billiard.exceptions import WorkerLostError
+from celery import Task
 from celery.worker.request import Request
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def is_loss(request: "LockRequest", error: BaseException) -> bool:
 
 def will_be_retried(request: "LockRequest") -> bool:
     """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
-    if not getattr(request.task, "retry_on_worker_lost", False):
-        return False
+    if not hasattr(Task, "retry_on_worker_lost") or not request.task.retry_on_worker_lost:
+        return False  # where Celery does not know the name, a task that sets it fails
     most = request.task.max_retries
     return most is None or request._request_dict.get("retries", 0) < most

@@ -1,10 +1,10 @@
 """Law 6: canvases of every shape complete, with a duplicate at every place, with and without results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import chain, chord, group
+from celery import _state, chain, chord, group
 
 from tests.acceptance.duplicates import DEADLINE, held, wait_until_waiting
 from tests.acceptance.harness import Shop
@@ -26,6 +26,16 @@ SHAPES: dict[str, Shape] = {
     "chain in a chord": lambda to, a, b, c, d: chord([chain(a, b), chain(c, to), d], to),
     "chord of chords": lambda to, a, b, c, d: chord([chord([a, b], to), chord([c, d], to)], to),
 }
+
+
+@pytest.fixture(autouse=True)
+def _the_shops_app_is_the_current_one(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As in a process with one app. Before 5.7 a chain asks that one for its backend (5.5.0, canvas.py)."""
+    shop = request.getfixturevalue("any_shop" if "any_shop" in request.fixturenames else "prefork_shop")
+    before = _state._tls.current_app
+    shop.app.set_current()
+    yield
+    _state._tls.current_app = before
 
 
 def plainly(shop: Shop, shape: Shape, *values: Any) -> Any:

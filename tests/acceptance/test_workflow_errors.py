@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import celery
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
@@ -70,6 +71,7 @@ def test_a_duplicate_of_a_terminated_holder_runs_itself(prefork_shop: Shop, key:
     assert shop.overlaps(key, killed=1) == []
 
 
+@pytest.mark.skipif(celery.VERSION[:2] < (5, 6), reason="this Celery tells of it only when the ETA has come")
 def test_a_duplicate_of_a_holder_revoked_for_later_runs_at_once(any_shop: Shop, key: str) -> None:
     """Law 6: Celery drops a revoked message when its ETA has come; nobody waits for that."""
     shop = any_shop
@@ -222,7 +224,13 @@ def test_a_unique_task_may_be_replaced_by_a_canvas(
     result = workflow[around].apply_async()
     value = f"{key}-1 done" if canvas == "chain" else [f"{each} done" for each in keys]
 
-    assert result.get(timeout=DEADLINE) == of(around, value)
+    found = result.get(timeout=DEADLINE)
+    if around == "chord" and canvas != "chain" and celery.VERSION[:2] < (5, 7):
+        # In the order in which they ended, as plain tasks too (tried with 5.5.0).
+        assert found[0] == "one"
+        assert sorted(found[1]) == sorted(value)
+    else:
+        assert found == of(around, value)
     assert shop.overlaps(key) == shop.overlaps(f"{key}-1") == []
 
 

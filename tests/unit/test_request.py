@@ -478,6 +478,16 @@ def test_a_retry_for_a_lost_child_carries_the_hold(shop: Shop) -> None:
     assert shop.held() == {}
 
 
+@pytest.mark.skipif(EXIT_IS_LOSS, reason="this Celery knows retry_on_worker_lost")
+def test_a_task_for_a_newer_celery_leaves_no_claim_for_a_retry_that_nobody_publishes(shop: Shop) -> None:
+    request = delivered(shop, retry_on_worker_lost=True, max_retries=3)
+    started(shop, request)
+
+    request.on_failure(einfo(WorkerLostError("killed")))
+
+    assert (shop.messages(), shop.held()) == ([], {})
+
+
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
 def test_a_retry_for_a_lost_child_that_cannot_be_published_leaves_no_claim(shop: Shop) -> None:
     """Celery then gives the message up, or back to its queue, where it must find the key free."""

@@ -1,5 +1,6 @@
 """The broker delivers a message twice."""
 
+import celery
 import redis
 
 from tests.acceptance.harness import wait_until
@@ -31,6 +32,11 @@ def _wait_noticed(scene: Scene) -> None:
     wait_until(lambda: scene.shop.lines("Connection to broker lost"), 20.0, "the loss is noticed")
 
 
+#: Before, a worker whose connection was lost starts nothing in its other processes until the body is over
+#: that was on then (5.5.0, tried with plain tasks).
+_STARTS_MEANWHILE = celery.VERSION[:2] >= (5, 7)
+
+
 def _loses_connection(task: str, until: str | None = None) -> Act:
     """Lose the connection while a body is on, and let that be until the copy was heard of."""
 
@@ -39,7 +45,7 @@ def _loses_connection(task: str, until: str | None = None) -> Act:
             _cut(scene)
             if scene.shop.pool != "solo":
                 _wait_noticed(scene)
-                if until is not None:
+                if until is not None and (_STARTS_MEANWHILE or scene.shop.pool != "prefork"):
                     _wait_said(scene, until)
         _wait_noticed(scene)
 
