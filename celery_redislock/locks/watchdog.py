@@ -13,6 +13,7 @@ late, because the process was paused or another thread kept the interpreter,
 asks first and believes the answer.
 """
 
+import atexit
 import logging
 import os
 import threading
@@ -32,6 +33,9 @@ logger = logging.getLogger("celery_redislock")
 
 #: Seconds the thread stays when there is nothing to watch.
 LINGER = 30.0
+
+#: Seconds the end of a process is held up at most by what it still owes.
+LAST_CALL = 2.0
 
 
 class Watchdog:
@@ -104,11 +108,24 @@ class Watchdog:
         """How many holds are still to be given back."""
         return len(self._debts)
 
+    def settle(self, timeout: float) -> bool:
+        """Wait until nothing is owed any more.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether everything has been given back, or has expired.
+        """
+        with self._lock:
+            return self._paid.wait_for(lambda: not self._debts, timeout)
+
     def _forget_everything(self) -> None:
         # Entered itself, and not through the condition, whose __enter__ is Python: a signal's handler that
         # raises in there would leave it locked. Reentrant: a handler may take a lock of its own.
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
+        self._paid = threading.Condition(self._lock)
         self._schedule = Schedule()
         self._debts = Debts(self._clock)
         self._sleeps_until = float("-inf")
@@ -158,6 +175,8 @@ class Watchdog:
                 for watch in due:
                     self._schedule.put_back(watch)
         self._debts.pay_one()
+        with self._lock:
+            self._paid.notify_all()
 
 
 # Reentrant: a signal handler may take the store's first lock in the middle of it.
@@ -186,6 +205,16 @@ def _after_fork_in_child() -> None:
     for watchdog in list(_live):
         watchdog._forget_everything()
 
+
+def _settle_before_exit() -> None:
+    # A publisher that was told that the server is away, and ends at that: its claim may have been granted
+    # all the same, and would keep its key for an hour. The thread is at work until after these functions.
+    deadline = boottime() + LAST_CALL
+    for watchdog in list(_live):
+        watchdog.settle(max(0.0, deadline - boottime()))
+
+
+atexit.register(_settle_before_exit)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -31,6 +31,25 @@ def watchdog(renewer: ScriptedRenewer) -> Driven:
     return Driven(renewer)
 
 
+class TestSettle:
+    def test_it_waits_until_everything_is_given_back(self) -> None:
+        watchdog, may_go_on = Watchdog(MemoryStore()), threading.Event()
+        watchdog.release_later(lambda: may_go_on.wait(10.0), within=60.0, what="a hold")
+
+        assert not watchdog.settle(0.0)
+        may_go_on.set()
+        assert watchdog.settle(10.0)
+
+    def test_it_waits_no_longer_than_it_is_told(self, watchdog: Driven) -> None:
+        watchdog.release_later(lambda: None, within=60.0, what="a hold")
+
+        assert not watchdog.settle(0.01)
+        assert watchdog.owes == 1
+
+    def test_nothing_owed_is_no_reason_to_wait(self) -> None:
+        assert Watchdog(MemoryStore()).settle(0.0)
+
+
 class TestMaxHold:
     def test_a_lease_is_renewed_no_longer_and_counts_as_lost(
         self, renewer: ScriptedRenewer, watchdog: Driven
