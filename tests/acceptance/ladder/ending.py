@@ -77,6 +77,7 @@ class Case(NamedTuple):
         within: seconds from the cause to the free lock, at most.
         term: where it expires, of what, as the page says it.
         state: of the task id at the end.
+        rather: the state where two of Celery's own steps came in the other order; empty where there is one.
         stores: whether that state is stored by Celery before 5.7 too.
         lost: what plain Celery loses, and so do we; a sentence for the page.
         note: what else a reader should know.
@@ -90,6 +91,7 @@ class Case(NamedTuple):
     freed: str
     within: float = 5.0
     state: str = states.SUCCESS
+    rather: str = ""
     stores: bool = True
     term: str = ""
     lost: str = ""

@@ -75,7 +75,9 @@ def _bodies(case: Case) -> str:
 
 
 def _state(case: Case) -> str:
-    return "-" if case.freed == Freed.CALLER or case.pools == ("caller",) else case.state
+    if case.freed == Freed.CALLER or case.pools == ("caller",):
+        return "-"
+    return f"{case.state} or {case.rather}" if case.rather else case.state
 
 
 def _free(ending: Ending, case: Case) -> str:

@@ -68,8 +68,10 @@ STOPPED_GREEN = Case(
     Freed.RUN,
     gap=True,
     state=states.PENDING,
+    rather=states.RETRY,
     lost="the running task, late acknowledgement or not: its greenlet is killed and counts as successful "
-    "(`concurrency/gevent.py`, `concurrency/eventlet.py`, `_make_killable_target`)",
+    "(`concurrency/gevent.py`, `concurrency/eventlet.py`, `_make_killable_target`), or as retried where "
+    "the worker comes to its message first",
 )
 WAITED_FOR = Case(("threads",), ("",), Freed.RUN, gap=True, note="the worker waits for its threads")
 STOPPED_SOLO = Case(
