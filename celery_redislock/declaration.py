@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from celery.local import Proxy
+
 from celery_redislock.attributes import attribute_problems, attributes_of
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.keys import Binder, KeyRule, arguments_digest, parse_key
@@ -178,6 +180,8 @@ def declaration_of(task: Any) -> Declaration:
     Raises:
         LockOptionError: all that is wrong with the task's options and the app's settings.
     """
+    if issubclass(type(task), Proxy):
+        task = task._get_current_object()  # what a decorator returns; its class does not look through it
     known = task.__dict__.get("_redislock_declaration")
     if known is not None and known[0] == _asked_of(task):
         return known[1]  # type: ignore[no-any-return]  # task.__dict__ is untyped

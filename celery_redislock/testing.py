@@ -14,9 +14,8 @@ Eager mode (``task_always_eager``, ``.apply()``) takes no locks unless
 tested without a worker::
 
     app.conf.update(task_always_eager=True, redislock_eager=True)
-    with memory_locks(app) as store:
-        hold(sync_account, 42)
-        sync_account.delay(42)                    # skipped
+    with memory_locks(app), hold(sync_account, 42):
+        assert sync_account.delay(42).is_duplicate
 """
 
 import os

@@ -53,6 +53,15 @@ def test_a_setting_changed_after_the_task_was_bound_counts(
     assert getattr(declaration_of(task).options, option) == value != before
 
 
+def test_what_a_decorator_returns_is_resolved_as_the_task_it_stands_for(shop: Shop) -> None:
+    """Its options were read from the proxy, which has none, and remembered for the task."""
+    lazy = shop.unique(body, lazy=True, lock_key="account:{account_id}", lock_ttl=7)
+
+    assert declaration_of(lazy).work((42,), {}, "t1").key == "account:42"
+    assert declaration_of(lazy) is declaration_of(lazy._get_current_object())
+    assert key_of(lazy, 42) == "account:42"
+
+
 def test_an_attribute_changed_on_the_task_counts(shop: Shop) -> None:
     task = shop.unique(body)
     before = key_of(task, 7)
