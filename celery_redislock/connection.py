@@ -130,8 +130,13 @@ def _mapping(given: Any) -> Mapping[str, Any]:
 
 def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
+    from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks.connection import mask_password, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import (  # noqa: PLC0415  imports redis
+        check_options,
+        mask_password,
+        pool_of,
+    )
 
     url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
     if _scheme(url) == "unix":
@@ -144,10 +149,12 @@ def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
         cls, backend_url = by_url(url, app.loader)
         seen: Any = _AppSeen(app, _as_backend_settings(place, speaks_tls=_scheme(url) == "rediss"))
         pool: redis.ConnectionPool = cls(app=seen, url=backend_url).client.connection_pool
-    except (ValueError, TypeError, ImportError) as error:
+        check_options(pool)
+    except (ValueError, TypeError, ImportError, RedisError) as error:
+        # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
-            f"{mask_password(place.url)!r} cannot be read ({type(error).__name__}); "
-            "use a URL as for result_backend"
+            f"{mask_password(place.url)!r} cannot be read ({type(error).__name__}): its port or its database "
+            "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend"
         )
         raise LockOptionError("redislock_url", [problem]) from None
     return pool

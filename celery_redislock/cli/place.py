@@ -134,7 +134,12 @@ def _place_of_url(server: Server) -> Place:
         return Place(connect(url, prefix=server.prefix), command=command)
 
 
+#: A word with a URL in it, and the marks a sentence sets behind it.
+_URL = re.compile(r"""(\S*://\S*?)(['",;)]*)(?=\s|$)""")
+
+
 def _masked(text: str) -> str:
     from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
-    return mask_password(text) if "://" in text else text
+    # Word by word: what stands behind a URL says what is wrong with it. Our own texts are masked already.
+    return _URL.sub(lambda found: mask_password(found[1]) + found[2], text)

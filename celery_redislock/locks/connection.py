@@ -21,7 +21,7 @@ from redis.retry import Retry
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import Clock
 
-__all__ = ["MOST_IDLE", "Connections", "connect_by", "mask_password", "pool_of"]
+__all__ = ["MOST_IDLE", "Connections", "check_options", "connect_by", "mask_password", "pool_of"]
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
@@ -36,8 +36,8 @@ def pool_of(url: str) -> "redis.ConnectionPool":
     plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
     try:
         pool = redis.ConnectionPool.from_url(plain)
-        # Connects to nothing, but reads every option: a misspelt one is reported here, not by the first lock.
-        pool.connection_class(**pool.connection_kwargs)
+        check_options(pool)
+        _check_database(plain)
     except (ValueError, TypeError, redis.RedisError):
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
@@ -47,6 +47,28 @@ def pool_of(url: str) -> "redis.ConnectionPool":
         )
         raise LockOptionError("lock server", [problem]) from None
     return pool
+
+
+def check_options(pool: "redis.ConnectionPool") -> None:
+    """Read every option as a connection would, which connects to nothing; or the first lock would find out.
+
+    Raises:
+        TypeError: one is unknown, or no text can stand for it.
+        ValueError: one cannot be read.
+        redis.RedisError: they contradict each other.
+    """
+    pool.connection_class(**pool.connection_kwargs)
+    if isinstance(pool.connection_kwargs.get("credential_provider"), str):
+        message = "credential_provider must be an object"
+        raise TypeError(message)
+
+
+def _check_database(url: str) -> None:
+    """redis-py takes 0 for what is no number (redis 8.1.0, ``parse_url``), and that is another database."""
+    scheme, _, rest = url.partition("://")
+    database = rest.partition("?")[0].partition("/")[2].strip("/")
+    if scheme != "unix" and database and not database.isdigit():
+        raise ValueError(database)
 
 
 _SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)

@@ -142,7 +142,8 @@ class Url:
             raise ValueError(message)  # noqa: TRY004  a kind refuses with one type of error
         if isinstance(value, str) and "://" in value:
             return value
-        message = f"is no URL but of type {type(value).__name__}; give {self.wording}"
+        found = "is empty" if value == "" else f"is no URL but of type {type(value).__name__}"
+        message = f"{found}; give {self.wording}"
         raise ValueError(message)
 
 

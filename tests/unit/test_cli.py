@@ -156,6 +156,16 @@ class TestGroups:
         assert result.output.count("\n") == 1
         assert "hu" not in result.output.replace("host", "")
 
+    @pytest.mark.parametrize(
+        "url", ["redis://h/0?PASSWORD=hush", "foo://h/?password=hush", "redis://me:hush@h/x"]
+    )
+    def test_an_error_about_a_url_says_what_to_do_without_its_password(self, url: str) -> None:
+        """What stands behind the URL in the sentence was swallowed with the password."""
+        result = CliRunner().invoke(main, ["--url", url, "list"])
+
+        assert "hush" not in result.output
+        assert "use redis://host:port/db" in result.output
+
 
 class TestImport:
     def test_importing_the_command_line_imports_nothing_that_celery_has_not(self) -> None:

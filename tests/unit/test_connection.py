@@ -64,6 +64,9 @@ def test_what_is_no_secret_stays_readable(url: str, masked: str) -> None:
         "redis://host:port",
         "redis://host/0?db=x",
         "redis://host?socket_timeot=1",
+        "redis://host/shop",
+        "redis://host/1/2",
+        "redis://host/0?credential_provider=vault",
     ],
 )
 def test_a_wrong_url_is_reported_at_once_with_a_remedy(url: str) -> None:

@@ -293,6 +293,8 @@ def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str,
         ),
         ({"url": "redis://:hunter2@h:port/0"}, "cannot be read"),
         ({"url": "redis://:hunter2@h/nonsense"}, "cannot be read"),
+        ({"url": "redis://h/0?bogus=3"}, "cannot be read"),
+        ({"url": "redis://h/0?credential_provider=x"}, "cannot be read"),
         ({"url": "unix:///s?db=x"}, "is not a URL"),
     ],
 )
@@ -314,6 +316,7 @@ def test_an_unusable_place_is_told_with_a_remedy(settings: dict[str, Any], said:
         "unix:///s?db=x&password={}",
         "rediss://:{}@h/0?ssl_cert_reqs=nonsense",
         "sentinel://:{}@h:port;sentinel://:{}@h:port",
+        "redis://h/0?bogus=1&password={}",
     ],
 )
 def test_no_error_shows_a_password(template: str, password: str) -> None:
