@@ -22,8 +22,8 @@ def refuse(publication: Publication, hold: Hold) -> Any:
     """Skip, publish without a claim or raise, as the strategy says.
 
     Returns:
-        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``; in eager mode one
-        that is revoked, under the holder's id.
+        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``; in eager mode, and
+        where another program holds the lock, one that is revoked, under the holder's id.
 
     Raises:
         DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could come back.
@@ -74,7 +74,8 @@ def _skip(publication: Publication, hold: Hold) -> Any:
             work.task,
             hold.owner,
         )
-    if publication.declaration.always_eager:
+    if publication.declaration.always_eager or not hold.about:
+        # There is no result of the holder's to wait for: it ran in place, or is another program.
         return LockEagerResult.duplicate(hold.owner, work.task, f"{DUPLICATE_OF} {hold.owner}")
     if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
         _tell_waiting(task, work.task_id, f"{DUPLICATE_OF} {hold.owner}{UNPUBLISHED}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 
 from celery_redislock import (
     DuplicateTask,
@@ -950,3 +950,16 @@ def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop
     (warning,) = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "published itself from inside its own run" in warning.message
     assert "lock='until_executing'" in warning.message
+
+
+def test_a_duplicate_of_another_programs_lock_has_an_end_to_wait_for(shop: Shop) -> None:
+    """There is no task of that name, and ``get()`` would wait for it for ever."""
+    task = shop.unique(body)
+    shop.store.acquire(task.lock_for(7).key, "somebody", 30, about={})
+
+    result = task.delay(7)
+
+    assert (result.is_duplicate, result.id, result.state) == (True, "somebody", "REVOKED")
+    with pytest.raises(TaskRevokedError, match="duplicate of somebody"):
+        result.get()
+    assert shop.messages() == []
