@@ -16,6 +16,7 @@ help:
 	@echo "make ladder    play every ending of a task, and write its page with new figures"
 	@echo "make clean     remove the environment and caches"
 
+demo: export REDIS_URL :=
 demo: $(VENV)/embedded
 	$(BIN)/celery-redislock demo
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -73,22 +74,30 @@ def _until_scene_3(demo: subprocess.Popen[str]) -> tuple[list[int], Path]:
     return pids, _embedded_directory(pids)
 
 
-def _all_gone(pids: list[int], directory: Path) -> bool:
-    return not any(lives(pid) for pid in pids) and not directory.exists()
+def _all_gone(pids: list[int], temporary: Path) -> bool:
+    return not any(lives(pid) for pid in pids) and not [*temporary.iterdir()]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Where the demo has its temporary files; a short name, for a socket's path."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 class TestDemo:
     @linux
-    def test_every_promise_is_kept_and_nothing_is_left_behind(self) -> None:
-        with _demo() as demo:
+    def test_every_promise_is_kept_and_nothing_is_left_behind(self, temporary: Path) -> None:
+        with _demo(TMPDIR=str(temporary)) as demo:
             pids, directory = _until_scene_3(demo)
+            assert directory.parent == temporary
             out, err = demo.communicate(timeout=90)
 
             assert demo.returncode == 0, out + err
             assert len(re.findall(r"^kept    \d\.", out, re.MULTILINE)) == 6
             assert "6 of 6 promises kept" in out
             assert err == ""
-            assert wait_until(lambda: _all_gone(pids, directory), PATIENCE)
+            assert wait_until(lambda: _all_gone(pids, temporary), PATIENCE)
 
     @pytest.mark.slow
     def test_without_locks_it_reports_broken_promises_and_exits_1(self) -> None:
@@ -103,25 +112,27 @@ class TestDemo:
 
     @linux
     @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    def test_a_signal_ends_it_and_leaves_nothing(self, signum: signal.Signals) -> None:
-        with _demo() as demo:
+    def test_a_signal_ends_it_and_leaves_nothing(self, temporary: Path, signum: signal.Signals) -> None:
+        with _demo(TMPDIR=str(temporary)) as demo:
             pids, directory = _until_scene_3(demo)
+            assert directory.parent == temporary
             demo.send_signal(signum)
             _, err = demo.communicate(timeout=PATIENCE)
 
             assert demo.returncode == 128 + signum
             assert err.strip() == "interrupted"
-            assert wait_until(lambda: _all_gone(pids, directory), PATIENCE)
+            assert wait_until(lambda: _all_gone(pids, temporary), PATIENCE)
 
     @linux
-    def test_kill_9_of_the_demo_ends_its_worker_and_its_server(self) -> None:
+    def test_kill_9_of_the_demo_ends_its_worker_and_its_server(self, temporary: Path) -> None:
         """The kernel closes both pipes: the server's shim and the worker see their end."""
-        with _demo() as demo:
+        with _demo(TMPDIR=str(temporary)) as demo:
             pids, directory = _until_scene_3(demo)
+            assert directory.parent == temporary
             demo.kill()
             demo.wait()
 
-            assert wait_until(lambda: _all_gone(pids, directory), PATIENCE)
+            assert wait_until(lambda: _all_gone(pids, temporary), PATIENCE)
 
 
 class TestOnAServerOfTheUsers:

@@ -6,9 +6,11 @@ ended, also after ``kill -9``; then the worker's whole process group ends.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -50,13 +52,15 @@ class WorkerProcess:
         """
         self.last_lines: deque[str] = deque(maxlen=40)
         self._tell = tell
+        # What its pool leaves there when it is killed is not left behind.
+        self._temporary = tempfile.mkdtemp(prefix="redislock-demo-")
         self._process = subprocess.Popen(  # noqa: S603  our own program
             # With the demo's import path: it may not be installed, or started from anywhere.
             [sys.executable, "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(url, prefix),
+            env={**_environment(url, prefix), "TMPDIR": self._temporary},
             # Ctrl-C on the terminal is for the demo, which then ends the worker.
             start_new_session=True,
         )
@@ -86,6 +90,7 @@ class WorkerProcess:
             # Its process group, which exists as long as its leader was not waited for.
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _read_log(self) -> None:
         log: IO[bytes] | None = self._process.stdout
@@ -112,6 +117,7 @@ def main() -> None:
 def _die_with_the_demo() -> None:
     while os.read(0, 1):
         pass
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
