@@ -176,7 +176,8 @@ class Guard:
             self.let_go(lease)
             self.watchdog.release_later(
                 lambda: self.store.release(lease.key, lease.token, done=done, undo=undo),
-                within=lease.term.ttl,
+                # The mark is of use for longer than the lease lives.
+                within=max(lease.term.ttl, done.ttl if done is not None else 0.0),
                 what=f"the lease on {lease.key!r}",
             )
             if isinstance(error, LockUnavailable):

@@ -424,6 +424,24 @@ def test_a_done_mark_names_the_message_and_lives_an_hour_longer_than_it_may_wait
     assert "mark_done" not in shop.store.calls  # the release wrote it
 
 
+def test_a_done_mark_is_owed_for_as_long_as_it_is_of_use(shop: Shop, monkeypatch: Any) -> None:
+    """Law 8: the server may be away at the release for longer than the lease lives; then a copy comes."""
+    within: list[float] = []
+    monkeypatch.setattr(
+        watchdog_of(shop.store), "release_later", lambda _release, **given: within.append(given["within"])
+    )
+
+    def away(account_id: int) -> None:
+        shop.store.failures = 1
+
+    for name, options in (("shop.marked", {"acks_late": True}), ("shop.unmarked", {})):
+        shop.unique(away, name=name, lock_key=KEY, lock_ttl=30, ignore_result=True, **options).delay(7)
+        shop.run()
+        shop.store.force_release(KEY)
+
+    assert within == [2 * 3600.0, 30.0]
+
+
 @pytest.mark.parametrize(("backend", "when_released"), [("rpc://", 0), ("disabled://", 1)])
 def test_a_done_mark_is_written_late_where_a_result_is_on_its_way(backend: str, when_released: int) -> None:
     """Dead between release and result, the copy must run again: the caller would wait for ever."""
