@@ -135,6 +135,20 @@ class TestReplicas:
         ):
             store.release("unheard of", A)
 
+    @pytest.mark.parametrize("holder", [None, B])
+    def test_a_replica_is_not_believed_that_a_lease_is_lost(
+        self, case: RedisCase, replica: EmbeddedServer, holder: str | None
+    ) -> None:
+        """Law 9: what it knows may be long past, and a loss is for good; the renewal is repeated instead."""
+        with closing(connect(replica.redis_url, prefix=case.prefix)) as store:
+            if holder is not None:
+                case.take(holder)
+                _until_replicated(store)
+
+            for terms in ([Term("n", A, 30.0)], [Term("unheard of", A, 30.0), Term("n", A, 30.0)]):
+                with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                    store.renew(terms)
+
     def test_a_replica_can_be_looked_at(self, case: RedisCase, replica: EmbeddedServer) -> None:
         case.take(A)
         with closing(connect(replica.redis_url, prefix=case.prefix)) as store:

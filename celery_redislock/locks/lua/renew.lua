@@ -6,22 +6,29 @@
 -- RETURNS one integer per hold: 1 renewed; 0 missing; -1 not ours: another token, or no lock at all
 --
 -- pcall where a key may be of another type: one broken key must not cost the other holds their renewal.
+-- Where nothing is renewed, a GETEX: it changes nothing but counts as a write, so that a replica, which may
+-- not have heard of these holds yet, fails instead of saying that they are gone.
 local count = #ARGV / 3
 local index = KEYS[count + 1]
 local answers = {}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local longest = 0
+local renewed, gone = false, nil
 for i = 1, count do
   local token, ttl, name = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
   local value = redis.pcall('GET', KEYS[i])
   if not value then
     answers[i] = 0
+    gone = KEYS[i]
     if index then
       redis.pcall('ZREM', index, name)
     end
-  elseif type(value) == 'table' or string.sub(value, 1, #token + 1) ~= token .. '\0' then
+  elseif type(value) == 'table' then
     answers[i] = -1
+  elseif string.sub(value, 1, #token + 1) ~= token .. '\0' then
+    answers[i] = -1
+    gone = KEYS[i]
   else
     redis.call('PEXPIRE', KEYS[i], ttl)
     if index then
@@ -29,7 +36,11 @@ for i = 1, count do
       longest = math.max(longest, ttl)
     end
     answers[i] = 1
+    renewed = true
   end
+end
+if gone and not renewed then
+  redis.call('GETEX', gone)
 end
 if longest > 0 and redis.call('PTTL', index) < longest then
   redis.call('PEXPIRE', index, longest)
