@@ -100,7 +100,7 @@ class LockHandle:
         if seen is None or (only == QUEUED and seen.state != QUEUED):
             return None
         release = self._guard.store.force_release(self.key, expected=seen.token)
-        if not release.released:
+        if not release.took_away:
             return None
         logger.warning("released %r by force from %s (%s): %s", self.key, seen.owner, seen.state, reason)
         return seen

@@ -88,7 +88,7 @@ def _confirm(seen: Sequence[LockView]) -> None:
 
 def _take_away(place: Place, seen: LockView, reason: str) -> _Outcome:
     answer = place.store.force_release(seen.key, expected=seen.token)
-    if answer.released:
+    if answer.took_away:
         if logger.hasHandlers():
             logger.warning("released %r by force from %s (%s): %s", seen.key, seen.owner, seen.state, reason)
         return _Outcome(seen, is_released=True, held_by=None)

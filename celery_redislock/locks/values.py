@@ -153,3 +153,12 @@ class Release(NamedTuple):
     released: bool
     held_by: Hold | None = None
     repeated: bool = False
+
+    @property
+    def took_away(self) -> bool:
+        """What an operator's release came to: the hold that was seen has been taken away.
+
+        Also where a repeated request finds that nobody holds: most likely the first one took it, and
+        an act that may have been done is to be audited as done.
+        """
+        return self.released or (self.repeated and self.held_by is None)

@@ -1,13 +1,19 @@
-"""Taking a lock away from a program that is not ours."""
+"""Taking a lock away: from a program that is not ours, and over a network that loses the answer."""
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from celery_redislock.cli import main
+from celery_redislock.guard import Guard
+from celery_redislock.handle import LockHandle
 from celery_redislock.locks import LockStore, MemoryStore, RedisStore, connect
-from celery_redislock.locks.store import Grant
+from celery_redislock.locks.store import Grant, Release
+from tests.faults import Fault, FaultyProxy
 
 
 @pytest.fixture
@@ -60,3 +66,44 @@ class TestForceRelease:
 
         assert not release.released
         assert store.force_release("night", expected="id/nonce2").released
+
+
+class TestLostReply:
+    """Law 3: what an operator took away is told and logged, also where the server's word for it got lost."""
+
+    @pytest.fixture
+    def lossy(self, proxy: FaultyProxy, prefix: str) -> Iterator[RedisStore]:
+        """A store with a queued claim on ``night``; the next forced release is done, its answer lost."""
+        with closing(connect(proxy.url, prefix=prefix, socket_timeout=0.5)) as store:
+            store.acquire("night", "t1/m", 60.0, about={"state": "queued"})
+            store.force_release("another")  # so that the server knows the script
+            proxy.fail(Fault.REPLY_LOST, of="force_release")
+            yield store
+
+    def test_the_handle_names_whom_it_was_taken_from(
+        self, lossy: RedisStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        victim = LockHandle(SimpleNamespace(name="shop.sync"), Guard(lossy), "night").release(reason="purged")
+
+        assert victim is not None
+        assert victim.owner == "t1"
+        assert caplog.messages == ["released 'night' by force from t1 (queued): purged"]
+        assert lossy.inspect("night") is None
+
+    def test_the_command_line_says_that_it_was_released(
+        self, lossy: RedisStore, proxy: FaultyProxy, prefix: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place = ["--url", proxy.url, "--prefix", prefix]
+
+        done = CliRunner().invoke(main, [*place, "release", "night", "--reason", "purged", "--yes"])
+
+        assert done.output.startswith("released night: taken from t1 ")
+        assert done.exit_code == 0
+        assert caplog.messages == ["released 'night' by force from t1 (queued): purged"]
+        assert lossy.inspect("night") is None
+
+    def test_a_holder_that_came_meanwhile_is_no_victim(self, lossy: RedisStore) -> None:
+        release = Release(released=False, held_by=lossy.inspect("night"), repeated=True)
+
+        assert not release.took_away
+        assert not Release(released=False).took_away
