@@ -145,8 +145,8 @@ def _is_own_claim(run: Run, hold: Hold) -> bool:
     return is_bare and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
 
 
-def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
-    """The lock is ours. If it was free although a claim should have been there, find out why."""
+def _begin(run: Run, lease: Lease, *, from_claim: bool | None) -> Outcome | None:
+    """The lock is ours. If it was free (or may have been) where a claim should have been, find out why."""
     may_be_copy = run.is_redelivered or is_overdue(run)
     if not from_claim and (run.has_claim or run.may_have_run or may_be_copy):
         if outcome_recorded(run.task, run.request, run.header):
@@ -157,7 +157,7 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool) -> Outcome | None:
             # leaves the second between the first one's release and its record.
             run.leave()
             raise _look_again(run, run.header)
-        if run.has_claim and not run.is_redelivered:
+        if run.has_claim and from_claim is False and not run.is_redelivered:
             logger.warning(
                 "the claim of %s on %r was gone when it started: it had expired while queued "
                 "(raise lock_queue_ttl), or was released by force",

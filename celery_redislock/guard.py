@@ -41,11 +41,12 @@ class Started(NamedTuple):
 
     Attributes:
         lease: renewed until :meth:`Guard.finish`.
-        from_claim: the message's own claim was still there; otherwise the lock had been free.
+        from_claim: the message's own claim was still there, or the lock had been free; ``None`` where that
+            is not known, because the run had the lock by an earlier request whose answer got lost.
     """
 
     lease: Lease
-    from_claim: bool
+    from_claim: bool | None
 
 
 class Guard:
@@ -152,7 +153,7 @@ class Guard:
             return answer
         lease = Lease(self.store, Term(work.key, run_token, ttl), answer, on_lost=on_lost)
         self.watchdog.watch(lease, max_hold=max_hold)
-        return Started(lease, answer.taken_over)
+        return Started(lease, None if answer.repeated else answer.taken_over)
 
     def finish(self, lease: Lease, *, done: DoneMark | None = None, undo: bool = False) -> bool:
         """End a run's lease and release it; never raises ``LockUnavailable``.

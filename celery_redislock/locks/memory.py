@@ -64,7 +64,9 @@ class MemoryStore(LockStore):
         with self._lock:
             now = self._clock()
             held = self._live(self._locks, name)
-            kept = held is not None and _belongs(held[0], token, instead_of)
+            repeated = held is not None and _belongs(held[0], token)
+            taken_over = held is not None and not repeated and _belongs(held[0], instead_of)
+            kept = repeated or taken_over
             if held is not None and not kept:
                 return Refusal(self._hold(name, held, is_window=False))
             value = f"{token}\0{json.dumps(about)}".encode()
@@ -78,7 +80,7 @@ class MemoryStore(LockStore):
                     self._windows[name] = (value, now + period)
             self._locks[name] = (value, now + ttl)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
-            return Grant(self._fence, kept, now, self._clock())
+            return Grant(self._fence, taken_over, now, self._clock(), repeated)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:

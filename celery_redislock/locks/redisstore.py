@@ -80,8 +80,9 @@ class RedisStore(LockStore):
                 back, instead of the server's clock alone.
             min_replicas: replicas that must confirm an acquire (``WAIT``); with fewer everything is
                 put back as it was (a hold that was taken over goes back to the token it was taken
-                from, one that was only prolonged stays) and :class:`LockUnavailable` raised. It
-                narrows the gap a failover opens, it does not close it.
+                from, one that the same token had already stays, to be given back by who asked) and
+                :class:`LockUnavailable` raised. It narrows the gap a failover opens, it does not
+                close it.
             socket_timeout: seconds, half of the bound on every verb.
             clock: of this process, running through suspends; injected by tests.
         """
@@ -133,16 +134,20 @@ class RedisStore(LockStore):
             value, pttl, is_window = rest
             return Refusal(Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window)))
         if call.replicas < self._min_replicas:
-            self._undo(name, token, instead_of, call.reply)
+            self._undo(name, token, instead_of or "", call.reply)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
-        return Grant(rest[0], status == 2, call.sent_at, call.answered_at)
+        return Grant(rest[0], status == 2, call.sent_at, call.answered_at, repeated=status == 4)
 
-    def _undo(self, name: str, token: str, instead_of: str | None, reply: list[Any]) -> None:
-        """Leave the lock as a grant that was not confirmed found it."""
+    def _undo(self, name: str, token: str, instead_of: str, reply: list[Any]) -> None:
+        """Leave the lock as a grant that was not confirmed found it.
+
+        Where the token held already, it stays: with an answer that got lost it is not known what was there
+        before, and giving it back would let others in while its holder goes on asking.
+        """
         if reply[0] == 1:
             self.release(name, token, undo=True)
-        elif instead_of:
+        elif reply[0] == 2:
             # A claim: its message is on its way still, and no later one may overtake it.
             _, _, value, pttl = reply
             about = value.partition(b"\0")[2].decode("utf-8", "replace")

@@ -71,7 +71,8 @@ class LockStore(ABC):
 
         Args:
             name: the lock's name.
-            token: of the hold asked for. If it holds already, its ``ttl`` starts anew.
+            token: of the hold asked for. If it holds already, its ``ttl`` starts anew, and the grant
+                says ``repeated``.
             ttl: how long the hold lives unless it is renewed.
             about: small facts about the holder for those who are refused, no argument values.
             instead_of: another token this hold replaces where that one holds (a claim

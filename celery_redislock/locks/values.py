@@ -86,16 +86,19 @@ class Grant(NamedTuple):
 
     Attributes:
         fence: the fencing token, larger with each grant of the same lock.
-        taken_over: the hold was there before, under ``instead_of`` or under this very token.
+        taken_over: the hold was there before, under ``instead_of``.
         sent_at: this process's clock just before the answered request was sent: the lease's
             term is counted from here, because the server's began later.
         answered_at: the same clock when the answer came.
+        repeated: the hold was there before under this very token. It was granted to an earlier
+            request, whose answer may have got lost, and with it whether that one took anything over.
     """
 
     fence: int
     taken_over: bool
     sent_at: float
     answered_at: float
+    repeated: bool = False
 
 
 class Refusal(NamedTuple):

@@ -107,15 +107,25 @@ MUTANTS = [
     Mutant(
         "an acquire that does not know its own token",
         "acquire",
-        "value and (belongs(value, token) or",
-        "value and (",
+        "value and belongs(value, token)",
+        "false",
         (contract.test_acquiring_again_with_the_same_token_keeps_the_hold_and_starts_its_ttl_anew,),
+    ),
+    Mutant(
+        "a repeated request that counts as a take-over",
+        "acquire",
+        "ours and 4 or kept and 2",
+        "kept and 2",
+        (
+            contract.test_acquiring_again_with_the_same_token_keeps_the_hold_and_starts_its_ttl_anew,
+            contract.test_a_transfer_can_be_repeated,
+        ),
     ),
     Mutant(
         "a transfer from anybody",
         "acquire",
-        "belongs(value, token) or belongs(value, from)",
-        "belongs(value, token) or from ~= ''",
+        "ours or belongs(value, from)",
+        "ours or from ~= ''",
         (
             contract.test_a_transfer_is_refused_where_a_third_token_holds,
             interleavings.test_the_old_run_cannot_turn_the_new_ones_lease_back_into_a_claim,

@@ -11,7 +11,7 @@ A, B, C = "job-a/1", "job-b/1", "job-c/1"
 def test_a_free_lock_is_granted(case: StoreCase) -> None:
     answer = granted(case.take(A))
 
-    assert not answer.taken_over
+    assert (answer.taken_over, answer.repeated) == (False, False)
     assert answer.sent_at <= answer.answered_at
     assert case.holder() == A
 
@@ -42,12 +42,12 @@ def test_locks_of_different_names_do_not_know_each_other(case: StoreCase) -> Non
 
 
 def test_acquiring_again_with_the_same_token_keeps_the_hold_and_starts_its_ttl_anew(case: StoreCase) -> None:
-    """A request whose reply got lost is simply repeated."""
+    """A request whose reply got lost is simply repeated; that is not told as a take-over."""
     first = granted(case.take(A, 5.0))
 
     second = granted(case.take(A, 30.0))
 
-    assert second.taken_over
+    assert (second.taken_over, second.repeated) == (False, True)
     assert second.fence > first.fence
     assert (case.remaining() or 0) > 25.0
 
@@ -149,7 +149,7 @@ def test_a_transfer_hands_the_hold_over_without_a_gap(case: StoreCase) -> None:
 
     lease = granted(case.store.transfer("n", A, B, 30.0, about=ABOUT))
 
-    assert lease.taken_over
+    assert (lease.taken_over, lease.repeated) == (True, False)
     assert lease.fence > claim.fence
     assert case.holder() == B
     assert not case.store.release("n", A).released
@@ -175,9 +175,9 @@ def test_a_transfer_is_refused_where_a_third_token_holds(case: StoreCase) -> Non
 def test_a_transfer_can_be_repeated(case: StoreCase) -> None:
     case.take(A)
 
-    for _ in range(2):
-        assert granted(case.store.transfer("n", A, B, 30.0, about=ABOUT)).taken_over
+    answers = [granted(case.store.transfer("n", A, B, 30.0, about=ABOUT)) for _ in range(2)]
 
+    assert [(answer.taken_over, answer.repeated) for answer in answers] == [(True, False), (False, True)]
     assert case.holder() == B
 
 

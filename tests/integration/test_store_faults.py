@@ -47,7 +47,8 @@ class TestLostMessages:
 
         answer = granted(_acquire(case))
 
-        assert answer.taken_over == (fault is Fault.REPLY_LOST)
+        assert answer.repeated == (fault is Fault.REPLY_LOST)
+        assert not answer.taken_over
         assert refused(_acquire(case, B)).hold.token == A
 
     @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
@@ -108,7 +109,7 @@ class TestLostMessages:
 
         with pytest.raises(LockUnavailable):
             _acquire(case)
-        assert granted(_acquire(case)).taken_over
+        assert granted(_acquire(case)).repeated
 
     def test_cut_connections_are_replaced(self, proxy: FaultyProxy, case: RedisCase) -> None:
         _acquire(case)

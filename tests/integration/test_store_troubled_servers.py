@@ -215,6 +215,21 @@ class TestReplicas:
 
         assert case.holder() == A
 
+    def test_a_run_whose_token_was_there_already_is_not_passed_off_as_its_claim(
+        self, case: RedisCase, unconfirmed: RedisStore
+    ) -> None:
+        """The first answer got lost, and the claim with it: the run's own words are no claim."""
+        case.redis.acquire("n", A, 3600.0, about={"state": "queued"})
+        case.redis.acquire(
+            "n", "job-a/run", 5.0, about={"state": "running"}, instead_of=A
+        )  # its answer got lost
+
+        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+            unconfirmed.acquire("n", "job-a/run", 5.0, about={"state": "running"}, instead_of=A)
+
+        assert case.holder() == "job-a/run"
+        assert case.redis.release("n", "job-a/run").released
+
     def test_a_run_that_was_confirmed_by_nobody_and_asks_again_takes_its_claim_over(
         self, case: RedisCase, unconfirmed: RedisStore
     ) -> None:

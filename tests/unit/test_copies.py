@@ -11,11 +11,12 @@ from celery.exceptions import Ignore
 from celery.signals import task_postrun
 
 from celery_redislock import DuplicateTask, lock_acquired, lock_released
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.header import HEADER, Header, HolderSeen
 from celery_redislock.locks.store import DoneMark
 from celery_redislock.testing import hold
 from tests.clocks import ManualClock
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, no_patience
 
 KEY = "account:7"
 
@@ -158,6 +159,51 @@ def test_a_message_that_may_be_a_copy_looks_twice_too(shop: Shop, age: float, *,
     assert isinstance(first_look, Ignore)
     assert isinstance(second_look, Ignore)
     assert (runs, shop.held()) == ([], {})
+
+
+def lose_answers(shop: Shop, monkeypatch: Any, count: int = 1) -> None:
+    """Let the server carry out the next starts, and the answers get lost; the worker asks again at once."""
+    no_patience(monkeypatch)
+    acquire, lost = shop.store.acquire, [LockUnavailable("memory", "acquire", "no answer")] * count
+
+    def unheard(*args: Any, **kwargs: Any) -> Any:
+        answer = acquire(*args, **kwargs)
+        if lost:
+            raise lost.pop()
+        return answer
+
+    monkeypatch.setattr(shop.store, "acquire", unheard)
+
+
+def test_a_copy_does_nothing_although_the_first_answer_to_its_start_got_lost(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Law 8: asked again, the server knows the run's token; that is no claim turned into a lease."""
+    runs: list[int] = []
+    counting(shop, runs).apply_async((7,), task_id="t1")
+    message = shop.message()
+    shop.run(shop.receive(message))
+    lose_answers(shop, monkeypatch)
+
+    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+    assert (runs, shop.held()) == ([7], {})
+
+
+@pytest.mark.parametrize("is_claim_gone", [False, True])
+def test_a_lost_answer_to_a_start_is_no_sign_that_the_claim_was_gone(
+    shop: Shop, monkeypatch: Any, caplog: Any, *, is_claim_gone: bool
+) -> None:
+    """Nobody knows what was there before, so nothing is told of it; the message runs, once."""
+    runs: list[int] = []
+    counting(shop, runs).apply_async((7,), task_id="t1")
+    if is_claim_gone:
+        shop.store.force_release(KEY)
+    lose_answers(shop, monkeypatch)
+
+    shop.run()
+
+    assert (runs, shop.held()) == ([7], {})
+    assert "was gone when it started" not in caplog.text
 
 
 def put_off_copy(shop: Shop, task: Any) -> None:

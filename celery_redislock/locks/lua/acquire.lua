@@ -15,8 +15,10 @@
 --       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
 --       8  tell     '1': what was taken over is told, so that it can be put back
 -- RETURNS {1, fence}            granted, the lock was free
---         {2, fence}            granted, taken over from `from` or already ours (a repeated request)
+--         {2, fence}            granted, taken over from `from`
 --         {2, fence, value, pttl}   the same, with what was there before, if `tell` asks for it
+--         {4, fence}            granted, already ours: a request repeated, what was there before the first
+--                               one is not known
 --         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
 --         {0, value, pttl, 1}   refused by the window
 --         {3}                   refused: this message's outcome is recorded
@@ -38,7 +40,8 @@ end
 
 -- Every read comes before the first write: a key of the wrong type then refuses the whole, not the rest of it.
 local value = redis.call('GET', lock)
-local kept = value and (belongs(value, token) or belongs(value, from))
+local ours = value and belongs(value, token)
+local kept = value and (ours or belongs(value, from))
 local opens_window = false
 if value and not kept then
   return refused({0, value, redis.call('PTTL', lock), 0})
@@ -64,7 +67,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- A hundred at a time: the first acquire after a quiet hour must not stall the server.
 local gone = index and redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
 
-local pttl = kept and tell == '1' and redis.call('PTTL', lock)
+local pttl = kept and not ours and tell == '1' and redis.call('PTTL', lock)
 
 -- SET is the first write, so that a server short of memory refuses before anything has changed.
 redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
@@ -92,4 +95,4 @@ end
 if pttl then
   return {2, fence, value, pttl}
 end
-return {kept and 2 or 1, fence}
+return {ours and 4 or kept and 2 or 1, fence}
