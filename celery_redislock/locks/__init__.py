@@ -47,6 +47,8 @@ not set back), or with ``strict_fence`` at least the last one plus one.
 what fails                 what follows
 =========================  ==================================================================
 request or reply lost      repeated once with the same token, on a new connection
+request held up            dropped with its connection where it has not left this host; else it may
+                           come after its release, and the hold then ends with its ttl
 server away at acquire     ``LockUnavailable``; a hold it may have taken is given back later
 server away at renewal     repeated until the deadline, then lost
 server away at release     given back in the background as soon as it answers, or it expires

@@ -10,8 +10,11 @@ and with the same token.
 
 import os
 import re
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -21,7 +24,15 @@ from redis.retry import Retry
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import Clock
 
-__all__ = ["MOST_IDLE", "Connections", "check_options", "connect_by", "mask_password", "pool_of"]
+__all__ = [
+    "MOST_IDLE",
+    "Connections",
+    "check_options",
+    "connect_by",
+    "mask_password",
+    "pool_of",
+    "reset_on_close",
+]
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
@@ -128,8 +139,35 @@ def connect_by(connection: Any, give_up: float, *, patience: float, clock: Clock
     try:
         connection.connect()
         connection._sock.settimeout(connection.socket_timeout)
+        reset_on_close(connection._sock)
     finally:
         del connection.read_response
+
+
+#: ``struct linger``: on, for no time.
+_NO_TIME = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Let closing a TCP socket take back what the network has not delivered; for others nothing changes.
+
+    Timeline without it, while packets get lost::
+
+        claim sent      no answer: socket closed, the hold is owed back
+        ...             released on a new connection: "missing", so nothing is owed any more
+        ...             the kernel goes on repeating what was written to the closed socket, for minutes
+        claim arrives   and holds the key for an hour, for a message that was never published
+
+    Closed with no time to linger, what is unsent or unacknowledged is dropped, and the server is told by a
+    reset. Set once it is connected, and not when an answer is overdue: redis-py closes a connection itself
+    before its error is seen (``read_response``, redis 5.2.1 to 8.1.0, ``connection.py``), the system those
+    of a killed process. Whose last request was answered has nothing left to deliver.
+
+    What remains: a request that has left this host, and is held up by the network or by a proxy until
+    after the release.
+    """
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_TIME)
 
 
 class Connections:
