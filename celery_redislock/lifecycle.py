@@ -88,17 +88,16 @@ def give_claim_back(app: Any, header: Any) -> None:
 
 
 def _settle_unstarted(task: Any, error: Exception) -> None:
-    from celery.exceptions import Reject, Retry
+    from celery.exceptions import Retry
 
+    from celery_redislock.exits import goes_back
     from celery_redislock.header import Header
 
     request = task.request
     header = Header.of(request.headers, request.id)
     if header is None or header.key is None or not header.claimed or request.is_eager:
         return
-    if isinstance(error, Retry) or (
-        isinstance(error, Reject) and getattr(error, "requeue", False) and task.acks_late
-    ):
+    if isinstance(error, Retry) or goes_back(task, error):
         return  # a message that carries this claim is on its way again
     try:
         declaration = declaration_of(task)

@@ -117,6 +117,8 @@ def _publish(publication: Publication) -> Any:
         run.hold_back(publication.publish, ttl=publication.ttl)
         return publication.declaration.task.AsyncResult(work.task_id)
     if inherited is not None and inherited.key == work.key:
+        if run is not None:
+            run.has_passed_claim_on = True
         return _publish_on(publication, inherited)
     if publication.lock.lock == "while_executing":
         return publication.publish(claimed=False)

@@ -12,7 +12,7 @@ from celery.exceptions import Reject, Retry
 from celery_redislock.copies import DoneNote
 from celery_redislock.declaration import Declaration
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.exits import settled_by_main_process
+from celery_redislock.exits import goes_back, settled_by_main_process
 from celery_redislock.guard import Guard
 from celery_redislock.header import Header
 from celery_redislock.locks.lease import Lease
@@ -54,6 +54,7 @@ class Run:
         token: this run's term, minted by the main process where there is one.
         lease: while a lock is held, and after.
         in_body: the body is on.
+        has_passed_claim_on: without a lease, it published its own id again, with its message's claim.
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
     """
 
@@ -86,7 +87,7 @@ class Run:
             fingerprint=header.fingerprint if header else None,
         )
         self.lease: Lease | None = None
-        self.in_body = False
+        self.in_body = self.has_passed_claim_on = False
         self.interrupt: Callable[[], None] = _nothing
         self.raw: dict[str, Any] = (request.properties or {}).get(RAW) or {}
         self.token: str = self.raw.get("token") or new_token(request.id)
@@ -190,7 +191,7 @@ class Run:
     def _end(self, lease: Lease, error: BaseException | None) -> None:
         if self._follow_ups:
             self._hand_on(lease, error)
-        elif isinstance(error, Reject) and error.requeue and self.task.acks_late:
+        elif goes_back(self.task, error):
             # The message goes back to its queue: its next delivery finds its claim again.
             token = self.message if self.header is not None else new_token(self.work.task_id)
             self.guard.hand_on(lease, self.work, token, ttl=self.options.lock_queue_ttl)

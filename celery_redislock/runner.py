@@ -12,11 +12,13 @@ All of this runs in the process and thread that runs the body.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore
 
+from celery_redislock.copies import Outcome
 from celery_redislock.declaration import declaration_of
 from celery_redislock.entering import enter, holders_outcome
-from celery_redislock.exceptions import LockOptionError
+from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockOptionError
+from celery_redislock.exits import comes_again
 from celery_redislock.header import Header
 from celery_redislock.interrupt import run_interruptible
 from celery_redislock.lifecycle import give_claim_back
@@ -57,9 +59,7 @@ def run_unique(task: Any, body: Callable[[], Any], args: Sequence[Any], kwargs: 
         case "until_expired":
             accept(run)
             return body()
-    outcome = holders_outcome(run)
-    if outcome is None:
-        outcome = enter(run)
+    outcome = _enter(run)
     return _run_body(run, body) if outcome is None else outcome.value()
 
 
@@ -93,6 +93,25 @@ def _give_claim_back(declaration: Any, header: Header | None) -> None:
         declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
 
 
+def _enter(run: Run) -> Outcome | None:
+    try:
+        outcome = holders_outcome(run)
+        return enter(run) if outcome is None else outcome
+    except (Ignore, DuplicateTask, LockKeyError):
+        raise  # it was published again with its claim, or somebody else's hold was found in place of that
+    except BaseException as error:
+        _owe_claim(run, error)
+        raise
+
+
+def _owe_claim(run: Run, error: BaseException) -> None:
+    """Ended before it had a lease, and not to come again, it leaves a claim nobody would turn into one."""
+    if run.lease is None and run.header is not None and run.has_claim and not comes_again(run, error):
+        # With its window, unless another delivery of it may have run under that.
+        ttl, undo = run.options.lock_queue_ttl, not run.may_have_run
+        run.guard.give_back_later(run.work.key, run.header.token, ttl=ttl, undo=undo)
+
+
 def _run_body(run: Run, body: Callable[[], Any]) -> Any:
     run.in_body = True
     try:
@@ -120,6 +139,6 @@ def _run_to_its_end(run: Run, body: Callable[[], Any]) -> Any:
 
 def _give_unused_claim_back(run: Run, error: BaseException | None) -> None:
     """A run that had to start without its lock leaves a claim nobody would turn into a lease any more."""
-    goes_on = isinstance(error, Retry) or (isinstance(error, Reject) and error.requeue)
+    goes_on = run.has_passed_claim_on or comes_again(run, error)
     if run.lease is None and run.has_claim and run.header is not None and not goes_on:
         run.guard.give_back(run.work.key, run.header.token, ttl=run.options.lock_queue_ttl)

@@ -1021,10 +1021,10 @@ def test_a_run_without_its_lock_gives_the_claim_back(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(), SoftTimeLimitExceeded(), Down()])
-def test_a_start_that_is_interrupted_owes_its_lock(
+def test_a_start_that_is_interrupted_owes_its_lock_and_its_claim(
     shop: Shop, monkeypatch: Any, error: BaseException
 ) -> None:
-    """Law 4: it may have been granted while nobody was listening any more."""
+    """Law 4: it may have been granted while nobody was listening any more, or never been asked for."""
     task = shop.unique(body, lock_key=KEY)
     header = claimed(shop)
 
@@ -1036,4 +1036,67 @@ def test_a_start_that_is_interrupted_owes_its_lock(
         with pytest.raises(type(error)):
             task(7)
 
-    assert watchdog_of(shop.store).owes == 1
+    assert watchdog_of(shop.store).owes == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "owed"),
+    [({}, True), ({"acks_late": True}, False)],
+    ids=["early", "late"],
+)
+def test_what_ends_without_a_server_and_a_broker_owes_its_claim(
+    shop: Shop, monkeypatch: Any, how: dict[str, Any], *, owed: bool
+) -> None:
+    """Law 4: its message is gone, and lock_queue_ttl is an hour; requeued, the next delivery needs it."""
+    no_patience(monkeypatch)
+    owing = debts(shop, monkeypatch)
+    monkeypatch.setattr("celery_redislock.redeliver.redeliver", _no_broker)
+    task = shop.unique(body, lock_key=KEY, lock_period=50, **how)
+    task.apply_async((7,), task_id="t1")
+    shop.store.failures = float("inf")
+    shop.run()
+
+    shop.store.failures = 0
+    for debt in owing:
+        debt()
+
+    assert (shop.holder(KEY) is None) == owed
+
+
+@pytest.mark.parametrize(
+    ("acks_late", "kept"), [(False, False), (True, True)], ids=["acknowledged early", "late"]
+)
+def test_a_run_without_its_lock_keeps_the_claim_of_a_message_that_goes_back(
+    shop: Shop, *, acks_late: bool, kept: bool
+) -> None:
+    """Law 4: a message that was acknowledged early cannot go back, whatever its body asks for."""
+
+    def back(account_id: int) -> int:
+        raise Reject(account_id, requeue=True)
+
+    task = shop.unique(back, lock_key=KEY, on_lock_error="run", acks_late=acks_late)
+    task.apply_async((7,), task_id="t1")
+    shop.store.failures = 1
+
+    shop.run()
+
+    assert bool(shop.held()) == kept
+
+
+@pytest.mark.parametrize("throw", [False, True])
+def test_a_run_without_its_lock_leaves_its_claim_to_its_retry(shop: Shop, *, throw: bool) -> None:
+    """Law 7: duplicates stay excluded while a retry waits, however the body ended that published it."""
+
+    def again(self: Any, account_id: int) -> int:
+        self.retry(throw=throw, countdown=50)
+        return account_id
+
+    task = shop.unique(again, bind=True, lock_key=KEY, on_lock_error="run")
+    task.apply_async((7,), task_id="t1")
+    claim = shop.holder(KEY).token  # type: ignore[union-attr]  # it is held
+    shop.store.failures = 1
+
+    shop.run()
+
+    assert [hold.token for hold in shop.held().values()] == [claim]
+    assert Header.loads(shop.message().headers[HEADER]).token == claim  # type: ignore[union-attr]  # it has one
