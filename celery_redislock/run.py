@@ -91,7 +91,7 @@ class Run:
         self.interrupt: Callable[[], None] = _nothing
         self.raw: dict[str, Any] = (request.properties or {}).get(RAW) or {}
         self.token: str = self.raw.get("token") or new_token(request.id)
-        self._done_note: DoneNote | None = None
+        self._late_mark: DoneMark | None = None
         self._follow_ups: list[tuple[FollowUp, float]] = []
         self._is_finished = False
 
@@ -160,11 +160,11 @@ class Run:
         # Its body was never entered, or its end was interrupted: there is no outcome to note or publish.
         self._follow_ups = []
         self.finish(_Unentered())
-        note, self._done_note = self._done_note, None
-        if note is None or not note.is_late:
+        mark, self._late_mark = self._late_mark, None
+        if mark is None:
             return
         try:
-            self.guard.store.mark_done(self.work.key, note.mark)
+            self.guard.store.mark_done(self.work.key, mark)
         except RedisLockError as error:
             logger.warning("no done mark for %s: %s", self.work, error)
 
@@ -191,6 +191,8 @@ class Run:
     def _end(self, lease: Lease, error: BaseException | None) -> None:
         if self._follow_ups:
             self._hand_on(lease, error)
+            # What goes on has another identity: a copy of this message would do it all again.
+            self._late_mark = note.mark if (note := DoneNote.needed(self)) else None
         elif goes_back(self.task, error):
             # The message goes back to its queue: its next delivery finds its claim again.
             token = self.message if self.header is not None else new_token(self.work.task_id)
@@ -202,11 +204,11 @@ class Run:
 
     def _release(self, lease: Lease, error: BaseException | None) -> None:
         # A retry is not over, and where a signal ended the body no outcome is recorded.
-        if error is None or (isinstance(error, Exception) and not isinstance(error, Retry)):
-            self._done_note = DoneNote.needed(self)
-        note = self._done_note
-        mark = note.mark if note is not None and not note.is_late else None
-        if self._give_back(lease, mark):
+        is_over = error is None or (isinstance(error, Exception) and not isinstance(error, Retry))
+        note = DoneNote.needed(self) if is_over else None
+        if note is not None and note.is_late:
+            self._late_mark, note = note.mark, None
+        if self._give_back(lease, note.mark if note is not None else None):
             lock_released.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
 
     def _give_back(self, lease: Lease, mark: DoneMark | None = None, *, undo: bool = False) -> bool:

@@ -324,6 +324,56 @@ def test_a_done_mark_is_of_one_message_only(shop: Shop) -> None:
     assert runs == [7]
 
 
+@pytest.mark.parametrize("ignore_result", [False, True])
+def test_a_copy_of_a_message_that_was_retried_does_nothing_after_the_end(
+    shop: Shop, *, ignore_result: bool
+) -> None:
+    """Law 8: its retry has another identity, so what that came to does not tell of the first message.
+
+    ::
+
+    first message    runs, publishes its retry ... delivered again: put off ................ comes
+    retry                                          waits with the claim ... runs to the end
+    """
+    runs: list[int] = []
+
+    def sync(self: Any, account_id: int) -> None:
+        runs.append(self.request.retries)
+        if not self.request.retries:
+            raise self.retry((account_id,), countdown=0)
+
+    shop.unique(sync, bind=True, lock_key=KEY, acks_late=True, ignore_result=ignore_result).delay(7)
+    first = shop.message()
+    shop.run(shop.receive(first))
+    retry = shop.message()
+    shop.run(shop.receive(first, redelivered=True))
+    again = shop.message()
+    shop.run(shop.receive(retry))
+
+    while again is not None:
+        shop.run(shop.receive(again))
+        again = next(iter(shop.messages()), None)
+
+    assert runs == [0, 1]
+
+
+@pytest.mark.parametrize(("ignore_result", "marks"), [(False, 0), (True, 1)])
+def test_a_retry_costs_a_mark_only_where_no_result_would_tell(
+    shop: Shop, *, ignore_result: bool, marks: int
+) -> None:
+    """Law 10; and the mark comes after the retry's message: dead in between, the copy must run."""
+
+    def sync(self: Any, account_id: int) -> None:
+        shop.store.calls.clear()
+        raise self.retry((account_id,), countdown=50)
+
+    shop.unique(sync, bind=True, lock_key=KEY, acks_late=True, ignore_result=ignore_result).delay(7)
+
+    shop.run()
+
+    assert shop.store.calls == ["acquire"] + ["mark_done"] * marks
+
+
 @pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
 def test_where_results_cannot_be_read_by_others_a_done_mark_is_left(backend: str) -> None:
     shop = Shop(result_backend=backend)
