@@ -52,17 +52,8 @@ def enter(run: Run) -> Outcome | None:
         the lock has been given back.
     """
     _wait_for_outcome(run)
-    claim = run.header.token if run.header is not None else None
-    with run.guard.owing(run.work.key, run.token, ttl=run.options.lock_ttl):
-        answer = ask_patiently(run, lambda: _start(run, claim))
-        if isinstance(answer, Refusal) and _is_own_claim(run, answer.hold):
-            own_claim = answer.hold.token
-            answer = ask_patiently(run, lambda: _start(run, own_claim))
-        elif isinstance(answer, Refusal) and make_way(
-            run.guard, run.task, answer.hold, ttl=run.options.lock_queue_ttl
-        ):
-            # With an ETA its claim is renewed by the worker that has it, and dropped when that has come.
-            answer = ask_patiently(run, lambda: _start(run, claim))
+    with run.guard.owing(run.work.key, run.token, ttl=run.options.lock_ttl, undo=True):
+        answer = _ask(run)
         if isinstance(answer, Started):
             run.lease = answer.lease
     if answer is None:
@@ -122,7 +113,23 @@ def _look_again(run: Run, header: Header) -> Exception:
     return put_off(run, put_off_delay(0, longest=run.options.lock_retry_delay), header=again)
 
 
-def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
+def _ask(run: Run) -> Started | Refusal | Recorded | None:
+    claim = run.header.token if run.header is not None else None
+    answer = ask_patiently(run, lambda: _start(run, claim))
+    if not isinstance(answer, Refusal):
+        return answer
+    hold = answer.hold
+    if _is_own_claim(run, hold):
+        return ask_patiently(run, lambda: _start(run, hold.token))
+    if _is_own_window(run, hold):
+        return ask_patiently(run, lambda: _start(run, claim, is_accepted=True))
+    if make_way(run.guard, run.task, hold, ttl=run.options.lock_queue_ttl):
+        # With an ETA its claim is renewed by the worker that has it, and dropped when that has come.
+        return ask_patiently(run, lambda: _start(run, claim))
+    return answer
+
+
+def _start(run: Run, claim: str | None, *, is_accepted: bool = False) -> Started | Refusal | Recorded:
     return run.guard.start(
         run.work,
         run.token,
@@ -130,7 +137,7 @@ def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
         message=run.message,
         claim=claim,
         max_hold=_max_hold(run),
-        period=None if run.has_claim else run.options.lock_period,
+        period=None if is_accepted or run.has_claim else run.options.lock_period,
         on_lost=run.announce_loss,
     )
 
@@ -138,11 +145,23 @@ def _start(run: Run, claim: str | None) -> Started | Refusal | Recorded:
 def _is_own_claim(run: Run, hold: Hold) -> bool:
     """Whether a message without a header (task protocol 1 has none) meets a claim of its own id.
 
-    Its publisher's, or the one its timed out run left for it. Put off in between it has got a header, with
-    its task id for an identity, which is no claim's token.
+    Its publisher's, or the one its timed out run left for it.
     """
-    is_bare = run.header is None or run.header.token == run.work.task_id
-    return is_bare and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
+    return _is_bare(run) and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
+
+
+def _is_own_window(run: Run, hold: Hold) -> bool:
+    """Whether this very message, or the one it is a retry of, was accepted when that window began."""
+    if not hold.is_window or hold.owner != run.work.task_id:
+        return False
+    # Without a header another message of this id looks the same, and is a new job, to be accepted itself.
+    is_known = not _is_bare(run) or run.is_redelivered
+    return bool(run.request.retries) or (is_known and hold.about.get("message") == run.message)
+
+
+def _is_bare(run: Run) -> bool:
+    """It came without a header, and so with nothing but its task id; put off since, it has got one."""
+    return run.message == run.work.task_id
 
 
 def _begin(run: Run, lease: Lease, *, from_claim: bool | None) -> Outcome | None:

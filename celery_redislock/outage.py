@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from celery.exceptions import Ignore
 
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ask_patiently"]
 
+T = TypeVar("T")
+
 logger = logging.getLogger("celery_redislock")
 
 
-def ask_patiently(run: "Run", attempt: Callable[[], Any]) -> Any:
+def ask_patiently(run: "Run", attempt: Callable[[], T]) -> T | None:
     """Ask until the lock server answers; ``None``: run without a lock, as ``on_lock_error`` says."""
     if run.options.on_lock_error == "run":
         try:

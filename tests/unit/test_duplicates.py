@@ -217,6 +217,55 @@ def test_a_run_behind_its_own_ids_window_says_so(shop: Shop, monkeypatch: Any, c
     assert "was accepted already, and its window has not passed" in caplog.text
 
 
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_a_message_delivered_again_does_not_wait_for_its_own_window(shop: Shop, *, acks_late: bool) -> None:
+    """Law 8: its run died with its worker, and the copy takes over, not when the window has passed."""
+    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_period=3000, acks_late=acks_late)
+    task.apply_async((7,), task_id="t1")
+    request = shop.receive()
+    token = header_of(request.message).token
+    work = Work(KEY, "shop.sync", "t1", "digest")
+    shop.store.acquire(
+        KEY, "t1/dead", 1, about=work.about("running", message=token), period=3000, message=token
+    )
+    shop.store._locks.clear()
+
+    request._request_dict["delivery_info"]["redelivered"] = acks_late
+    shop.run(request)
+    if acks_late:
+        shop.run()  # it has looked twice
+
+    assert shop.state("t1") == "SUCCESS"
+
+
+def test_a_retry_that_lost_its_claim_does_not_wait_for_its_own_window(shop: Shop) -> None:
+    """Law 7: it never blocks itself; what it is a retry of was accepted."""
+
+    def sync(self: Any, account_id: int) -> int:
+        if not self.request.retries:
+            shop.store.failures = 1  # the lease is given back instead of handed on
+            self.retry((account_id,), countdown=0)
+        return account_id
+
+    task = shop.unique(sync, bind=True, lock_key=KEY, lock="while_executing", lock_period=3000)
+    task.apply_async((7,), task_id="t1")
+    shop.run()
+    shop.store._locks.clear()
+
+    assert shop.run() == 7
+
+
+def test_a_new_message_of_an_id_waits_for_the_window_of_the_one_before(shop: Shop) -> None:
+    """Publishing a task id again is a new job, which has to be accepted itself."""
+    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_period=50)
+    for _ in range(2):
+        task.apply_async((7,), task_id="t1")
+    first, second = shop.messages()
+    shop.run(shop.receive(first))
+
+    assert isinstance(shop.run(shop.receive(second)), Ignore)
+
+
 def test_a_window_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
     """Beat without the task imported: acceptance is decided when it starts."""
     task = shop.unique(body, lock_key=KEY, lock_period=50)

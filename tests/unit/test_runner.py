@@ -1100,3 +1100,26 @@ def test_a_run_without_its_lock_leaves_its_claim_to_its_retry(shop: Shop, *, thr
 
     assert [hold.token for hold in shop.held().values()] == [claim]
     assert Header.loads(shop.message().headers[HEADER]).token == claim  # type: ignore[union-attr]  # it has one
+
+
+def test_a_start_whose_reply_was_lost_in_an_outage_uses_up_no_window(shop: Shop, monkeypatch: Any) -> None:
+    """Law 2: nothing ran under it, so neither its own message nor another one waits for it."""
+    no_patience(monkeypatch)
+    owing = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_period=3000)
+    take = shop.store.acquire
+
+    def lose_reply(*args: Any, **kwargs: Any) -> None:
+        take(*args, **kwargs)
+        shop.store.failures = float("inf")
+        raise LockUnavailable("memory", "acquire", "its reply was lost")
+
+    task.apply_async((7,), task_id="t1")
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.store, "acquire", lose_reply)
+        shop.run()
+    shop.store.failures = 0
+    for debt in owing:
+        debt()
+
+    assert shop.holder(KEY) is None
