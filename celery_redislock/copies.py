@@ -16,7 +16,7 @@ from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601
 
 from celery_redislock.header import Header
-from celery_redislock.locks.store import DoneMark
+from celery_redislock.locks.store import DoneMark, Hold
 from celery_redislock.redeliver import visibility_timeout
 
 if TYPE_CHECKING:
@@ -28,9 +28,11 @@ __all__ = [
     "DoneNote",
     "Outcome",
     "ignores_result",
+    "is_identified",
     "is_overdue",
     "is_readable",
     "is_revoked",
+    "is_same_message",
     "may_still_come",
     "outcome_of",
     "outcome_recorded",
@@ -181,6 +183,19 @@ def ignores_result(task: Any, request: Any) -> bool:
     """Whether nobody stores what this request comes to: as its message says, or else its task."""
     ignored = request.__dict__.get("ignore_result")
     return bool(task.ignore_result if ignored is None else ignored)
+
+
+def is_identified(run: "Run") -> bool:
+    """Whether a message can be told from another of its task id, which is a new job.
+
+    By its header; without one by coming again. Put off since, such a message has a header with its task id.
+    """
+    return run.message != run.work.task_id or run.is_redelivered
+
+
+def is_same_message(run: "Run", hold: Hold) -> bool:
+    """Whether a hold of a message's own task id, or a window, is that of this very message."""
+    return is_identified(run) and hold.about.get("message", hold.owner) == run.message
 
 
 def is_overdue(run: "Run") -> bool:

@@ -14,7 +14,7 @@ from celery_redislock.conflict import (
     log_skip,
     put_off_delay,
 )
-from celery_redislock.copies import DUPLICATE_OF, ignores_result
+from celery_redislock.copies import DUPLICATE_OF, ignores_result, is_same_message
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import put_off
@@ -83,8 +83,7 @@ def _is_kept(run: "Run", hold: Hold) -> bool:
 def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
     logger.info("%s %s: this one waits", run.work, _doing(hold))
     # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
-    is_copy = hold.about.get("message") == run.message
-    return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_copy)
+    return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_same_message(run, hold))
 
 
 def _doing(hold: Hold) -> str:

@@ -7,7 +7,9 @@ from celery.exceptions import Ignore
 from celery_redislock.conflict import put_off_delay
 from celery_redislock.copies import (
     Outcome,
+    is_identified,
     is_overdue,
+    is_same_message,
     may_still_come,
     outcome_of,
     outcome_recorded,
@@ -134,7 +136,7 @@ def _start(run: Run, claim: str | None, *, is_accepted: bool = False) -> Started
         run.work,
         run.token,
         ttl=run.options.lock_ttl,
-        message=run.message,
+        message=run.message if is_identified(run) else None,
         claim=claim,
         max_hold=_max_hold(run),
         period=None if is_accepted or run.has_claim else run.options.lock_period,
@@ -147,21 +149,14 @@ def _is_own_claim(run: Run, hold: Hold) -> bool:
 
     Its publisher's, or the one its timed out run left for it.
     """
-    return _is_bare(run) and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
+    is_bare = run.message == run.work.task_id
+    return is_bare and hold.about.get("state") == QUEUED and hold.owner == run.work.task_id
 
 
 def _is_own_window(run: Run, hold: Hold) -> bool:
     """Whether this very message, or the one it is a retry of, was accepted when that window began."""
-    if not hold.is_window or hold.owner != run.work.task_id:
-        return False
-    # Without a header another message of this id looks the same, and is a new job, to be accepted itself.
-    is_known = not _is_bare(run) or run.is_redelivered
-    return bool(run.request.retries) or (is_known and hold.about.get("message") == run.message)
-
-
-def _is_bare(run: Run) -> bool:
-    """It came without a header, and so with nothing but its task id; put off since, it has got one."""
-    return run.message == run.work.task_id
+    is_own = hold.is_window and hold.owner == run.work.task_id
+    return is_own and (bool(run.request.retries) or is_same_message(run, hold))
 
 
 def _begin(run: Run, lease: Lease, *, from_claim: bool | None) -> Outcome | None:

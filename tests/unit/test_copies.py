@@ -374,6 +374,44 @@ def test_a_retry_costs_a_mark_only_where_no_result_would_tell(
     assert shop.store.calls == ["acquire"] + ["mark_done"] * marks
 
 
+@pytest.mark.parametrize("is_put_off", [False, True])
+def test_a_new_job_of_an_id_used_before_runs_without_a_header_too(shop: Shop, *, is_put_off: bool) -> None:
+    """Law 2: it was published again on purpose; the mark of the first one stops copies, which come again."""
+    runs: list[int] = []
+    task = counting(shop, runs, ignore_result=True, lock="while_executing")
+    shop.app.send_task(task.name, (7,), task_id="import-7")
+    first = shop.message()
+    shop.run(shop.receive(first))
+    shop.app.send_task(task.name, (7,), task_id="import-7")
+    if is_put_off:
+        with hold(task, 7, task_id="other"):
+            shop.run()
+
+    shop.run()
+
+    assert runs == [7, 7]
+    assert isinstance(shop.run(shop.receive(first, redelivered=True)), Ignore)
+
+
+def test_a_new_job_of_an_id_at_work_runs_after_that_without_a_header_too(shop: Shop) -> None:
+    """Law 2: it is no copy of what it waits for, so that one's outcome is not its own."""
+    runs: list[int] = []
+
+    def sync(account_id: int) -> None:
+        runs.append(account_id)
+        if len(runs) == 1:
+            shop.app.send_task("shop.sync", (8,), task_id="import-7")
+            shop.run()  # another worker
+
+    shop.unique(sync, lock_key=KEY, acks_late=True)
+    shop.app.send_task("shop.sync", (7,), task_id="import-7")
+    shop.run()
+
+    shop.run()
+
+    assert runs == [7, 8]
+
+
 @pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
 def test_where_results_cannot_be_read_by_others_a_done_mark_is_left(backend: str) -> None:
     shop = Shop(result_backend=backend)
