@@ -15,9 +15,9 @@ from celery_redislock.conflict import (
     put_off_delay,
 )
 from celery_redislock.copies import DUPLICATE_OF, ignores_result, is_same_message
-from celery_redislock.header import Header, HolderSeen
+from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
-from celery_redislock.redeliver import put_off
+from celery_redislock.redeliver import next_header, put_off
 from celery_redislock.results import Skipped
 from celery_redislock.work import ACCEPTED, QUEUED, RUNNING
 
@@ -113,7 +113,7 @@ def _is_awaited(run: "Run") -> bool:
 
 
 def _wait_for(run: "Run", hold: Hold) -> Exception:
-    header = run.header or Header(run.work.key, run.work.task_id, fingerprint=run.work.arguments)
+    header = next_header(run)
     seen = HolderSeen(hold.owner, is_same_work=hold.about.get("args") == run.work.arguments)
     delay = put_off_delay(header.put_off, longest=run.options.lock_retry_delay)
     logger.info(

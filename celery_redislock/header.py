@@ -115,7 +115,9 @@ class Header(NamedTuple):
         its claim is not this message's to use or to give back.
         """
         header = cls.loads((headers or {}).get(HEADER))
-        return header if header is not None and owner_of(header.token) == task_id else None
+        # The token of a message put off that had come without a header is its task id, slashes and all.
+        is_own = header is not None and task_id in {header.token, owner_of(header.token)}
+        return header if is_own else None
 
     @classmethod
     def loads(cls, text: object) -> "Header | None":

@@ -21,7 +21,7 @@ from celery_redislock.header import HEADER, Header
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["RAW", "put_off", "raw_message", "redeliver", "visibility_timeout"]
+__all__ = ["RAW", "next_header", "put_off", "raw_message", "redeliver", "visibility_timeout"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -74,7 +74,9 @@ def put_off(
         ``Ignore``; where the broker cannot take the message, ``Reject`` with requeue
         (``acks_late``) or the broker's error, so that the task fails visibly.
     """
-    again = header or _next_header(run, is_counted=is_copy is None)
+    again = header or next_header(run)
+    if header is None and is_copy is None:
+        again = again._replace(put_off=again.put_off + 1)
     if is_copy or run.is_redelivered:
         again = again.as_copy()
     app = run.task.app
@@ -90,13 +92,17 @@ def put_off(
     return ignored
 
 
-def _next_header(run: "Run", *, is_counted: bool) -> Header:
-    work = run.work
-    # Without a header its identity is the task id, and stays so.
-    header = run.header or Header(
-        work.key, work.task_id, published_at=time.time(), fingerprint=work.arguments
-    )
-    return header._replace(put_off=header.put_off + is_counted)
+def next_header(run: "Run") -> Header:
+    """Return the header the next delivery of a message carries: its own, or one for a message without.
+
+    Without one its identity is the task id, and stays so. When it was published is not known: now at the
+    latest, so that an outcome from before is an earlier job's of its id. One that was delivered before may
+    have left an outcome itself.
+    """
+    if run.header is not None:
+        return run.header
+    work, published_at = run.work, 0.0 if run.is_redelivered else time.time()
+    return Header(work.key, work.task_id, published_at=published_at, fingerprint=work.arguments)
 
 
 def raw_message(message: Any) -> dict[str, Any]:

@@ -412,6 +412,27 @@ def test_a_new_job_of_an_id_at_work_runs_after_that_without_a_header_too(shop: S
     assert runs == [7, 8]
 
 
+def test_a_copy_without_a_header_put_off_in_an_outage_does_nothing(shop: Shop, monkeypatch: Any) -> None:
+    """Law 8: its first delivery's outcome was recorded before it got a header, and is its own."""
+    no_patience(monkeypatch)
+    runs: list[int] = []
+    task = counting(shop, runs)
+    shop.app.send_task(task.name, (7,), task_id="t1")
+    first = shop.message()
+    shop.run(shop.receive(first))
+    outcome(shop, "SUCCESS", at=time.time() - 60)
+    shop.store.failures = float("inf")
+    shop.run(shop.receive(first, redelivered=True))
+    shop.store.failures = 0
+
+    again = shop.message()
+    while again is not None:
+        shop.run(shop.receive(again))
+        again = next(iter(shop.messages()), None)
+
+    assert runs == [7]
+
+
 @pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
 def test_where_results_cannot_be_read_by_others_a_done_mark_is_left(backend: str) -> None:
     shop = Shop(result_backend=backend)

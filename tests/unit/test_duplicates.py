@@ -624,6 +624,22 @@ def test_a_member_takes_no_outcome_from_before_it_was_published(shop: Shop) -> N
         assert task(7) == 7
 
 
+def test_a_member_without_a_header_takes_no_old_outcome_either(shop: Shop) -> None:
+    """Yesterday's job of the holder's id left it; today's has not ended yet."""
+    runs: list[int] = []
+    task, backend = counted(shop, runs), shop.app.backend
+    backend.store_result("daily", 21, "SUCCESS")
+    meta = backend.decode(backend.get(backend.get_key_for_task("daily")))
+    meta["date_done"] = "2020-01-01T00:00:00+00:00"
+    backend.set(backend.get_key_for_task("daily"), backend.encode(meta))
+    with hold(task, 7, task_id="daily"):
+        shop.app.send_task(task.name, (7,), task_id="t1", link=task.si(8))
+        shop.run()
+
+    assert isinstance(shop.run(), Ignore)  # it looks once more, and then runs
+    assert (shop.run(), runs) == (7, [7])
+
+
 def test_a_member_remembers_the_holder_it_met_at_publish(shop: Shop) -> None:
     """Delivered when that has ended, it does not do the work again."""
     task = shop.unique(body, lock_key=KEY)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from celery_redislock.header import Header, HolderSeen
+from celery_redislock.header import HEADER, Header, HolderSeen
 
 FULL = Header(
     key="account:7",
@@ -87,3 +87,13 @@ def test_putting_off_counts_and_remembers_the_holder() -> None:
 
     assert again == Header("k", "t/x", claimed=True, waits_for=seen, put_off=2)
     assert Header("k", "t/x").as_copy() == Header("k", "t/x", is_copy=True)
+
+
+@pytest.mark.parametrize("task_id", ["t1", "import/7", "/", "7/"])
+@pytest.mark.parametrize("token", ["{id}", "{id}/nonce"])
+def test_a_header_is_read_whatever_its_task_id_looks_like(task_id: str, token: str) -> None:
+    """Law 8: the header of a message put off that came without one has its task id for a token."""
+    header = Header("k", token.format(id=task_id), is_copy=True)
+
+    assert Header.of({HEADER: header.dumps()}, task_id) == header
+    assert Header.of({HEADER: header.dumps()}, f"{task_id}x") is None
