@@ -77,8 +77,8 @@ class DoneNote(NamedTuple):
 
     Attributes:
         mark: what is written.
-        is_late: links, a chain or a chord follow, or a result is sent that only its caller can read:
-            written when those are on their way, not before.
+        is_late: links, errbacks, a chain or a chord follow, or a result is sent that only its caller can
+            read: written when those are on their way, not before.
     """
 
     mark: DoneMark
@@ -90,7 +90,7 @@ class DoneNote(NamedTuple):
         if not _may_have_copies(run) or _tells(run.task, run.request):
             return None
         request = run.request
-        follows = bool(request.callbacks or request.chain or request.chord)
+        follows = bool(request.callbacks or request.errbacks or request.chain or request.chord)
         is_sent = not ignores_result(run.task, request) and not isinstance(run.task.backend, DisabledBackend)
         ttl = visibility_timeout(run.task.app) + MARK_MARGIN
         return cls(DoneMark(run.message, ttl), follows or is_sent)

@@ -456,13 +456,18 @@ def test_a_done_mark_is_written_late_where_a_result_is_on_its_way(backend: str, 
     assert (released, len(marks(shop))) == (when_released, 1)
 
 
-@pytest.mark.parametrize("what", ["link", "chain"])
+def _fail(account_id: int) -> None:
+    raise ValueError(account_id)
+
+
+@pytest.mark.parametrize("what", ["link", "chain", "link_error"])
 def test_a_done_mark_is_written_late_where_something_follows(shop: Shop, what: str) -> None:
     """Dead between release and follow-ups, the copy must run again: its chain would be lost for ever."""
     seen: list[Any] = []
-    task = shop.unique(_body, lock_key=KEY, acks_late=True, ignore_result=True)
+    fails = what == "link_error"
+    task = shop.unique(_fail if fails else _body, lock_key=KEY, acks_late=True, ignore_result=True)
     follow = shop.unique(_body, name="shop.next", lock=None)
-    options = {"link": follow.si(1)} if what == "link" else {"chain": [follow.si(1)]}
+    options = {what: [follow.si(1)] if what == "chain" else follow.si(1)}
     task.apply_async((7,), **options)
     request = shop.receive()
     sending = shop.app.send_task
