@@ -14,7 +14,7 @@ from celery_redislock.conflict import (
     log_skip,
     put_off_delay,
 )
-from celery_redislock.copies import DUPLICATE_OF, ignores_result, is_same_message
+from celery_redislock.copies import DUPLICATE_OF, ignores_result, is_same_message, outcome_recorded
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import next_header, put_off
@@ -24,7 +24,7 @@ from celery_redislock.work import ACCEPTED, QUEUED, RUNNING
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["resolve"]
+__all__ = ["late_copy", "resolve"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -54,6 +54,8 @@ def resolve(run: "Run", hold: Hold) -> None:
     conflict = _conflict(run, hold)
     strategy = choose(run.options.server or "skip", conflict)
     what_happens = _what_happens(run, hold, strategy)
+    if what_happens != "retry" and run.may_have_run and outcome_recorded(run.task, run.request, run.header):
+        raise late_copy(run)  # dropped, it would write over what its other delivery came to
     announce(conflict, hold, what_happens=what_happens)
     if what_happens == "raise":
         raise duplicate_error(hold)
@@ -63,6 +65,12 @@ def resolve(run: "Run", hold: Hold) -> None:
         logger.info("%s comes back later: %r is held by %s", run.work, run.work.key, hold.owner)
         raise put_off(run, jittered(run.options.lock_retry_delay))
     raise _wait_for(run, hold)
+
+
+def late_copy(run: "Run") -> Ignore:
+    """Return what ends a message of which another delivery has run."""
+    logger.info("%s was delivered again after its outcome was recorded: nothing to do", run.work)
+    return Ignore("a copy of this message has run already")
 
 
 def _what_happens(run: "Run", hold: Hold, strategy: str) -> str:

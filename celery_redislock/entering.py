@@ -2,8 +2,6 @@
 
 import logging
 
-from celery.exceptions import Ignore
-
 from celery_redislock.conflict import put_off_delay
 from celery_redislock.copies import (
     Outcome,
@@ -15,7 +13,7 @@ from celery_redislock.copies import (
     outcome_recorded,
     record_may_follow,
 )
-from celery_redislock.duplicates import resolve
+from celery_redislock.duplicates import late_copy, resolve
 from celery_redislock.guard import Started
 from celery_redislock.header import Header, HolderSeen
 from celery_redislock.locks.lease import Lease
@@ -40,7 +38,7 @@ def holders_outcome(run: Run) -> Outcome | None:
     outcome = outcome_of(run.task, seen.task_id, since=run.header.published_at)
     if outcome is not None:
         if run.may_have_run and outcome_recorded(run.task, run.request, run.header):
-            raise _late_copy(run)
+            raise late_copy(run)
         run.request.redislock_skipped = True
         logger.info("%s takes the outcome of %s, which did the same work", run.work, seen.task_id)
     return outcome
@@ -64,7 +62,7 @@ def enter(run: Run) -> Outcome | None:
         case Started(lease, from_claim):
             return _begin(run, lease, from_claim=from_claim)
         case Recorded():
-            raise _late_copy(run)
+            raise late_copy(run)
         case Refusal(hold):
             resolve(run, hold)
     return None
@@ -82,7 +80,7 @@ def _wait_for_outcome(run: Run) -> None:
         return
     hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
     if hold is None and run.header.is_copy and outcome_recorded(run.task, run.request, run.header):
-        raise _late_copy(run)
+        raise late_copy(run)
     if hold is None:
         raise _look_again(run, run.header)
     if hold.owner != run.work.task_id:
@@ -165,7 +163,7 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool | None) -> Outcome | None
     if not from_claim and (run.has_claim or run.may_have_run or may_be_copy):
         if outcome_recorded(run.task, run.request, run.header):
             run.leave()
-            raise _late_copy(run)
+            raise late_copy(run)
         if may_be_copy and run.header is not None and not _has_looked(run.header) and record_may_follow(run):
             # Two workers that kept it for the same ETA start in the same instant; a short body then
             # leaves the second between the first one's release and its record.
@@ -185,11 +183,6 @@ def _begin(run: Run, lease: Lease, *, from_claim: bool | None) -> Outcome | None
         return outcome
     lock_acquired.send(sender=run.task, key=run.work.key, task_id=run.work.task_id, lease=lease)
     return None
-
-
-def _late_copy(run: Run) -> Ignore:
-    logger.info("%s was delivered again after its outcome was recorded: nothing to do", run.work)
-    return Ignore("a copy of this message has run already")
 
 
 def _max_hold(run: Run) -> float | None:

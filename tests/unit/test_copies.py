@@ -561,6 +561,38 @@ def test_a_message_put_off_does_nothing_when_its_first_delivery_has_run(
     assert (runs, shop.held()) == ([7], {})
 
 
+@pytest.mark.parametrize("strategy", ["skip", "raise"])
+def test_a_message_put_off_is_not_dropped_over_the_outcome_of_its_first_delivery(
+    shop: Shop, monkeypatch: Any, strategy: str
+) -> None:
+    """Law 8: a redelivery writes no state for its own id, least of all over a failure somebody must see.
+
+    ::
+
+    first delivery   put off in an outage (worker dies) ... again: runs, fails
+    second message           published ............................................. comes, and is refused
+    another publish                                                   holds the key
+    """
+    no_patience(monkeypatch)
+
+    def sync(account_id: int) -> None:
+        raise ValueError(account_id)
+
+    task = shop.unique(sync, lock_key=KEY, acks_late=True, on_conflict=strategy)
+    task.apply_async((7,), task_id="t1")
+    first = shop.message()
+    shop.store.failures = float("inf")
+    shop.run(shop.receive(first))
+    shop.store.failures = 0
+    again = shop.message()
+    shop.run(shop.receive(first, redelivered=True))
+
+    with hold(task, 7, task_id="t2"):
+        shop.run(shop.receive(again))
+
+    assert (shop.state("t1"), str(shop.meta("t1")["result"])) == ("FAILURE", "7")
+
+
 def test_a_message_put_off_without_a_header_does_nothing_then_either(shop: Shop) -> None:
     runs: list[int] = []
     task = counting(shop, runs, lock="while_executing")
