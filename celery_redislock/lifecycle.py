@@ -101,8 +101,8 @@ def _settle_unstarted(task: Any, error: Exception) -> None:
         return  # a message that carries this claim is on its way again
     try:
         declaration = declaration_of(task)
-        if from_header(declaration.options, header.options).lock == "until_expired":
-            return  # what was accepted stands for its window, however its run ends
+        if from_header(declaration.options, header.options).is_window:
+            return
         declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
     except RedisLockError as problem:
         logger.warning("could not give back the claim on %r: %s", header.key, problem)

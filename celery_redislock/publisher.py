@@ -145,7 +145,7 @@ def _holder(publication: Publication) -> Hold | None:
 def _publish_on(publication: Publication, carried: Header) -> Any:
     """Publish a message of this id that carries its own hold already (from the worker's main process)."""
     guard, work, ttl = publication.declaration.guard, publication.work, publication.ttl
-    if carried.claimed and publication.lock.lock in {"until_executed", "until_executing"}:
+    if carried.claimed and not publication.lock.is_window:
         # Not a new claim: the old one's time starts anew, for the countdown that lies ahead.
         try:
             guard.claim(work, carried.token, ttl=ttl)
@@ -188,7 +188,7 @@ def _claim_and_publish(publication: Publication) -> Any:
 
 def _claim(publication: Publication, token: str) -> Grant | Refusal:
     guard, work, ttl = publication.declaration.guard, publication.work, publication.ttl
-    is_window = publication.lock.lock == "until_expired"
+    is_window = publication.lock.is_window
     with guard.owing(work.key, token, ttl=ttl, undo=True):
         answer = guard.claim(
             work,

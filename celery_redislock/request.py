@@ -102,8 +102,8 @@ class LockRequest(Request):
 
     def _settle_for_dead_child(self, error: BaseException) -> None:
         locked = self._locked()
-        if self._is_over or locked is None or locked.options.lock == "until_expired":
-            return  # what was accepted stands for its window, however its run ends
+        if self._is_over or locked is None or locked.options.is_window:
+            return
         if will_be_requeued(self, error):
             self._convert_to_claim(self._claim_token() or new_token(self.id))
         elif is_loss(self, error) and will_be_retried(self) and self._header is not None:
@@ -145,7 +145,7 @@ class LockRequest(Request):
     def _release_when_dead(self) -> None:
         """Shorten the lease now, and release it once the child is seen to be dead."""
         locked = self._locked()
-        if self._is_over or locked is None or locked.options.lock == "until_expired":
+        if self._is_over or locked is None or locked.options.is_window:
             return
         self._over()
         store, key, token = locked.guard.store, locked.work.key, self._run_token
@@ -186,7 +186,7 @@ class LockRequest(Request):
         if self._header is None or not self._header.claimed:
             return
         locked = self._locked()
-        if locked is not None and locked.options.lock in {"until_executed", "until_executing"}:
+        if locked is not None and not locked.options.is_window:
             # Not less than until the ETA and as long again: its claim was made for that.
             until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
             self._watch(locked, self._header.token, locked.options.lock_queue_ttl + max(0.0, until_eta))

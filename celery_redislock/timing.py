@@ -19,7 +19,7 @@ def claim_ttl(task: Any, lock: LockOptions, options: Mapping[str, Any]) -> float
         lock: the options of the call. For ``until_expired`` the claim is the window.
         options: Celery's options of the publish.
     """
-    if lock.lock == "until_expired" and lock.lock_period is not None:
+    if lock.is_window and lock.lock_period is not None:
         return lock.lock_period
     ttl = _delay(task, options) + lock.lock_queue_ttl
     expires = options.get("expires")

@@ -58,6 +58,11 @@ class LockOptions:
         """Whether a run has a lease."""
         return self.lock in {"until_executed", "while_executing"}
 
+    @property
+    def is_window(self) -> bool:
+        """Whether what was accepted stands for its window, however its run ends: no run holds or frees it."""
+        return self.lock == "until_expired"
+
     def max_hold(self, time_limit: float | None) -> float | None:
         """Seconds one run may be renewed: ``lock_max_hold``, or its hard time limit and what killing takes.
 
@@ -116,7 +121,7 @@ def settle(values: Mapping[str, object]) -> LockOptions:
 def disagreements(options: LockOptions) -> list[str]:
     """Return what cannot be true together, each with the values and a remedy."""
     problems = []
-    if options.lock == "until_expired" and options.lock_period is None:
+    if options.is_window and options.lock_period is None:
         problems.append("lock='until_expired' needs lock_period: how long the task stays unique, in seconds")
     if options.lock_max_hold is not None and options.lock_max_hold <= options.lock_ttl:
         problems.append(

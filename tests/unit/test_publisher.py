@@ -764,9 +764,10 @@ def test_a_forwarded_header_of_another_id_is_no_hold(shop: Shop) -> None:
     assert [claim.owner for claim in shop.held().values()] == [result.id]
 
 
-def test_a_message_of_this_id_and_key_carries_its_own_hold(shop: Shop) -> None:
+@pytest.mark.parametrize("lock", ["until_executed", "while_executing"])
+def test_a_message_of_this_id_and_key_carries_its_own_hold(shop: Shop, lock: str) -> None:
     """What the worker's main process publishes for a lost child is no duplicate of itself."""
-    task = shop.unique(body, lock_key="account:{account_id}", lock_queue_ttl=100)
+    task = shop.unique(body, lock=lock, lock_key="account:{account_id}", lock_queue_ttl=100)
     carried = Header("account:7", "same/old", claimed=True, is_workflow_member=True)
     shop.store.acquire("account:7", "same/old", 5, about={})
 

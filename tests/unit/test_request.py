@@ -105,6 +105,24 @@ def test_a_waiting_messages_claim_is_kept_alive(shop: Shop, lock: str) -> None:
     assert watch.lease.held
 
 
+@pytest.mark.parametrize("lock", ["until_executed", "while_executing"])
+def test_a_waiting_retrys_claim_is_kept_alive(shop: Shop, lock: str) -> None:
+    """Law 7: duplicates stay excluded while a retry waits, whatever scope it holds its key by."""
+
+    def again(self: Any, account_id: int) -> None:
+        raise self.retry(countdown=10)
+
+    task = shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100)
+    task.apply_async((7,), task_id="t1")
+    shop.run()
+
+    request = shop.receive()
+
+    watch = watched(shop, request._header.token)  # type: ignore[union-attr]  # it has one
+    assert watch is not None
+    assert watch.lease.term.ttl == pytest.approx(110, abs=1)
+
+
 @pytest.mark.parametrize(
     "options",
     [
