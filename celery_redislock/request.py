@@ -89,14 +89,14 @@ class LockRequest(Request):
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given is not to run: its ETA is no time (celery 5.7.0)."""
         if not requeue and self.time_start is None and self._apply_result is None:
-            self._give_back(self._claim_token(), undo=True)
+            self._give_back_unrun()
             self._stop_watching()  # and not over: before 5.7 Celery runs it all the same
         super().reject(requeue)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated:
             # Revoked or expired before it ran. A terminated one's body may go on: on_failure will come.
-            self._give_back(self._claim_token(), undo=True)
+            self._give_back_unrun()
             self._over()
         super()._announce_revoked(reason, terminated, signum, expired)
 
@@ -172,6 +172,14 @@ class LockRequest(Request):
         locked.guard.watchdog.release_later(
             release, within=within, what=f"the lease on {key!r} of a timed out run"
         )
+
+    def _give_back_unrun(self) -> None:
+        """Give back the claim of a message that will not run; its window too, unless a copy may have."""
+        header, locked = self._header, self._locked()
+        may_be_copy = self.delivery_info.get("redelivered") or (header is not None and header.is_copy)
+        if may_be_copy and locked is not None and locked.options.is_window:
+            return  # its claim is the window
+        self._give_back(self._claim_token(), undo=not may_be_copy)
 
     def _give_back(self, token: str | None, *, undo: bool = False) -> None:
         locked = self._locked()

@@ -298,6 +298,33 @@ def test_a_message_revoked_before_it_ran_gives_claim_and_window_back(shop: Shop,
     assert shop.state("t1") == "REVOKED"
 
 
+@pytest.mark.parametrize("published_again", [False, True])
+@pytest.mark.parametrize("options", [{"lock": "until_expired"}, {}], ids=str)
+def test_a_late_copy_that_expired_leaves_the_window_of_what_ran(
+    shop: Shop, options: dict[str, Any], *, published_again: bool
+) -> None:
+    """Laws 2 and 8: the job ran and stands for its window; its second copy has nothing to give back."""
+    task = shop.unique(body, lock_key=KEY, lock_period=50, acks_late=True, **options)
+    task.apply_async((7,), task_id="t1")
+    message = shop.message()
+    shop.run(shop.receive(message))
+    if published_again:
+        message.headers[HEADER] = Header.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
+
+    shop.receive(message, redelivered=not published_again)._announce_revoked("expired", False, None, True)
+
+    assert task.delay(7).is_duplicate
+
+
+def test_a_redelivered_message_that_was_revoked_gives_its_claim_back(shop: Shop) -> None:
+    """Law 4: whether a copy of it runs or not, nothing will come for this claim."""
+    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
+
+    shop.receive(redelivered=True)._announce_revoked("revoked", False, None, False)
+
+    assert shop.held() == {}
+
+
 def test_the_lock_is_free_before_the_revocation_is_seen(shop: Shop) -> None:
     """Law 5, for the states the main process stores."""
     request = delivered(shop)
