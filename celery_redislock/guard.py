@@ -52,8 +52,8 @@ class Started(NamedTuple):
 class Guard:
     """Takes and gives back locks for messages and their runs.
 
-    Every method takes one round trip and is safe
-    to repeat; each raises ``LockUnavailable`` in bounded time unless it says
+    Every method takes one round trip, two more where what this process owes
+    stood in the way, and is safe to repeat; each raises ``LockUnavailable`` in bounded time unless it says
     otherwise.
     """
 
@@ -70,7 +70,8 @@ class Guard:
         self, work: Work, token: str, *, ttl: float, period: float | None = None, state: str = QUEUED
     ) -> Grant | Refusal | Recorded:
         """Hold the key for a message about to be published, or accepted; see :meth:`owing`."""
-        return self.store.acquire(work.key, token, ttl, about=work.about(state, message=token), period=period)
+        about = work.about(state, message=token)
+        return self._acquire(lambda: self.store.acquire(work.key, token, ttl, about=about, period=period))
 
     @contextmanager
     def owing(self, key: str, token: str, *, ttl: float, undo: bool = False) -> Iterator[None]:
@@ -140,14 +141,11 @@ class Guard:
             period: least seconds between two acceptances, where accepting happens here.
             on_lost: called once, in the thread that learns of a loss.
         """
-        answer = self.store.acquire(
-            work.key,
-            run_token,
-            ttl,
-            about=work.about(RUNNING, message=message),
-            instead_of=claim,
-            period=period,
-            message=message,
+        about = work.about(RUNNING, message=message)
+        answer = self._acquire(
+            lambda: self.store.acquire(
+                work.key, run_token, ttl, about=about, instead_of=claim, period=period, message=message
+            )
         )
         if not isinstance(answer, Grant):
             return answer
@@ -225,5 +223,19 @@ class Guard:
     def give_back_later(self, key: str, token: str, *, ttl: float, undo: bool = False) -> None:
         """Let the watchdog release a hold as soon as the server answers, until it has expired."""
         self.watchdog.release_later(
-            lambda: self.store.release(key, token, undo=undo), within=ttl, what=f"the hold on {key!r}"
+            lambda: self.store.release(key, token, undo=undo),
+            within=ttl,
+            what=f"the hold on {key!r}",
+            token=token,
         )
+
+    def _acquire(self, ask: Callable[[], Grant | Refusal | Recorded]) -> Grant | Refusal | Recorded:
+        """Ask for a hold; refused by one that this process still owes, give that back and ask once more.
+
+        Who was told that the server is away asks again as soon as it is not, and his first attempt may have
+        been granted: the lock would then be kept from him by a holder of which no message was ever published.
+        """
+        answer = ask()
+        if isinstance(answer, Refusal) and self.watchdog.release_now(answer.hold.token):
+            return ask()
+        return answer

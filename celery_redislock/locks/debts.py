@@ -30,6 +30,7 @@ class _Debt:
     release: Callable[[], object]
     until: float
     what: str
+    token: str | None
 
 
 class Debts:
@@ -48,16 +49,18 @@ class Debts:
         self._numbers = itertools.count()
         self._owed: list[tuple[float, int, _Debt]] = []
         #: The one being paid: owed until that is done.
-        self._in_hand = 0
+        self._in_hand: _Debt | None = None
         self._away_until = float("-inf")
         self._sweep_from = float("-inf")
         self._told_of_too_many = False
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._owed) + self._in_hand
+            return len(self._owed) + (self._in_hand is not None)
 
-    def add(self, release: Callable[[], object], *, within: float, what: str) -> None:
+    def add(
+        self, release: Callable[[], object], *, within: float, what: str, token: str | None = None
+    ) -> None:
         """Owe a release, for ``within`` seconds: after that the hold is gone anyway.
 
         With :data:`MOST` owed already it is not taken on: the hold expires.
@@ -69,7 +72,8 @@ class Debts:
             if not self._owed:
                 self._told_of_too_many = False
             if len(self._owed) < MOST:
-                heapq.heappush(self._owed, (now, next(self._numbers), _Debt(release, now + within, what)))
+                debt = _Debt(release, now + within, what, token)
+                heapq.heappush(self._owed, (now, next(self._numbers), debt))
                 return
             told, self._told_of_too_many = self._told_of_too_many, True
         if not told:
@@ -79,6 +83,12 @@ class Debts:
                 MOST,
                 what,
             )
+
+    def release_of(self, token: str) -> Callable[[], object] | None:
+        """What gives back the hold of this token, if it is owed; it stays so until the thread has paid."""
+        with self._lock:
+            debts = [debt for *_, debt in self._owed] + ([self._in_hand] if self._in_hand else [])
+        return next((debt.release for debt in debts if debt.token == token), None)
 
     def clear(self) -> None:
         """Owe nothing any more."""
@@ -101,7 +111,7 @@ class Debts:
         try:
             self._pay(debt)
         finally:
-            self._in_hand = 0
+            self._in_hand = None
 
     def _pay(self, debt: _Debt) -> None:
         try:
@@ -125,7 +135,7 @@ class Debts:
             while self.next_due() <= now:
                 *_, debt = heapq.heappop(self._owed)
                 if now < debt.until:
-                    self._in_hand = 1
+                    self._in_hand = debt
                     return debt, expired
                 expired.append(debt)
         return None, expired
@@ -133,7 +143,7 @@ class Debts:
     def _put_off(self, debt: _Debt) -> None:
         with self._lock:
             heapq.heappush(self._owed, (self._clock() + RETRY_DELAY, next(self._numbers), debt))
-            self._in_hand = 0
+            self._in_hand = None
 
     def _sweep(self, now: float) -> None:
         """Drop what has expired; not again before another one can have."""

@@ -88,7 +88,9 @@ class Watchdog:
         """Whether the lease is being renewed."""
         return lease.token in self._schedule
 
-    def release_later(self, release: Callable[[], object], *, within: float, what: str) -> None:
+    def release_later(
+        self, release: Callable[[], object], *, within: float, what: str, token: str | None = None
+    ) -> None:
         """Try to give a hold back until the server answers or the hold has expired by itself.
 
         Args:
@@ -97,11 +99,27 @@ class Watchdog:
                 than the server: it is called again a second later.
             within: seconds after which the hold is gone anyway.
             what: names the hold in log lines.
+            token: of the hold, if anybody may give it back sooner, with :meth:`release_now`.
         """
         with self._lock:
-            self._debts.add(release, within=within, what=what)
+            self._debts.add(release, within=within, what=what, token=token)
             self._run_thread()
             self._wake.notify()
+
+    def release_now(self, token: str) -> bool:
+        """Give the hold of this token back in the calling thread, if this process owes it.
+
+        Returns:
+            Whether it was owed.
+
+        Raises:
+            LockUnavailable: the server still does not answer; it stays owed.
+        """
+        release = self._debts.release_of(token)
+        if release is None:
+            return False
+        release()
+        return True
 
     @property
     def owes(self) -> int:
