@@ -77,8 +77,11 @@ class Support(Lease):
         return not self._ended and request is not None and not request._result_is_in
 
     def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
-        """Renew no more, and say nothing: the holder itself will notice."""
+        """It was held for as long as it may be: renew no more, and say nothing: the run itself does."""
         self.end()
+
+    def miss_deadline(self, why: str) -> None:
+        """Go on asking: a child may wait longer for the server than its lease will last, and start then."""
 
     def warn_of_end(self, held_for: float, max_hold: float) -> None:
         """Say nothing: the run itself does."""

@@ -175,6 +175,10 @@ class Lease:
             # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
             logger.exception("on_lost of the lease on %r raised", self.key)
 
+    def miss_deadline(self, why: str) -> None:
+        """The deadline has passed without the server's word; *why*: what became of the last renewal."""
+        self.lose(f"it could not be confirmed by its deadline ({why})")
+
     def warn_of_end(self, held_for: float, max_hold: float) -> None:
         """Log that half of the longest time one run may hold the lock has passed; the watchdog asks once."""
         logger.warning(
@@ -201,7 +205,7 @@ class Lease:
         try:
             answer = self._renewer.renew([term])
         except LockUnavailable as error:
-            self.lose(f"it could not be confirmed by its deadline ({error.reason})")
+            self.miss_deadline(error.reason)
         else:
             self.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
 

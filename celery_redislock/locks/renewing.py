@@ -58,7 +58,7 @@ class Renewing:
             lease.lose(f"it was held for longer than lock_max_hold ({watch.max_hold:g} s)")
         elif watch.unanswered and 0 <= now - lease.deadline <= _retry_delay(watch):
             # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
-            lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
+            lease.miss_deadline(watch.unanswered)
         elif watch.max_hold is not None and held_for >= watch.max_hold / 2 and not watch.warned:
             watch.warned = True
             lease.warn_of_end(held_for, watch.max_hold)
@@ -87,10 +87,13 @@ class Renewing:
 
     def _repeat_or_lose(self, watch: Watch) -> None:
         now, deadline = self._clock(), watch.lease.deadline
-        if now >= deadline:
-            watch.lease.lose(f"it could not be confirmed by its deadline ({watch.unanswered})")
+        again = now + _retry_delay(watch)
+        if now < deadline:
+            again = min(again, deadline)
+        else:
+            watch.lease.miss_deadline(watch.unanswered)
         watch.is_over = not watch.lease.held
-        watch.fall_due(min(now + _retry_delay(watch), deadline))
+        watch.fall_due(again)
 
 
 def _safely(step: Callable[..., bool | None], watch: Watch, *rest: object) -> bool:

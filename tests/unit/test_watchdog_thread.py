@@ -99,6 +99,23 @@ class TestMaxHold:
         assert watchdog.renewals > 5
         assert caplog.records == []
 
+    def test_an_outage_longer_than_a_lease_ends_no_renewing_by_the_main_process(self) -> None:
+        """Law 1: the child may start after it, and then keep the interpreter for minutes."""
+        renewer = ScriptedRenewer(ManualClock(boottime()))
+        watchdog, request, began = Driven(renewer), InHand(), renewer.clock()
+        beside = Support(cast("LockStore", renewer), Term("n", "job/n", 30.0), cast("LockRequest", request))
+        watchdog.watch(beside, max_hold=100.0)
+        renewer.then(*[unavailable()] * 40)
+
+        watchdog.run_until(began + 60.0)
+        away = len(renewer.calls)
+        watchdog.run_until(began + 90.0)
+
+        assert 20 < away <= 40
+        assert watchdog.renewals
+        watchdog.run_until(began + 200.0)
+        assert not watchdog.watches(beside)
+
 
 class InHand:
     """As much of a worker's request as is asked for here."""
