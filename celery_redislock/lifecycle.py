@@ -1,6 +1,7 @@
 """Hooks into Celery's life cycle: checks when tasks are bound and workers start, last-resort releases."""
 
 import functools
+import inspect
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -12,7 +13,14 @@ from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.options import from_header, read_settings, unknown_settings
 
-__all__ = ["check_when_bound", "give_claim_back", "install", "locks_eagerly", "releasing_on_error"]
+__all__ = [
+    "as_written",
+    "check_when_bound",
+    "give_claim_back",
+    "install",
+    "locks_eagerly",
+    "releasing_on_error",
+]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -66,6 +74,22 @@ def releasing_on_error(before_start: Callable[..., Any]) -> Callable[..., Any]:
 
     guarded._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return guarded
+
+
+def as_written(cls: type, name: str) -> Callable[..., Any]:
+    """Return a method of a task class, to be called with the task first, whatever kind it was written as.
+
+    A static method gets no task and a class method the class, as Python does it.
+    """
+    written: Callable[..., Any] = inspect.getattr_static(cls, name)
+    if not isinstance(written, staticmethod | classmethod):
+        return written
+
+    @functools.wraps(written.__func__)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return written.__get__(self, type(self))(*args, **kwargs)
+
+    return method
 
 
 def give_claim_back(app: Any, header: Any) -> None:

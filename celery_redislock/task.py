@@ -68,9 +68,9 @@ class SingletonTask(Task):
         # As the class resolves them: a mixin that stands before this class steps around it just as well.
         call, before_start = cls.__call__, cls.before_start
         if call is not SingletonTask.__call__ and not hasattr(call, "_redislock_wrapped"):
-            cls.__call__ = _locked(call)  # type: ignore[method-assign]
+            cls.__call__ = _locked(lifecycle.as_written(cls, "__call__"))  # type: ignore[method-assign]
         if before_start is not Task.before_start and not hasattr(before_start, "_redislock_wrapped"):
-            cls.before_start = lifecycle.releasing_on_error(before_start)
+            cls.before_start = lifecycle.releasing_on_error(lifecycle.as_written(cls, "before_start"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
