@@ -31,6 +31,8 @@ class _Debt:
     until: float
     what: str
     token: str | None
+    #: It was asked to wait for something else than the server.
+    is_early: bool = False
 
 
 class Debts:
@@ -86,9 +88,12 @@ class Debts:
 
     def release_of(self, token: str) -> Callable[[], object] | None:
         """What gives back the hold of this token, if it is owed; it stays so until the thread has paid."""
-        with self._lock:
-            debts = [debt for *_, debt in self._owed] + ([self._in_hand] if self._in_hand else [])
-        return next((debt.release for debt in debts if debt.token == token), None)
+        return next((debt.release for debt in self._all() if debt.token == token), None)
+
+    @property
+    def wait_for_the_server(self) -> bool:
+        """Whether any could be given back if only the server answered, as far as is known."""
+        return not all(debt.is_early for debt in self._all())
 
     def clear(self) -> None:
         """Owe nothing any more."""
@@ -113,14 +118,20 @@ class Debts:
         finally:
             self._in_hand = None
 
+    def _all(self) -> list[_Debt]:
+        with self._lock:
+            return [debt for *_, debt in self._owed] + ([self._in_hand] if self._in_hand else [])
+
     def _pay(self, debt: _Debt) -> None:
         try:
             debt.release()
         except LockUnavailable:
+            debt.is_early = False
             self._away_until = self._clock() + RETRY_DELAY
             self._put_off(debt)
         except NotYet as reason:
             logger.debug("not giving back %s yet: %s", debt.what, reason)
+            debt.is_early = True
             self._put_off(debt)
         except Exception:
             logger.exception("giving back %s failed; it will expire", debt.what)

@@ -127,16 +127,16 @@ class Watchdog:
         return len(self._debts)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until nothing is owed any more.
+        """Wait until nothing is owed any more but what must wait for something else than the server.
 
         Args:
             timeout: seconds to wait at most.
 
         Returns:
-            Whether everything has been given back, or has expired.
+            Whether everything else has been given back, or has expired.
         """
         with self._lock:
-            return self._paid.wait_for(lambda: not self._debts, timeout)
+            return self._paid.wait_for(lambda: not self._debts.wait_for_the_server, timeout)
 
     def _forget_everything(self) -> None:
         # Entered itself, and not through the condition, whose __enter__ is Python: a signal's handler that

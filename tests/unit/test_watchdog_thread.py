@@ -46,6 +46,27 @@ class TestSettle:
         assert not watchdog.settle(0.01)
         assert watchdog.owes == 1
 
+    def test_what_no_server_can_answer_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Law 9, bounded in time: a body that will not die for seconds would hold up every exit."""
+        monkeypatch.setattr(debts, "RETRY_DELAY", 0.01)
+        watchdog, is_away = Watchdog(MemoryStore()), threading.Event()
+
+        def not_yet() -> None:
+            message = "its body has not ended"
+            raise NotYet(message)
+
+        def away_once() -> None:
+            if not is_away.is_set():
+                is_away.set()
+                raise unavailable()
+
+        watchdog.release_later(not_yet, within=60.0, what="the hold of a dying child")
+        watchdog.release_later(away_once, within=60.0, what="another")
+
+        assert watchdog.settle(10.0)
+        assert is_away.is_set()
+        assert watchdog.owes == 1
+
     def test_nothing_owed_is_no_reason_to_wait(self) -> None:
         assert Watchdog(MemoryStore()).settle(0.0)
 
