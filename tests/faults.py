@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
 
-from tests.operations import operation_of
+from tests.operations import OPERATIONS, operation_of
 
 __all__ = ["Fault", "FaultyProxy", "faulty_proxy"]
 
@@ -76,7 +76,13 @@ class FaultyProxy:
             fault: what becomes of them.
             of: the operation they must be, any where it is ``None``.
             at: their numbers, counted from now on.
+
+        Raises:
+            ValueError: there is no such operation; the fault would never show, and the test pass.
         """
+        if of is not None and of not in OPERATIONS:
+            message = f"{of!r} is no operation; there are {', '.join(OPERATIONS)}"
+            raise ValueError(message)
         with self._lock:
             self._plans.append(_Plan(fault, of, at))
 

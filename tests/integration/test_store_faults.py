@@ -35,6 +35,12 @@ def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
     return case.redis.acquire("n", token, ttl, about=ABOUT)
 
 
+def test_a_fault_of_no_operation_is_refused(proxy: FaultyProxy) -> None:
+    """A name misspelt would never meet its fault, and the test pass."""
+    with pytest.raises(ValueError, match="'relase' is no operation; there are claim, start"):
+        proxy.fail(Fault.SILENCE, of="relase")
+
+
 class TestLostMessages:
     """A lost message costs one more trip, never an answer."""
 

@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_redislock.locks.values import Term, new_token
+from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.values import Grant, Refusal, Term, new_token
 from tests.facts import wait_until
-from tests.stores import RedisCase, StoreCase, granted, refused
+from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
 
@@ -102,12 +107,33 @@ def test_a_waiter_polling_to_the_last_moment_gets_the_lock_at_its_end(server_cas
     assert wait_until(lambda: type(server_case.take(next(tokens))).__name__ == "Grant", 5)
 
 
-def test_a_lock_that_goes_while_it_is_asked_for_is_no_error(case: StoreCase) -> None:
+def test_a_lock_that_goes_while_it_is_asked_for_is_no_error(server_case: RedisCase) -> None:
     """SETNX fails, the holder releases, GET answers nothing: one script sees one state."""
-    for number in range(50):
-        case.take(f"job/{number}")
-        assert refused(case.take(B)).hold.token == f"job/{number}"
-        case.store.release("n", f"job/{number}")
+    over, answers, deadline = threading.Event(), Counter[type](), time.monotonic() + 30
+
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(_come_and_go, server_case.redis, over)
+        try:
+            while min(answers[Grant], answers[Refusal]) < 50 and time.monotonic() < deadline:
+                answer = server_case.redis.acquire("n", B, 30.0, about=ABOUT)
+                answers[type(answer)] += 1
+                assert isinstance(answer, Grant) or refused(answer).hold.owner == "job"
+                server_case.redis.release("n", B)
+        finally:
+            over.set()
+
+    assert others.result() > 0
+    assert min(answers[Grant], answers[Refusal]) >= 50
+
+
+def _come_and_go(store: LockStore, over: threading.Event) -> int:
+    """Hold the lock again and again, each time under another token; return how often it was ours."""
+    held = 0
+    while not over.is_set():
+        token = new_token("job")
+        held += isinstance(store.acquire("n", token, 30.0, about=ABOUT), Grant)
+        store.release("n", token)
+    return held
 
 
 def test_a_renewal_on_its_way_while_the_hold_is_given_back_revives_nothing(case: StoreCase) -> None:

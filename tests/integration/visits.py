@@ -25,11 +25,13 @@ class Visit(NamedTuple):
         took: seconds the publish took.
         was_published: the publisher was not told otherwise.
         was_exclusive: the next customer was not served before this one's task was over.
+        was_answered: every operation was, if not at the first attempt.
     """
 
     took: float
     was_published: bool
     was_exclusive: bool
+    was_answered: bool
 
 
 class Visits:
@@ -59,6 +61,7 @@ class Visits:
         """Publish and run; ``afterwards`` is done after the first attempt at both."""
         shop = self._shop
         shop.door = door = NextCustomer(shop, "sale:thing")
+        unanswered_before = shop.unanswered
         began = time.monotonic()
         was_published = self._publish(visit)
         took = time.monotonic() - began
@@ -68,7 +71,8 @@ class Visits:
         door.come()
         assert door.is_served(), "its lock never gets free again"
         assert wait_until(lambda: not shop.watchdog.owes, PATIENCE)
-        return Visit(took, was_published, door.got_at >= shop.over_at or self._operation == "inspect")
+        was_exclusive = door.got_at >= shop.over_at or self._operation == "inspect"
+        return Visit(took, was_published, was_exclusive, shop.unanswered == unanswered_before)
 
     def _publish(self, visit: str) -> bool:
         if self._operation == "inspect":
