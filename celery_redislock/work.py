@@ -1,10 +1,10 @@
 """What is locked for one call, and what its holder tells those who are refused. Knows no Celery."""
 
 import os
-import socket
 import time
-from functools import cache
 from typing import Any, NamedTuple
+
+from celery_redislock.locks.holding import hostname
 
 __all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Work"]
 
@@ -40,15 +40,10 @@ class Work(NamedTuple):
             "id": self.task_id,
             "args": self.arguments,
             "state": state,
-            "host": _hostname(),
+            "host": hostname(),
             "pid": os.getpid(),
             "since": round(time.time(), 3),
         }
         if message is not None:
             about["message"] = message
         return about
-
-
-@cache
-def _hostname() -> str:
-    return socket.gethostname()

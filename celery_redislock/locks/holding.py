@@ -11,7 +11,7 @@ from typing import Any
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.lease import Lease
 
-__all__ = ["Holding", "check_terms", "default_owner", "introduce"]
+__all__ = ["Holding", "check_terms", "default_owner", "hostname", "introduce"]
 
 
 class Holding:
@@ -73,20 +73,21 @@ def check_terms(name: str, ttl: float) -> None:
 
 def default_owner() -> str:
     """Return ``host:pid:thread`` of the calling thread."""
-    return f"{_host()}:{os.getpid()}:{threading.get_ident()}"
+    return f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
+
+
+@functools.cache
+def hostname() -> str:
+    """Return this machine's name, as a holder tells it."""
+    return socket.gethostname()
 
 
 def introduce(owner: str) -> dict[str, Any]:
     """Return what a holder tells those who are refused."""
     return {
         "id": owner,
-        "host": _host(),
+        "host": hostname(),
         "pid": os.getpid(),
         "since": time.time(),
         "state": "running",
     }
-
-
-@functools.cache
-def _host() -> str:
-    return socket.gethostname()
