@@ -178,6 +178,7 @@ class Guard:
                 # The mark is of use for longer than the lease lives.
                 within=max(lease.term.ttl, done.ttl if done is not None else 0.0),
                 what=f"the lease on {lease.key!r}",
+                token=lease.token,
             )
             if isinstance(error, LockUnavailable):
                 return True

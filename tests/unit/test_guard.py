@@ -60,6 +60,18 @@ def test_an_unheard_claim_stops_no_run(guard: Guard) -> None:
     assert isinstance(answer, Started)
 
 
+def test_a_run_whose_release_went_unanswered_is_nobodys_holder(guard: Guard) -> None:
+    """Law 2: it has ended, and stands for nobody any more."""
+    started = guard.start(work("b"), "b/1", ttl=60.0, message=None, claim=None)
+    assert isinstance(started, Started)
+    guard.store.failures = 1  # type: ignore[attr-defined]  # it is a FlakyStore
+    guard.finish(started.lease)
+
+    answer = guard.claim(work("c"), "c/1", ttl=60.0)
+
+    assert isinstance(answer, Grant)
+
+
 def test_an_unheard_claim_that_still_cannot_be_given_back_is_an_outage(guard: Guard) -> None:
     """Law 9: no refusal, which would name a holder that there is not; and it stays owed."""
     store, acquire = guard.store, guard.store.acquire
