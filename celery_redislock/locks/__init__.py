@@ -103,8 +103,9 @@ def connect(
     Raises:
         LockOptionError: the URL cannot be read.
     """
-    from celery_redislock.locks.connection import Connections, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.urls import pool_of  # noqa: PLC0415  imports redis
 
     return RedisStore(
         Connections(pool_of(url), socket_timeout=socket_timeout),

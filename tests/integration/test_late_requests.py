@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.connection import Connections, connect_by, pool_of, reset_on_close
+from celery_redislock.locks.connection import Connections, connect_by, reset_on_close
+from celery_redislock.locks.urls import pool_of
 
 #: Sent again and again, until a part of it stays with the sender because nobody reads.
 REQUEST = b"x" * (1 << 20)
