@@ -4,6 +4,7 @@ import functools
 import inspect
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ def install() -> None:
     signals.task_postrun.connect(_settle, weak=False, dispatch_uid="celery_redislock.settle")
     signals.task_unknown.connect(_unwanted, weak=False, dispatch_uid="celery_redislock.unknown")
     signals.task_rejected.connect(_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
-    signals.worker_init.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
+    signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
+    signals.celeryd_after_setup.connect(_check_program, weak=False, dispatch_uid="celery_redislock.check")
 
 
 def check_when_bound(cls: Any) -> None:
@@ -149,13 +151,25 @@ def _settle(task: Any = None, **_: Any) -> None:
         run.settle()
 
 
-def _check_worker(sender: Any = None, **_: Any) -> None:
-    """``worker_init``, in the main process before the pool exists: say now what would go wrong later."""
+def _prepare_worker(sender: Any = None, **_: Any) -> None:
+    """``worker_init``, in the main process before the pool exists."""
     import celery_redislock.publisher
     import celery_redislock.runner  # noqa: F401  before the fork, so that pool children share them
+
+    program = sys.modules.get("celery.apps.worker")
+    if program is None or not isinstance(sender, program.Worker):
+        _check_worker(sender.app)  # one in another program, whose log is its own matter
+
+
+def _check_program(instance: Any = None, **_: Any) -> None:
+    """``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0)."""
+    _check_worker(instance.app)
+
+
+def _check_worker(app: Any) -> None:
+    """Say now what would go wrong later."""
     from celery_redislock.task import SingletonTask
 
-    app = sender.app
     tasks = [task for task in app.tasks.values() if isinstance(task, SingletonTask)]
     problems: list[str] = []
     policy = app.conf.get("redislock_check") or "warn"

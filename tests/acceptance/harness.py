@@ -65,11 +65,15 @@ class Shop:
     def start_workers(self, number: int, pool: str, *arguments: str, concurrency: int = 1) -> list[Worker]:
         """Start several at once."""
         self.pool = pool
-        started = [Worker(self.plan, pool, concurrency, arguments) for _ in range(number)]
-        self.workers += started
+        started = [self.launch_worker(*arguments, pool=pool, concurrency=concurrency) for _ in range(number)]
         for worker in started:
             worker.wait_ready()
         return started
+
+    def launch_worker(self, *arguments: str, pool: str = "prefork", concurrency: int = 1) -> Worker:
+        """Start one that is waited for otherwise, or ends at once."""
+        self.workers.append(Worker(self.plan, pool, concurrency, arguments))
+        return self.workers[-1]
 
     def close(self) -> None:
         """End the workers, and remove what the shop left on the server."""
