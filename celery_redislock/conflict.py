@@ -102,18 +102,28 @@ def duplicate_error(hold: Hold) -> DuplicateTask:
 
 def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
-    ends = "never" if math.isinf(hold.expires_in) else f"in {hold.expires_in:.1f} s unless renewed"
     logger.info(
-        "skipped %s at %s: %r is held by %s (%s, for %.1f s; expires %s)",
+        "skipped %s at %s: %r is held by %s (%s%s; expires %s)",
         work,
         "publish" if side == "client" else "start",
         work.key,
         hold.owner,
         _what(hold),
-        max(0.0, time.time() - float(hold.about.get("since", time.time()))),
-        ends,
+        _age(hold),
+        _end(hold),
         extra={"redislock": {"key": work.key, "task_id": work.task_id, "holder": hold.owner, "side": side}},
     )
+
+
+def _age(hold: Hold) -> str:
+    since = hold.about.get("since")
+    return "" if since is None else f", for {max(0.0, time.time() - float(since)):.1f} s"
+
+
+def _end(hold: Hold) -> str:
+    if math.isinf(hold.expires_in):
+        return "never"
+    return f"in {hold.expires_in:.1f} s" + ("" if hold.is_window else " unless renewed")
 
 
 @lru_cache(maxsize=1000)

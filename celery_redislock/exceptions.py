@@ -16,6 +16,7 @@ rebuild an exception as ``type(*args)`` (celery 5.7.0, ``backends/base.py``,
 ``exception_to_python``).
 """
 
+import math
 from collections.abc import Sequence
 
 __all__ = [
@@ -50,10 +51,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  the name says what it is, as
         self.expires_in = expires_in
 
     def __str__(self) -> str:
-        return (
-            f"duplicate of task {self.task_id}, which holds {self.key!r} "
-            f"(for another {self.expires_in:.1f} s unless renewed)"
-        )
+        return f"duplicate of task {self.task_id}, which holds {self.key!r} ({_time_left(self.expires_in)})"
 
 
 class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprint
@@ -73,7 +71,7 @@ class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprin
 
     def __str__(self) -> str:
         return (
-            f"{self.key!r} is held by {self.holder} (for another {self.expires_in:.1f} s unless renewed); "
+            f"{self.key!r} is held by {self.holder} ({_time_left(self.expires_in)}); "
             "wait longer with a larger timeout, or look at the holder"
         )
 
@@ -158,3 +156,7 @@ class LockKeyError(RedisLockError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
+
+
+def _time_left(seconds: float) -> str:
+    return "with no end" if math.isinf(seconds) else f"for another {seconds:.1f} s unless renewed"

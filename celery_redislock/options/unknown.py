@@ -1,10 +1,10 @@
 """Names that look like ours and are not: each with the nearest that exists."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from celery_redislock.options.slips import is_slip
-from celery_redislock.options.table import SETTING_ROWS, TASK_ROWS
+from celery_redislock.options.table import SETTING_ROWS, TASK_ROWS, Row
 
 __all__ = ["unknown_attributes", "unknown_settings"]
 
@@ -73,6 +73,9 @@ def _attribute_problem(name: str) -> str | None:
             return f"{name} is no option of a task; set it on the app"
         hint = f"did you mean {row.attribute}?" if row is not None else _hint(name, TASK_ROWS, "redislock_")
         return f"{name} is no option; {hint}"
+    setting = SETTING_ROWS.get("redis" + name) if name.startswith("lock_") else None
+    if setting is not None and setting.attribute is None:
+        return f"{name} is no option of a task; set redis{name} on the app"
     if name.startswith(("lock_", "on_lock_", "on_conflict")):
         return f"{name} is no option; {_hint(name, TASK_ROWS, 'lock_')}"
     # "lock" is too short a word to tell a slip from somebody's own attribute.
@@ -80,14 +83,14 @@ def _attribute_problem(name: str) -> str | None:
     return None if meant is None else f"{name} is no option; did you mean {meant}?"
 
 
-def _hint(name: str, known: Iterable[str], beginning: str) -> str:
+def _hint(name: str, known: Mapping[str, Row], beginning: str) -> str:
     stems = {_stem(one, beginning): one for one in known}
     from difflib import get_close_matches  # noqa: PLC0415  only for an error
 
     nearest = get_close_matches(_stem(name, beginning), stems, n=1)
     if nearest:
         return f"did you mean {stems[nearest[0]]}?"
-    return f"known are {', '.join(sorted(one for one in stems.values() if one.startswith(beginning)))}"
+    return f"known are {', '.join(sorted(one for one, row in known.items() if not row.is_planned))}"
 
 
 def _stem(name: str, beginning: str) -> str:

@@ -17,8 +17,11 @@ from celery_redislock import (
     RedisLockError,
     SingletonTask,
 )
+from celery_redislock.conflict import log_skip
 from celery_redislock.connection import use_store
 from celery_redislock.guard import Guard
+from celery_redislock.locks.values import Hold
+from celery_redislock.work import Work
 from tests.unit.shop import Shop
 
 ERRORS = [
@@ -198,3 +201,31 @@ def test_an_unreadable_switch(shop: Shop, monkeypatch: Any) -> None:
     error = bad_call(shop, task, 7)
 
     assert "REDISLOCK_ENABLED is 'perhaps' in the environment; give one of 0, false" in str(error)
+
+
+@pytest.mark.parametrize("error", [DuplicateTask, LockBusy], ids=lambda error: error.__name__)
+def test_a_hold_without_an_end_is_said_to_have_none(error: Any) -> None:
+    """Another program's lock may never expire; "inf s unless renewed" says little."""
+    assert "with no end" in str(error("key", "somebody", float("inf")))
+    assert "for another 4.2 s unless renewed" in str(error("key", "somebody", 4.2))
+
+
+@pytest.mark.parametrize(
+    ("about", "is_window", "expires_in", "said"),
+    [
+        ({"state": "running", "since": 0.0}, False, 3.0, "running, for "),
+        ({"state": "running", "since": 0.0}, False, 3.0, "; expires in 3.0 s unless renewed)"),
+        ({"since": 0.0}, True, 3.0, "; expires in 3.0 s)"),
+        ({}, False, float("inf"), "(a foreign lock; expires never)"),
+    ],
+)
+def test_the_line_of_a_skipped_task_tells_what_is_known_of_the_holder(
+    caplog: Any, about: dict[str, Any], is_window: bool, expires_in: float, said: str
+) -> None:
+    """A window is never renewed, and another program does not say since when it holds."""
+    hold = Hold("key", "somebody", about, expires_in, is_window)
+
+    with caplog.at_level("INFO", logger="celery_redislock"):
+        log_skip(Work("key", "shop.sync", "t1", ""), hold, side="client")
+
+    assert said in caplog.text

@@ -462,7 +462,11 @@ def test_a_misspelled_value_gets_the_nearest(name, wrong, right):
         ("lock_keys", "did you mean lock_key?"),
         ("on_conflicts", "did you mean on_conflict?"),
         ("on_lock_loss", "did you mean on_lock_lost?"),
-        ("lock_zzz", "known are lock_debounce, "),
+        (
+            "lock_zzz",
+            "known are lock, lock_key, lock_max_hold, lock_period, ",
+        ),
+        ("lock_fence", "lock_fence is no option of a task; set redislock_fence on the app"),
     ],
 )
 def test_an_unknown_attribute_gets_the_nearest(wrong, hint):
