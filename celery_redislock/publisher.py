@@ -171,7 +171,8 @@ def _claim_and_publish(publication: Publication) -> Any:
     except LockUnavailable as error:
         # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
         if publication.lock.on_lock_error == "raise" and not publication.is_awaited:
-            raise
+            reason = f"{error.reason} ({work} was not published)"
+            raise LockUnavailable(error.server, error.operation, reason) from error
         logger.warning("publishing %s without a claim: %s", work, error)
         return publication.publish(claimed=False)
     if isinstance(answer, Refusal):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -152,6 +153,7 @@ def test_a_server_that_refuses_connections(nothing_owed: None) -> None:
     assert raised.value.operation == "acquire"
     assert "refused" in raised.value.reason.lower()
     assert "redislock_on_lock_error" in str(raised.value)
+    assert re.search(r"shop\.sync\[[0-9a-f-]{36}\] was not published", str(raised.value))
     assert "hunter2" not in str(raised.value)
     assert shop.messages() == []
 
