@@ -92,7 +92,8 @@ def _retry_badly(task: Any, key: str, more: Any) -> None:
 
 
 def _exhaust(task: Any, key: str, more: Any) -> None:
-    raise task.retry(countdown=0, max_retries=1, exc=ValueError(f"{key} failed"))
+    # Not at once: Celery publishes a retry before it stores RETRY, which may then replace the last outcome.
+    raise task.retry(countdown=0.5, max_retries=1, exc=ValueError(f"{key} failed"))
 
 
 def _replace(task: Any, key: str, more: Any) -> None:

@@ -1,6 +1,7 @@
 """Programs that tests run beside workers, in an environment of their own; each ends with its test."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -46,10 +47,17 @@ def needs(*programs: str) -> None:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port of 127.0.0.1 that nobody listens on, and that no outgoing connection gets.
+
+    The kernel takes those of its own choice from a range that begins at 32768 on Linux (``ip(7)``,
+    ``ip_local_port_range``): one of these may be taken before the program that wants it is up.
+    """
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)  # noqa: S311  not for secrets
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("a hundred ports are taken")
 
 
 class Process:

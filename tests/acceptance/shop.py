@@ -59,7 +59,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "sell_retrying_lost": {"retry_on_worker_lost": True, "default_retry_delay": 0},
     "sell_loudly": {"on_conflict": "raise"},
     "sell_later": {"on_conflict": "retry"},
-    "sell_stubbornly": {"autoretry_for": (ValueError,), "retry_kwargs": {"max_retries": 2, "countdown": 0}},
+    "sell_stubbornly": {"autoretry_for": (ValueError,), "retry_kwargs": {"max_retries": 2, "countdown": 0.3}},
     "sell_in_time": {"time_limit": 2},
     "sell_in_time_again": {"time_limit": 2, "acks_late": True, "acks_on_failure_or_timeout": False},
     "sell_softly": {"soft_time_limit": 1},

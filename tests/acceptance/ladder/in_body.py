@@ -168,7 +168,7 @@ AGAIN = Group(
     "key is "
     "never free in between, and two bodies never overlap.",
     (
-        Ending("`self.retry`", _body("sell", "retry"), _ends("Retry", ""), kept=True),
+        Ending("`self.retry`", _body("sell", "retry", {"countdown": 0.5}), _ends("Retry", ""), kept=True),
         Ending(
             "`autoretry_for`, exhausted",
             _body("sell_stubbornly", "fail"),
