@@ -13,8 +13,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
 
-from celery_redislock.locks.scripts import SCRIPTS
-from tests.operations import OPERATIONS, operation_of
+from tests.operations import TOLD, operation_of
 
 __all__ = ["Fault", "FaultyProxy", "faulty_proxy"]
 
@@ -81,9 +80,8 @@ class FaultyProxy:
         Raises:
             ValueError: there is no such operation; the fault would never show, and the test pass.
         """
-        known = {*OPERATIONS, *SCRIPTS}
-        if of is not None and of not in known:
-            message = f"{of!r} is no operation; there are {', '.join(sorted(known))}"
+        if of is not None and of not in TOLD:
+            message = f"{of!r} is no operation; there are {', '.join(sorted(TOLD))}"
             raise ValueError(message)
         with self._lock:
             self._plans.append(_Plan(fault, of, at))

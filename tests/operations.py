@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 from celery_redislock.locks.scripts import SCRIPTS, Script
 
-__all__ = ["OPERATIONS", "operation_of"]
+__all__ = ["OPERATIONS", "TOLD", "operation_of"]
 
 #: What a task's life asks the lock server for.
 OPERATIONS = ("claim", "start", "renew", "release", "transfer", "inspect", "mark_done")
+#: All that a request can be told as: an acquire is one of three of the above.
+TOLD = frozenset({*OPERATIONS, *SCRIPTS}) - {"acquire"}
 
 
 def operation_of(request: bytes) -> str | None:

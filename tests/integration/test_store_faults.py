@@ -37,7 +37,7 @@ def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
 
 def test_a_fault_of_no_operation_is_refused(proxy: FaultyProxy) -> None:
     """A name misspelt would never meet its fault, and the test pass."""
-    with pytest.raises(ValueError, match="'relase' is no operation; there are claim, start"):
+    with pytest.raises(ValueError, match="'relase' is no operation; there are claim, force_release, "):
         proxy.fail(Fault.SILENCE, of="relase")
 
 
