@@ -28,6 +28,9 @@ def case(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
     url = tcp_server.redis_url
     with closing(RedisCase(proxy.url, client_url=url, socket_timeout=SOCKET_TIMEOUT)) as case:
         case.store.inspect("n")
+        # The server knows the scripts then: a fault would else meet the answer that it does not.
+        case.redis.acquire("before", "job-0/1", 30.0, about=ABOUT)
+        case.redis.release("before", "job-0/1")
         yield case
 
 
