@@ -10,6 +10,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import celery.app.task
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import states
 from celery.backends.base import DisabledBackend
@@ -43,6 +44,9 @@ __all__ = [
 
 #: A holder that was killed came to nothing; whoever waited for it does the work itself.
 _KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+
+#: Since Celery 5.7 a message may want a result of a task that else ignores it.
+_MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
 
 #: Begins the reason under which a skipped duplicate is revoked.
 DUPLICATE_OF = "duplicate of"
@@ -180,9 +184,14 @@ def is_readable(backend: Any) -> bool:
 
 
 def ignores_result(task: Any, request: Any) -> bool:
-    """Whether nobody stores what this request comes to: as its message says, or else its task."""
+    """Whether nobody stores what this request comes to: as its message says, or else its task.
+
+    Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
+    (5.5.0, ``app/trace.py``, ``build_tracer``).
+    """
     ignored = request.__dict__.get("ignore_result")
-    return bool(task.ignore_result if ignored is None else ignored)
+    task_decides = ignored is None or (task.ignore_result and not _MESSAGE_DECIDES)
+    return bool(task.ignore_result if task_decides else ignored)
 
 
 def is_identified(run: "Run") -> bool:
