@@ -13,7 +13,7 @@ from typing import Any, Literal
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import Hold
 from celery_redislock.signals import lock_conflict
-from celery_redislock.work import ACCEPTED, Work
+from celery_redislock.work import ACCEPTED, Work, state_of_holder
 
 __all__ = [
     "Conflict",
@@ -123,7 +123,7 @@ def _age(hold: Hold) -> str:
 def _end(hold: Hold) -> str:
     if math.isinf(hold.expires_in):
         return "never"
-    return f"in {hold.expires_in:.1f} s" + ("" if hold.is_window else " unless renewed")
+    return f"in {hold.expires_in:.1f} s" + ("" if state_of_holder(hold) == ACCEPTED else " unless renewed")
 
 
 @lru_cache(maxsize=1000)
@@ -139,8 +139,8 @@ def _warn_of_endless(key: str) -> None:
 
 
 def _what(hold: Hold) -> str:
-    state = hold.about.get("state", "a foreign lock")
-    return "its window has not passed" if hold.is_window or state == ACCEPTED else str(state)
+    state = state_of_holder(hold)
+    return "its window has not passed" if state == ACCEPTED else state or "a foreign lock"
 
 
 def put_off_delay(times: int, *, longest: float) -> float:

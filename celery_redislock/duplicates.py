@@ -19,7 +19,7 @@ from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import next_header, put_off
 from celery_redislock.results import Skipped
-from celery_redislock.work import ACCEPTED, QUEUED, RUNNING
+from celery_redislock.work import ACCEPTED, QUEUED, RUNNING, state_of_holder
 
 if TYPE_CHECKING:
     from celery_redislock.run import Run
@@ -29,7 +29,7 @@ __all__ = ["late_copy", "resolve"]
 logger = logging.getLogger("celery_redislock")
 
 #: What a run's own id does that holds its key, by the state it wrote.
-_DOING = {
+_DOING: dict[str | None, str] = {
     RUNNING: "runs already",
     QUEUED: "is queued already",
     ACCEPTED: "was accepted already, and its window has not passed",
@@ -95,8 +95,7 @@ def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
 
 
 def _doing(hold: Hold) -> str:
-    state = ACCEPTED if hold.is_window else hold.about.get("state")
-    return _DOING.get(str(state), f"holds {hold.name!r} already")
+    return _DOING.get(state_of_holder(hold), f"holds {hold.name!r} already")
 
 
 def _conflict(run: "Run", hold: Hold) -> Conflict:

@@ -53,8 +53,8 @@ class Guard:
     """Takes and gives back locks for messages and their runs.
 
     Every method takes one round trip, two more where what this process owes
-    stood in the way, and is safe to repeat; each raises ``LockUnavailable`` in bounded time unless it says
-    otherwise.
+    stood in the way, and is safe to repeat; each raises ``LockUnavailable`` in
+    bounded time unless it says otherwise.
     """
 
     def __init__(self, store: LockStore) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from celery_redislock.guard import Guard
 from celery_redislock.locks.store import Hold
-from celery_redislock.work import QUEUED
+from celery_redislock.work import QUEUED, state_of_holder
 
 __all__ = ["Holder", "LockHandle"]
 
@@ -45,7 +45,7 @@ class Holder:
         about = hold.about
         return cls(
             owner=hold.owner,
-            state="window" if hold.is_window else str(about.get("state", "foreign")),
+            state=state_of_holder(hold) or "foreign",
             task=about.get("task"),
             host=about.get("host"),
             pid=about.get("pid"),

@@ -5,8 +5,9 @@ import time
 from typing import Any, NamedTuple
 
 from celery_redislock.locks.holding import hostname
+from celery_redislock.locks.values import Hold
 
-__all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Work"]
+__all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Work", "state_of_holder"]
 
 #: The states a holder writes about itself: its message is on its way, its run is on, or it was accepted
 #: and stands for its window, whatever becomes of the run.
@@ -47,3 +48,9 @@ class Work(NamedTuple):
         if message is not None:
             about["message"] = message
         return about
+
+
+def state_of_holder(hold: Hold) -> str | None:
+    """Return what a holder does, as it wrote it; a window's is ``ACCEPTED``, another program's ``None``."""
+    state = ACCEPTED if hold.is_window else hold.about.get("state")
+    return None if state is None else str(state)

@@ -6,7 +6,7 @@ servers go away or settings differ, a test opens its own.
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -72,11 +72,8 @@ def _close(shop: Shop) -> None:
     shop.close()
 
 
-@pytest.fixture(scope="session")
-def open_shop_for_session(celery_url: str, redis_url: str) -> Iterator[ShopMaker]:
-    """Opens shops that tests share."""
-    shops: list[Shop] = []
-
+@contextmanager
+def _opening(celery_url: str, redis_url: str, shops: list[Shop]) -> Iterator[ShopMaker]:
     def make(**options: Any) -> Shop:
         shops.append(_open(celery_url, redis_url, **options))
         return shops[-1]
@@ -84,6 +81,13 @@ def open_shop_for_session(celery_url: str, redis_url: str) -> Iterator[ShopMaker
     yield make
     for shop in shops:
         _close(shop)
+
+
+@pytest.fixture(scope="session")
+def open_shop_for_session(celery_url: str, redis_url: str) -> Iterator[ShopMaker]:
+    """Opens shops that tests share."""
+    with _opening(celery_url, redis_url, []) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")
@@ -152,16 +156,9 @@ def faulty_shop(celery_url: str, redis_url: str, network: FaultyProxy) -> Iterat
 @pytest.fixture
 def new_shop(request: pytest.FixtureRequest, celery_url: str, redis_url: str) -> Iterator[ShopMaker]:
     """Opens shops for one test, which may do with them what it wants."""
-    shops: list[Shop] = []
-    request.node._shops = shops
-
-    def make(**options: Any) -> Shop:
-        shops.append(_open(celery_url, redis_url, **options))
-        return shops[-1]
-
-    yield make
-    for shop in shops:
-        _close(shop)
+    request.node._shops = shops = []
+    with _opening(celery_url, redis_url, shops) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")

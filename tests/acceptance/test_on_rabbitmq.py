@@ -55,20 +55,6 @@ def test_a_message_that_is_put_off_often_is_not_lost(shop: Shop, key: str) -> No
     assert shop.overlaps(key) == []
 
 
-def test_a_run_ends_only_its_own_hold(shop: Shop, key: str) -> None:
-    """Law 3: released by force while it runs, its key is another's when it ends."""
-    with shop.kept_on(f"{key}@returned"):
-        first = shop.sell.delay(key)
-        shop.wait_ended(key)
-        shop.sell.lock_for(key).release(reason="a test")
-        second = shop.sell.apply_async((key,), countdown=30)
-    first.get(timeout=PATIENCE)
-
-    holder = shop.holder(key)
-    assert holder is not None
-    assert (holder.owner, second.is_duplicate) == (second.id, False)
-
-
 def test_a_killed_child_frees_its_lock_within_seconds(shop: Shop, key: str) -> None:
     """Law 4: the main process notices, releases, and only then stores the failure."""
     with shop.kept_on(key):

@@ -218,6 +218,7 @@ def test_a_hold_without_an_end_is_said_to_have_none(error: Any) -> None:
         ({"state": "running", "since": 0.0}, False, 3.0, "running, for "),
         ({"state": "running", "since": 0.0}, False, 3.0, "; expires in 3.0 s unless renewed)"),
         ({"since": 0.0}, True, 3.0, "; expires in 3.0 s)"),
+        ({"state": "window"}, False, 3.0, "(its window has not passed; expires in 3.0 s)"),
         ({}, False, float("inf"), "(a foreign lock; expires never)"),
     ],
 )

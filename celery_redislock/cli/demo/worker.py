@@ -60,7 +60,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**_environment(url, prefix), "TMPDIR": self._temporary},
+            env=_environment(url, prefix, self._temporary),
             # Ctrl-C on the terminal is for the demo, which then ends the worker.
             start_new_session=True,
         )
@@ -102,8 +102,8 @@ class WorkerProcess:
 
 def main() -> None:
     """Run the worker until it is told to stop or the demo is gone; in the worker's main process."""
-    threading.Thread(target=_die_with_the_demo, name="demo-pipe", daemon=True).start()
-    url, prefix = json.loads(os.environ.pop(_ADDRESS))
+    url, prefix, temporary = json.loads(os.environ.pop(_ADDRESS))
+    threading.Thread(target=_die_with_the_demo, args=(temporary,), name="demo-pipe", daemon=True).start()
     from celery.signals import worker_ready  # noqa: PLC0415  the thread above comes first
 
     from celery_redislock.cli.demo.app import app, configure, notebook  # noqa: PLC0415  same
@@ -114,20 +114,20 @@ def main() -> None:
     app.worker_main(["worker", "--pool", "prefork", "--concurrency", str(CONCURRENCY), *options])
 
 
-def _die_with_the_demo() -> None:
+def _die_with_the_demo(temporary: str) -> None:
     while os.read(0, 1):
         pass
-    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
-def _environment(url: str, prefix: str) -> dict[str, str]:
+def _environment(url: str, prefix: str, temporary: str) -> dict[str, str]:
     """This environment without what would make Celery connect elsewhere; the URL is nobody else's to read."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("CELERY_") and name not in _CELERYS_OWN
     }
-    return {**kept, _ADDRESS: json.dumps([url, prefix])}
+    return {**kept, _ADDRESS: json.dumps([url, prefix, temporary]), "TMPDIR": temporary}
