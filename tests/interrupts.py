@@ -5,6 +5,7 @@ returned (and between turns of loops). A profiler is told of exactly these
 moments, so that every one of them can be tried, one after the other.
 """
 
+import gc
 import inspect
 import sys
 import threading
@@ -27,6 +28,8 @@ class Interrupt:
     """Raises :class:`Interrupted` once, at the n-th point of this thread after :meth:`arm`.
 
     The return to a caller outside the package is no such point: what is raised then is the caller's.
+    The garbage collector is off meanwhile: what is raised in the ``__del__`` of some object of another
+    test is ignored by the interpreter, and interrupts nothing.
 
     Attributes:
         has_struck: it has been raised.
@@ -38,11 +41,13 @@ class Interrupt:
 
     def arm(self) -> None:
         """Count from now on."""
+        gc.disable()
         sys.setprofile(self._look)
 
     def disarm(self) -> None:
         """Raise nothing any more."""
         sys.setprofile(None)
+        gc.enable()
 
     def _look(self, frame: FrameType, event: str, _argument: Any) -> None:
         if event not in {"call", "return", "c_return"} or not _is_tried(frame):

@@ -1,5 +1,8 @@
 """Results that are dropped."""
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import pytest
@@ -66,3 +69,27 @@ def test_a_result_that_was_never_made_is_dropped_in_silence() -> None:
     """What ``__init__`` refuses has no backend; an error here would be printed, not raised."""
     with pytest.raises(ValueError, match="valid id"):
         LockResult(None)
+
+
+def test_a_result_that_lives_until_the_interpreter_ends_is_dropped_in_silence() -> None:
+    """Celery connects to unsubscribe and imports for it, which fails by then: a traceback nobody asked for."""
+    script = """
+    from celery import Celery
+    from celery_redislock.results import LockResult
+
+    class Backend:
+        def remove_pending_result(self, result):
+            import importlib
+            importlib.import_module("json.tool")
+
+    result = LockResult("7", backend=Backend(), app=Celery(set_as_current=False))
+    """
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (process.returncode, process.stderr) == (0, "")
