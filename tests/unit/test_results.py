@@ -72,7 +72,7 @@ def test_a_result_that_was_never_made_is_dropped_in_silence() -> None:
 
 
 def test_a_result_that_lives_until_the_interpreter_ends_is_dropped_in_silence() -> None:
-    """Celery connects to unsubscribe and imports for it, which fails by then: a traceback nobody asked for."""
+    """Celery connects to unsubscribe and imports for it, which fails by then: a traceback."""
     script = """
     from celery import Celery
     from celery_redislock.results import LockResult
