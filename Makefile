@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes, each of which would compile this package anew.
+export PYTHONDONTWRITEBYTECODE :=
 FIGURES := tests/acceptance/ladder/figures.json
 
 .PHONY: help demo ladder test test-all soak lint docs clean

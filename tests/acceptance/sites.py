@@ -14,10 +14,11 @@ from tests.acceptance.shop import connection_name
 from tests.workers import SWEEPING
 
 __all__ = [
-    "BROKERS",
+    "BROKERS_IN_TURN",
     "ON_REDIS",
     "RABBITMQ_QUEUES",
     "REDIS",
+    "REDIS_FIRST",
     "Site",
     "conf_of",
     "copies_of",
@@ -41,7 +42,12 @@ ON_REDIS = pytest.mark.skipif(
     reason="this kombu looks for messages to restore every 100 s, whatever it is told",
 )
 REDIS = pytest.param("redis", marks=ON_REDIS)
-BROKERS = (REDIS, *RABBITMQ_QUEUES)
+
+#: Where rows take their time: classic queues deliver again as quorum queues do, ...
+BROKERS_IN_TURN = (REDIS, "quorum", pytest.param("classic", marks=pytest.mark.slow))
+
+#: ... and what becomes of a copy is the same whoever delivers it.
+REDIS_FIRST = (REDIS, *(pytest.param(queue, marks=pytest.mark.slow) for queue in RABBITMQ_QUEUES))
 
 
 def conf_of(broker: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.sites import (
-    BROKERS,
+    BROKERS_IN_TURN,
     ON_REDIS,
     RABBITMQ_QUEUES,
     Site,
@@ -21,7 +21,7 @@ SiteMaker = Callable[..., Site]
 
 
 @pytest.mark.parametrize("task", ["sell_late", "sell_late_quietly", "serve_late"])
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
 def test_a_message_delivered_again_and_again_runs_once(
     site_on: SiteMaker, key: str, broker: str, task: str
 ) -> None:
@@ -44,7 +44,7 @@ def test_a_message_delivered_again_and_again_runs_once(
         assert (result.state, result.get()) == ("SUCCESS", f"{key} done")
 
 
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
 def test_a_copy_that_waits_is_in_nobodys_way(new_site: SiteMaker, key: str, broker: str) -> None:
     """Law 8: it holds no pool slot, nor the place of the one message that a worker takes at a time."""
     site = new_site(broker, children=1)
@@ -60,7 +60,7 @@ def test_a_copy_that_waits_is_in_nobodys_way(new_site: SiteMaker, key: str, brok
         assert not result.ready()
 
 
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
 def test_a_copy_comes_as_its_run_ends_and_does_nothing(site_on: SiteMaker, key: str, broker: str) -> None:
     """Law 8: a run between its release and its record lives, however free its lock is."""
     site = site_on(broker)
@@ -80,7 +80,7 @@ def test_a_copy_comes_as_its_run_ends_and_does_nothing(site_on: SiteMaker, key: 
     assert len(shop.bodies(key)) == 1
 
 
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
 def test_a_task_id_published_twice_is_two_jobs(site_on: SiteMaker, key: str, broker: str) -> None:
     """A message's identity is its token: the second waits for the first and then runs, too."""
     shop = site_on(broker).man()
@@ -126,7 +126,7 @@ def test_an_eta_message_lost_with_its_connection_runs_once_and_in_time(site_on: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
 def test_twenty_seconds_and_a_timeout_of_five(new_site: Callable[..., Site], key: str, broker: str) -> None:
     """Law 8: the length and the timeout people report; on RabbitMQ every connection is cut as often."""
     options = {"broker_transport_options": {"visibility_timeout": 5, **SWEEPING}} if broker == "redis" else {}

@@ -30,7 +30,7 @@ def _well_again(network: FaultyProxy) -> Iterator[None]:
     network.heal()
 
 
-@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize(
     "fault", [Fault.REQUEST_LOST, Fault.SILENCE, Fault.RESET_IN_REPLY], ids=lambda fault: fault.name
 )

@@ -11,10 +11,10 @@ from celery import chain, chord, group
 from celery.exceptions import WorkerLostError
 
 from tests.acceptance.harness import PATIENCE, Shop
-from tests.acceptance.sites import RABBITMQ_QUEUES, Site
+from tests.acceptance.sites import Site
 
 
-@pytest.fixture(params=RABBITMQ_QUEUES)
+@pytest.fixture(params=["quorum", pytest.param("classic", marks=pytest.mark.slow)])
 def shop(request: pytest.FixtureRequest, site_on: Callable[..., Site]) -> Shop:
     """The shared shop of each kind of queue: two workers with two children each."""
     return site_on(request.param).man()

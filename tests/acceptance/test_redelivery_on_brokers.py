@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
-from tests.acceptance.sites import BROKERS, REDIS, Site, wait_copy, wait_late_copy
+from tests.acceptance.sites import REDIS_FIRST, Site, wait_copy, wait_late_copy
 from tests.facts import lives
 
 SiteMaker = Callable[..., Site]
@@ -38,7 +38,7 @@ def killed_at(site: Site, task: str, key: str, moment: str) -> Any:
 
 
 @pytest.mark.parametrize("moment", RETURNS)
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
 def test_a_job_whose_worker_is_killed_succeeds(
     site_on: SiteMaker, key: str, broker: str, moment: str
 ) -> None:
@@ -75,12 +75,9 @@ RETURNS_BY_MARK = {
     ("rpc", "settled"): 1,
 }
 
-#: Classic queues deliver again as quorum queues do.
-MOSTLY = [REDIS, "quorum", pytest.param("classic", marks=pytest.mark.slow)]
-
 
 @pytest.mark.parametrize(("outcome", "moment"), RETURNS_BY_MARK)
-@pytest.mark.parametrize("broker", MOSTLY)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
 def test_a_job_whose_outcome_nobody_can_read_survives_its_worker(
     site_on: SiteMaker, key: str, broker: str, outcome: str, moment: str
 ) -> None:
@@ -100,7 +97,7 @@ def test_a_job_whose_outcome_nobody_can_read_survives_its_worker(
 
 
 @pytest.mark.parametrize("moment", ["started", "returned", "released", "stored"])
-@pytest.mark.parametrize("broker", MOSTLY)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
 def test_a_job_whose_child_is_killed_succeeds(site_on: SiteMaker, key: str, broker: str, moment: str) -> None:
     """Law 8 with ``task_reject_on_worker_lost``: the main process gives the message back."""
     site = site_on(broker)

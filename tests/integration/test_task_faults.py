@@ -58,7 +58,9 @@ def test_slow_answers_to_everything_lose_and_leave_nothing(shop: WatchedShop, pr
     assert all(visit.was_published and visit.was_exclusive for visit in told if visit.was_answered)
 
 
-@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize(
+    "calls", [pytest.param(name, marks=[pytest.mark.slow] * (name in {"second", "third"})) for name in CALLS]
+)
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
 @pytest.mark.parametrize(("operation", "policy"), POLICIES, ids=[" or ".join(each) for each in POLICIES])
 def test_no_fault_loses_a_task_or_leaves_a_lock(

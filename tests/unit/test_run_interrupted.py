@@ -35,7 +35,8 @@ def goes_back(_task: Any) -> None:
 
 
 Ending = Callable[[Any], None]
-ENDINGS = [returns, fails, retries, goes_back]
+RETRIES = pytest.param(retries, marks=pytest.mark.slow)
+ENDINGS = [returns, fails, RETRIES, goes_back]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_what_it_held_is_renewed_no_more(ending: Ending) -> None:
         assert not any(lease.held for lease in watched if not isinstance(lease, Support)), point
 
 
-@pytest.mark.parametrize("ending", [returns, fails, retries])
+@pytest.mark.parametrize("ending", [returns, fails, RETRIES])
 def test_what_it_held_is_given_back_or_owed_or_belongs_to_a_message(ending: Ending) -> None:
     for point, shop in _interrupted(ending):
         hold = shop.held().get(KEY)

@@ -37,9 +37,10 @@ def _rows(group: Group) -> Iterator[object]:
 
 
 def _is_slow(ending: Ending, case: Case, pool: str) -> bool:
-    """A worker of its own takes its time: with what is not slow, prefork alone gets one."""
+    """With what is not slow, every ending is played on prefork, and on threads with a worker they share."""
     stage = case.stage or ending.stage
-    return case.slow or (not stage.name and stage.workers > 0 and pool != "prefork")
+    has_own_worker = not stage.name and stage.workers > 0
+    return case.slow or pool in {"gevent", "eventlet", "solo"} or (has_own_worker and pool != "prefork")
 
 
 def _of(group: Group) -> pytest.MarkDecorator:
