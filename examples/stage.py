@@ -1,0 +1,207 @@
+"""What every example needs and no application does: a server of its own, and workers that end with it.
+
+An example is started from the top of the checkout, and says by its exit status
+whether everything was as its README says::
+
+    python -m examples.beat
+
+Its tasks are in a module of its own (``shop.py``), which is all that an
+application would have; its story is in ``__main__.py``.
+"""
+
+import gc
+import logging
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from celery import Celery
+from celery.bin.celery import main as celery
+from celery.signals import beat_init, setup_logging, worker_ready
+
+from celery_redislock.embedded import EmbeddedServer
+
+__all__ = ["Process", "Stage", "stage", "wait_until"]
+
+#: Seconds a worker or beat may take to begin, and to end when it is told to.
+PATIENCE = 60.0
+#: Workers that say nothing about each other: there is nobody else.
+_ALONE = ("--without-gossip", "--without-mingle")
+
+
+class Process:
+    """A worker or a beat, which writes to this terminal."""
+
+    def __init__(self, app: str, environment: dict[str, str], *arguments: str) -> None:
+        """Start it, and wait until it works.
+
+        Args:
+            app: where Celery finds the app, as ``examples.beat.shop``.
+            environment: variables of its own.
+            arguments: of Celery's command line.
+        """
+        is_ready, ready = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "examples.stage", "--quiet", "-A", app, *arguments],
+                stdin=subprocess.PIPE,
+                env={**os.environ, **environment, "READY": str(ready)},
+                pass_fds=(ready,),
+                # Ctrl-C on the terminal is for the example, which then ends its processes.
+                start_new_session=True,
+            )
+            os.close(ready)
+            if not select.select([is_ready], [], [], PATIENCE)[0] or not os.read(is_ready, 1):
+                self.kill()
+                message = f"celery {arguments[0]} did not begin; its last words are above"
+                raise RuntimeError(message)
+        finally:
+            os.close(is_ready)
+
+    @property
+    def pid(self) -> int:
+        """The main process's id."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it gently: a worker's running tasks end first. Idempotent."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(PATIENCE)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with its pool, as a failing machine would. Idempotent."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Stage:
+    """The server, the processes, and what was seen.
+
+    Attributes:
+        url: of broker, result backend and lock server, as Celery writes it.
+        directory: for files; it goes with the stage.
+        as_said: everything expected was seen so far.
+    """
+
+    def __init__(self, app: str, url: str, directory: str) -> None:
+        self.url = url
+        self.directory = directory
+        self.as_said = True
+        self._app = app
+        self._processes: list[Process] = []
+
+    def worker(self, *arguments: str, pool: str = "prefork", concurrency: int = 2) -> Process:
+        """Start a worker; it consumes when this returns."""
+        options = [
+            "--pool",
+            pool,
+            "--concurrency",
+            str(concurrency),
+            "--hostname",
+            f"w{os.urandom(3).hex()}@%h",
+        ]
+        return self._start("worker", *_ALONE, *options, *arguments)
+
+    def beat(self) -> Process:
+        """Start a beat; it ticks when this returns."""
+        schedule = tempfile.mktemp(prefix="beat-", dir=self.directory)  # noqa: S306  a directory of ours
+        return self._start("beat", "--schedule", schedule)
+
+    def expect(self, what: str, is_so: object) -> None:
+        """Tell whether something expected was seen."""
+        self.as_said = self.as_said and bool(is_so)
+        print(f"  {'as expected' if is_so else 'NOT AS EXPECTED'}: {what}", flush=True)
+
+    def close(self) -> None:
+        """End every process, gently; the last one first, so that no beat goes on without a worker."""
+        for process in reversed(self._processes):
+            process.stop()
+
+    def _start(self, *arguments: str) -> Process:
+        addresses = {"BROKER_URL": self.url, "RESULT_URL": self.url, "REDISLOCK_URL": ""}
+        process = Process(self._app, {**addresses, "TMPDIR": self.directory}, *arguments)
+        self._processes.append(process)
+        return process
+
+
+@contextmanager
+def stage(app: Celery) -> Iterator[Stage]:
+    """Give an app a server for a block; then leave with 1 if something was not as expected.
+
+    Args:
+        app: of the example, named after its module; its URLs are set here, before it is first used.
+
+    Raises:
+        SystemExit: with 1.
+        celery_redislock.embedded.EmbeddedServerError: there is no server's binary; it says what to install.
+    """
+    directory = tempfile.mkdtemp(prefix="redislock-example-")
+    try:
+        with EmbeddedServer() as server:
+            app.conf.update(broker_url=server.url, result_backend=server.url, redislock_url=None)
+            here = Stage(str(app.main), server.url, directory)
+            try:
+                yield here
+            finally:
+                here.close()
+                # Results that outlived the server would look for it: docs/troubleshooting.md.
+                gc.collect()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if not here.as_said:
+        raise SystemExit(1)
+
+
+def wait_until(is_so: Callable[[], object], timeout: float = PATIENCE) -> bool:
+    """Look again and again until something is so; false if it is not in time."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if is_so():
+            return True
+        time.sleep(0.02)
+    return bool(is_so())
+
+
+def main() -> None:
+    """Be a worker or a beat that writes what matters, and ends with the example, however that ends."""
+    threading.Thread(target=_end_with_the_example, daemon=True).start()
+    ready = int(os.environ.pop("READY"))
+
+    def tell(**_: object) -> None:
+        os.write(ready, b"!")
+
+    setup_logging.connect(_log_what_matters, weak=False)
+    worker_ready.connect(tell, weak=False)
+    beat_init.connect(tell, weak=False)
+    celery()
+
+
+def _end_with_the_example() -> None:
+    while os.read(0, 1):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _log_what_matters(**_: object) -> None:
+    """What locks have to say, and what went wrong; Celery's own chatter is left out."""
+    who = "beat" if "beat" in sys.argv else "worker"
+    logging.basicConfig(format=f"    {who}: %(message)s", stream=sys.stdout, level=logging.WARNING)
+    logging.getLogger("celery_redislock").setLevel(logging.INFO)
+
+
+if __name__ == "__main__":
+    main()
