@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,9 @@ def gets_through(action: Callable[[], object], *, within: int = 10) -> bool:
             signal.alarm(within)
             action()
             status = 0
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             os._exit(status)
     return os.waitpid(pid, 0)[1] == 0
