@@ -17,6 +17,7 @@ import ctypes
 import signal
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,11 @@ from celery_redislock.locks.lease import Lease
 __all__ = ["run_interruptible"]
 
 T = TypeVar("T")
+
+#: Seconds after which a signal that changed nothing is sent again; then after twice as long, and so on.
+AGAIN = 0.05
+#: How often it is sent again: over about three seconds.
+TIMES = 6
 
 #: Celery's own are SIGUSR1 (soft time limit, billiard 4.3.2) and, only when asked for, SIGUSR2 (rdb).
 INTERRUPT_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -114,8 +120,23 @@ class _Signal(_Way):
             signal.signal(INTERRUPT_SIGNAL, before)  # type: ignore[arg-type]  # see _way
 
     def _send(self) -> None:
+        # Timeline of a signal that wakes nobody: the body looks for signals for the last time before it
+        # sleeps; the signal comes, and CPython notes it for the next look; the body's thread enters the
+        # kernel, which knows of nothing to wake it for. Seen once, in a worker stopped and continued.
         if self._is_on:
-            signal.pthread_kill(self._body, INTERRUPT_SIGNAL)  # type: ignore[arg-type]  # see _way
+            self._kill()
+            # Not in the watchdog's thread, which has other leases to renew.
+            threading.Thread(target=self._insist, name="redislock-interrupt", daemon=True).start()
+
+    def _insist(self) -> None:
+        for number in range(TIMES):
+            time.sleep(AGAIN * 2**number)
+            if not self._is_on or self._has_raised:
+                return
+            self._kill()
+
+    def _kill(self) -> None:
+        signal.pthread_kill(self._body, INTERRUPT_SIGNAL)  # type: ignore[arg-type]  # see _way
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._is_on and self._lease.lost and not self._has_raised:

@@ -92,6 +92,42 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return found[0]
 
 
+def test_a_signal_that_wakes_nobody_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came after the body's last look for signals, and before the sleep it should have ended."""
+    held, interrupts, sent = lease(), Interrupts(), []
+    kill = signal.pthread_kill
+
+    def send_but_the_first(thread: int, number: int) -> None:
+        sent.append(number)
+        if len(sent) > 1:
+            kill(thread, number)
+
+    def body() -> None:
+        lose(held, interrupts[0])
+        assert not threading.Event().wait(60), "nobody sets it"
+
+    monkeypatch.setattr(signal, "pthread_kill", send_but_the_first)
+    with pytest.raises(LockLost):
+        run_interruptible(held, body, interrupts.append)
+
+    assert sent[:2] == [SIGNAL, SIGNAL]
+
+
+def test_a_signal_is_not_sent_again_to_a_body_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    over = threading.Event()
+    monkeypatch.setattr(signal, "pthread_kill", lambda _, number: sent.append(number))
+    monkeypatch.setattr(interrupting.time, "sleep", lambda _: over.wait(10))
+
+    body_over(lease())
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "redislock-interrupt":
+            thread.join(10)
+
+    assert sent == [SIGNAL]
+
+
 def test_a_body_in_the_main_thread_ends_at_once() -> None:
     assert body_interrupted(lease()) < ROUNDS - 1
 
