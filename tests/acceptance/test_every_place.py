@@ -8,7 +8,10 @@ import pytest
 from celery import chord
 
 from celery_redislock import LockUnavailable
-from tests.acceptance.harness import PATIENCE, Shop
+from celery_redislock.connection import store_of
+from celery_redislock.declaration import declaration_of
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.shop import SOCKET_TIMEOUT
 from tests.acceptance.sites import RABBITMQ_QUEUES, Site
 from tests.faults import FaultyProxy
@@ -72,6 +75,11 @@ def test_without_a_lock_server_each_task_does_as_it_says(shop: Shop, network: Fa
         value = unlocked.get(timeout=PATIENCE)
     finally:
         network.heal()
+
+    # What could not be asked for is given back, in the caller and in the worker: the next test counts trips.
+    shop.wait_lines("gave back the hold on", f"{key}-regardless")
+    watchdog = watchdog_of(store_of(shop.app, declaration_of(shop.sell).settings))
+    wait_until(lambda: not watchdog.owes, PATIENCE, "the caller gives back what it asked for")
 
     assert took < 3 * SOCKET_TIMEOUT
     assert value == f"{key}-regardless done"
