@@ -14,7 +14,7 @@ PAGES = {
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").glob("*.md")),
-        ROOT / "examples" / "quickstart" / "README.md",
+        *sorted((ROOT / "examples").glob("*/README.md")),
     ]
 }
 

@@ -68,7 +68,8 @@ def test_every_file_and_test_named_exists(page: str) -> None:
     tests = {name for name in code if re.fullmatch(r"test_\w+", name)}
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 
-    assert [name for name in files if not any((room / name).exists() for room in ROOMS)] == []
+    rooms = ((ROOT / page).parent, *ROOMS)
+    assert [name for name in files if not any((room / name).exists() for room in rooms)] == []
     assert {name for name in tests if f"def {name}(" not in sources} == set()
 
 
@@ -152,7 +153,7 @@ def check_python(rest: list[str]) -> None:
 
 def check_paths(words: list[str]) -> None:
     for word in words:
-        if word.startswith(("tests", "benchmarks", "docs")):
+        if word.startswith(("tests", "benchmarks", "docs", "examples")):
             assert (ROOT / word.partition("::")[0]).exists(), word
 
 

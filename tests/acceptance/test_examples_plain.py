@@ -1,0 +1,139 @@
+"""The examples that need no worker's command line, run as their pages say: right, tidy, and able to fail."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.harness import PATIENCE
+from tests.facts import wait_until
+from tests.pages import PAGES, ROOT
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+
+#: What each example imports beside this package and Celery.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "plain_lock": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of an example."""
+
+    status: int
+    said: str
+    most_processes: int
+    left: list[int]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Where an example has its temporary files; a short name, for a socket's path."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) for name in NEEDS])
+def example(request: pytest.FixtureRequest) -> str:
+    """Each example whose packages are there."""
+    name = str(request.param)
+    needed(name)
+    return name
+
+
+def needed(name: str) -> None:
+    """Skip the test where a package of the example is missing; with ``CI=true`` it fails."""
+    for package in NEEDS[name]:
+        if importlib.util.find_spec(package) is None and not os.environ.get("CI"):
+            pytest.skip(f"examples/{name} needs {package}: pip install '.[test]'")
+
+
+def command_of(name: str) -> str:
+    """The first line of code in its page."""
+    found = re.search(r"^```sh\n(.+)\n", PAGES[f"examples/{name}/README.md"], re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def run(name: str, temporary: Path, **environment: str) -> Seen:
+    """Type the command of an example's page, at the top of the checkout."""
+    program, *arguments = shlex.split(command_of(name))
+    assert program == "python"
+    inherited = {k: v for k, v in os.environ.items() if k not in {"REDIS_URL", "REDISLOCK_ENABLED"}}
+    said = temporary.parent / f"{temporary.name}.said"
+    try:
+        with said.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={**inherited, **environment, "TMPDIR": str(temporary)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            most = _watch(process, temporary)
+        return Seen(process.wait(), said.read_text(), most, _processes_of(temporary))
+    finally:
+        said.unlink()
+
+
+def _watch(process: "subprocess.Popen[bytes]", temporary: Path) -> int:
+    """Wait for its end; return how many processes it had at most, itself included."""
+    most = 0
+
+    def is_over() -> bool:
+        nonlocal most
+        most = max(most, len(_processes_of(temporary)))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        return process.returncode is not None
+
+    if not wait_until(is_over, 2 * PATIENCE):
+        process.kill()
+        process.wait()
+        pytest.fail("the example does not end")
+    return most
+
+
+def _processes_of(temporary: Path) -> list[int]:
+    """All that were started with this directory for temporary files: an example and its descendants."""
+    mark, found = f"TMPDIR={temporary}".encode(), []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if any(each.startswith(mark) for each in environment.read_bytes().split(b"\0")):
+                found.append(int(environment.parent.name))
+    return found
+
+
+@linux
+def test_an_example_sees_what_its_page_says_and_leaves_nothing(example: str, temporary: Path) -> None:
+    seen = run(example, temporary)
+
+    assert seen.status == 0, seen.said
+    assert "as expected: " in seen.said
+    assert "NOT AS EXPECTED" not in seen.said
+    assert "Traceback" not in seen.said
+    # At least itself, the server and the server's shim: they are found while they live.
+    assert seen.most_processes >= 3
+    assert wait_until(lambda: _processes_of(temporary) == [] and not [*temporary.iterdir()], PATIENCE), (
+        _processes_of(temporary),
+        [*temporary.iterdir()],
+    )
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_page_has_its_command_and_what_to_look_at(name: str) -> None:
+    page = PAGES[f"examples/{name}/README.md"]
+
+    assert command_of(name) in {f"python -m examples.{name}", f"python -m pytest examples/{name}"}
+    assert "## What to look at" in page
