@@ -16,6 +16,10 @@ tested without a worker::
     app.conf.update(task_always_eager=True, redislock_eager=True)
     with memory_locks(app), hold(sync_account, 42):
         assert sync_account.delay(42).is_duplicate
+
+A ``conftest.py`` may name this module as a plugin and import from it as well. (PYTEST_DONT_REWRITE: there
+is no ``assert`` here that pytest would have to rewrite; without this word it warns when it comes too late
+for that, pytest 8.0 to 9.2, ``mark_rewrite`` in _pytest/assertion/rewrite.py.)
 """
 
 import os
