@@ -1,0 +1,25 @@
+"""Django's settings; this package's are among Celery's."""
+
+import os
+
+SECRET_KEY = os.environ.get("SECRET_KEY", "only-for-the-example")
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "examples.django_project.urls"
+INSTALLED_APPS = ["examples.django_project"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("DATABASE", "db.sqlite3"),
+        "OPTIONS": {"timeout": 30},
+    }
+}
+USE_TZ = True
+
+CELERY_BROKER_URL = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
+CELERY_RESULT_BACKEND = os.environ.get("RESULT_URL", "redis://localhost:6379/0")
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+
+# Every setting of docs/options.md, in capitals, behind CELERY_.
+CELERY_REDISLOCK_TTL = 20.0
+CELERY_REDISLOCK_PREFIX = "bank"
