@@ -24,9 +24,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /
 NEEDS: dict[str, tuple[str, ...]] = {
     "plain_lock": (),
     "testing": (),
+    "django_project": ("django",),
+    "fastapi_app": ("fastapi", "uvicorn"),
 }
 #: Those that take longer than ten seconds.
-SLOW = {"plain_lock"}
+SLOW = {"plain_lock", "django_project"}
 #: How each says that all was right, if not by "as expected".
 SAYS_SO = {"testing": "17 passed in "}
 
@@ -149,7 +151,9 @@ def test_a_page_has_its_command_and_what_to_look_at(name: str) -> None:
     assert "## What to look at" in page
 
 
-@pytest.mark.parametrize("name", ["testing"])
+@pytest.mark.parametrize(
+    "name", ["testing", pytest.param("django_project", marks=pytest.mark.slow), "fastapi_app"]
+)
 def test_an_example_without_locks_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example says so."""
     needed(name)

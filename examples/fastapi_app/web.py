@@ -1,0 +1,66 @@
+"""The web application: ``uvicorn examples.fastapi_app.web:api``.
+
+Publishing talks to the lock server and the broker, and blocks meanwhile. So endpoints that publish are
+plain functions, which FastAPI calls in threads; one that has to be ``async`` publishes in a thread itself.
+"""
+
+import math
+from uuid import UUID
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from celery_redislock import DuplicateTask
+from examples.fastapi_app.shop import app, build_report, sync_account
+
+__all__ = ["api"]
+
+api = FastAPI()
+
+
+class Started(BaseModel):
+    """Which task does the work, and whether an earlier request has started it."""
+
+    task_id: str
+    is_duplicate: bool
+
+
+class Progress(BaseModel):
+    """How far a task is."""
+
+    state: str
+    result: str | None
+
+
+@api.post("/accounts/{account_id}/sync")
+def sync(account_id: int, response: Response) -> Started:
+    """Start it, or answer with the one on its way."""
+    result = sync_account.delay(account_id)
+    response.status_code = 200 if result.is_duplicate else 202
+    return Started(task_id=result.id, is_duplicate=result.is_duplicate)
+
+
+@api.post("/accounts/{account_id}/report", status_code=202)
+async def report(account_id: int) -> Started:
+    """Start it; DuplicateTask if there is one: see below."""
+    result = await run_in_threadpool(build_report.delay, account_id)
+    return Started(task_id=result.id, is_duplicate=False)
+
+
+@api.exception_handler(DuplicateTask)
+def already_at_work(_: Request, duplicate: DuplicateTask) -> JSONResponse:
+    """Tell who is at work, and when the lock ends unless its holder renews it."""
+    return JSONResponse(
+        {"detail": "already at work", "task_id": duplicate.task_id},
+        status_code=409,
+        headers={"Retry-After": str(math.ceil(duplicate.expires_in))},
+    )
+
+
+@api.get("/tasks/{task_id}")
+def progress(task_id: UUID) -> Progress:
+    """Tell how far a task is; an id nobody knows is PENDING, as Celery has it."""
+    result = app.AsyncResult(str(task_id))
+    return Progress(state=result.state, result=str(result.result) if result.ready() else None)
