@@ -47,13 +47,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
-    value = globals()[name] = getattr(home, name)
-    return value
+if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+        value = globals()[name] = getattr(home, name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import Hold
 from celery_redislock.signals import lock_conflict
 from celery_redislock.work import ACCEPTED, Work, state_of_holder
+
+if TYPE_CHECKING:
+    from celery_redislock.task import SingletonTask
 
 __all__ = [
     "Conflict",
@@ -52,7 +55,7 @@ class Conflict:
         side: ``client`` at publish, ``server`` on the worker.
     """
 
-    task: Any
+    task: "SingletonTask"
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     task_id: str

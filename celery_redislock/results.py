@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from celery.exceptions import (
     Ignore,
@@ -14,8 +14,14 @@ from celery.states import REVOKED
 
 __all__ = ["LockEagerResult", "LockResult", "Skipped"]
 
+if TYPE_CHECKING:  # celery-types has them generic, Celery has not
+    AnyResult: TypeAlias = AsyncResult[Any]
+    AnyEagerResult: TypeAlias = EagerResult[Any]
+else:
+    AnyResult, AnyEagerResult = AsyncResult, EagerResult
 
-class LockResult(AsyncResult):
+
+class LockResult(AnyResult):
     """The result of a publish of a unique task. Picklable.
 
     Attributes:
@@ -25,7 +31,13 @@ class LockResult(AsyncResult):
 
     is_duplicate: bool = False
 
-    def get(self, *args: Any, **kwargs: Any) -> Any:
+    if TYPE_CHECKING:
+
+        @property
+        def state(self) -> str:
+            """The task's state; celery-types 0.26 lists those there are, without REVOKED."""
+
+    def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
         """Wait for the task, and return its result; as Celery's own.
 
         Raises:
@@ -35,7 +47,7 @@ class LockResult(AsyncResult):
                 ``_add_pending_result`` in backends/asynchronous.py).
         """
         try:
-            return super().get(*args, **kwargs)
+            return super().get(timeout, *args, **kwargs)
         except TimeoutError:
             self.backend.remove_pending_result(self)
             raise
@@ -58,7 +70,7 @@ class LockResult(AsyncResult):
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
 
 
-class LockEagerResult(EagerResult):
+class LockEagerResult(AnyEagerResult):
     """The result of a unique task that was run in place. Picklable.
 
     Attributes:
@@ -83,7 +95,7 @@ class LockEagerResult(EagerResult):
         return result
 
     @classmethod
-    def of(cls, result: EagerResult) -> "LockEagerResult":
+    def of(cls, result: AnyEagerResult) -> "LockEagerResult":
         """Return what Celery made of a run in place; of a skipped run what a worker makes of it."""
         if isinstance(result, cls):
             return result  # a retry's, which was run in place as well

@@ -6,10 +6,9 @@ both before it forks.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celery import Task
 from celery.app.task import Context
 
 from celery_redislock import lifecycle
@@ -17,9 +16,24 @@ from celery_redislock.exceptions import DuplicateTask
 from celery_redislock.options import INHERIT
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from celery_redislock.handle import LockHandle
     from celery_redislock.locks.lease import InertLease, Lease
-    from celery_redislock.results import LockResult
+    from celery_redislock.options import Inherit
+    from celery_redislock.results import LockEagerResult, LockResult
+    from celery_redislock.typed import (
+        CallOptions,
+        ConflictChoice,
+        ErrorChoice,
+        KeyChoice,
+        LockChoice,
+        LossChoice,
+        Seconds,
+    )
+    from celery_redislock.typed import TypedTask as Task
+else:
+    from celery import Task
 
 __all__ = ["SingletonTask"]
 
@@ -42,25 +56,25 @@ class SingletonTask(Task):
     Request = "celery_redislock.request:LockRequest"
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
-    lock: Any = INHERIT
+    lock: "LockChoice | Inherit" = INHERIT
     #: What is locked: ``None`` for the task and all its arguments; see the table of keys.
-    lock_key: Any = None
+    lock_key: "KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
-    on_conflict: Any = None
+    on_conflict: "ConflictChoice" = None
     #: Seconds a run's lease outlives its last renewal.
-    lock_ttl: Any = None
+    lock_ttl: "Seconds | None" = None
     #: Seconds a claim outlives its publish, or the last sign of life of its message.
-    lock_queue_ttl: Any = None
+    lock_queue_ttl: "Seconds | None" = None
     #: Longest time in seconds one run may be renewed.
-    lock_max_hold: Any = None
+    lock_max_hold: "Seconds | None" = None
     #: Least time in seconds between two accepted.
-    lock_period: Any = None
+    lock_period: "Seconds | None" = None
     #: Seconds until a duplicate tries again.
-    lock_retry_delay: Any = None
+    lock_retry_delay: "Seconds | None" = None
     #: What happens when a running task loses its lease.
-    on_lock_lost: Any = None
+    on_lock_lost: "LossChoice" = None
     #: What happens when the lock server cannot be reached.
-    on_lock_error: Any = None
+    on_lock_error: "ErrorChoice" = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap what a subclass overrides so that it cannot step around the lock."""
@@ -82,12 +96,14 @@ class SingletonTask(Task):
             return self.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
         return super().__call__(*args, **kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        """Lend what Celery's Django base class offers; any other missing attribute is an error."""
-        if name in {"delay_on_commit", "apply_async_on_commit"}:
-            return functools.partial(_django_method(name), self)
-        message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        raise AttributeError(message)
+    if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
+
+        def __getattr__(self, name: str) -> Any:
+            """Lend what Celery's Django base class offers; any other missing attribute is an error."""
+            if name in {"delay_on_commit", "apply_async_on_commit"}:
+                return functools.partial(_django_method(name), self)
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(message)
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -105,15 +121,15 @@ class SingletonTask(Task):
 
     def apply_async(
         self,
-        args: Any = None,
-        kwargs: Any = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
         task_id: str | None = None,
         producer: Any = None,
         link: Any = None,
         link_error: Any = None,
         shadow: str | None = None,
-        **options: Any,
-    ) -> Any:
+        **options: "Unpack[CallOptions]",
+    ) -> "LockResult":
         """Publish the task unless it is a duplicate; all of Celery's options and this package's.
 
         Returns:
@@ -133,10 +149,11 @@ class SingletonTask(Task):
             "link_error": link_error,
             "shadow": shadow,
         }
-        options.update({name: value for name, value in given.items() if value is not None})
-        return publish(self, super().apply_async, args, kwargs, task_id, options)
+        every: dict[str, Any] = {**options, **{name: one for name, one in given.items() if one is not None}}
+        result: LockResult = publish(self, super().apply_async, args, kwargs, task_id, every)
+        return result
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, *args: Any, **kwargs: Any) -> "LockEagerResult":
         """Run the body here and now; no lock unless ``redislock_eager`` is set.
 
         Returns:

@@ -25,7 +25,7 @@ for that, pytest 8.0 to 9.2, ``mark_rewrite`` in _pytest/assertion/rewrite.py.)
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_redislock.connection import use_store
 from celery_redislock.declaration import declaration_of
@@ -33,6 +33,11 @@ from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Grant, LockStore, new_token
 from celery_redislock.options.settings import ENABLED_VARIABLE
 from celery_redislock.work import QUEUED, RUNNING
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from celery_redislock.task import SingletonTask
 
 try:
     import pytest
@@ -43,7 +48,7 @@ __all__ = ["hold", "locks_off", "memory_locks"]
 
 
 @contextmanager
-def memory_locks(app: Any, store: LockStore | None = None) -> Iterator[LockStore]:
+def memory_locks(app: "Celery", store: LockStore | None = None) -> Iterator[LockStore]:
     """Keep this app's locks in memory while the block runs; this process only.
 
     Args:
@@ -81,7 +86,7 @@ def locks_off() -> Iterator[None]:
 
 @contextmanager
 def hold(
-    task: Any, *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
+    task: "SingletonTask", *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
 ) -> Iterator[str]:
     """Hold the lock a call of the task would take, as another run or queued message would.
 

@@ -1,0 +1,144 @@
+"""What a type checker is told: the values of options, and a task's methods. Nothing here is needed to run.
+
+Its names may be used in annotations::
+
+    from celery_redislock.typed import Scope, Strategy
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+from celery_redislock.options.strategies import Scope, Side, Strategy
+
+if TYPE_CHECKING:
+    import kombu
+    from celery import Task
+    from celery.canvas import Signature
+    from typing_extensions import Unpack
+
+    from celery_redislock.conflict import Conflict
+    from celery_redislock.locks.lease import Lease
+    from celery_redislock.results import LockResult
+
+__all__ = [
+    "CallOptions",
+    "ConflictChoice",
+    "ErrorChoice",
+    "KeyChoice",
+    "LockChoice",
+    "LossChoice",
+    "Scope",
+    "Seconds",
+    "Side",
+    "Strategies",
+    "Strategy",
+    "StrategyChoice",
+    "TaskOptions",
+    "TypedTask",
+]
+
+#: A duration: seconds, or a ``timedelta``.
+Seconds: TypeAlias = float | timedelta
+#: ``lock``: a scope; ``None`` or ``False`` for no lock.
+LockChoice: TypeAlias = Scope | Literal[False] | None
+#: ``lock_key``: some of the arguments, a resource, or a callable that is given them by name.
+KeyChoice: TypeAlias = (
+    str | tuple[str, ...] | list[str] | Callable[[Mapping[str, Any]], str | tuple[Any, ...]] | None
+)
+#: A strategy, or a callable that is given the conflict and returns one.
+StrategyChoice: TypeAlias = Strategy | Callable[["Conflict"], str]
+
+
+class Strategies(TypedDict, total=False):
+    """``on_conflict`` side by side; ``None`` leaves a side its default."""
+
+    client: StrategyChoice | None
+    server: StrategyChoice | None
+
+
+#: ``on_conflict``: one for all sides, or one for each.
+ConflictChoice: TypeAlias = StrategyChoice | Strategies | None
+
+
+#: ``on_lock_lost``: what happens to a run whose lock is lost; a callable is given the lease.
+LossChoice: TypeAlias = Literal["log", "terminate"] | Callable[["Lease"], object] | None
+#: ``on_lock_error``: what happens when the lock server cannot be reached.
+ErrorChoice: TypeAlias = Literal["raise", "run"] | None
+
+
+class _Options(TypedDict, total=False):
+    lock: LockChoice
+    lock_key: KeyChoice
+    on_conflict: ConflictChoice
+    lock_ttl: Seconds | None
+    lock_queue_ttl: Seconds | None
+    lock_max_hold: Seconds | None
+    lock_period: Seconds | None
+    lock_retry_delay: Seconds | None
+    on_lock_error: ErrorChoice
+
+
+class TaskOptions(_Options, total=False):
+    """A task's options, for a decorator whose keywords a checker does not look at.
+
+    ::
+
+        @app.task(base=SingletonTask, **TaskOptions(lock="until_executing", lock_ttl=20))
+    """
+
+    on_lock_lost: LossChoice
+
+
+class CallOptions(_Options, total=False):
+    """Keywords of ``apply_async``: this package's, and those Celery documents (celery 5.7.0, app/task.py)."""
+
+    on_lock_lost: Literal["log", "terminate"] | None
+
+    add_to_parent: bool
+    compression: str | None
+    connection: "kombu.Connection"
+    countdown: float | None
+    delivery_mode: int | str
+    eta: datetime | None
+    exchange: "str | kombu.Exchange"
+    expires: float | datetime | None
+    headers: Mapping[str, Any] | None
+    ignore_result: bool
+    mandatory: bool
+    parent_id: str | None
+    priority: int | None
+    publisher: "kombu.Producer"
+    queue: "str | kombu.Queue | None"
+    reply_to: str | None
+    retry: bool
+    retry_policy: Mapping[str, Any]
+    root_id: str | None
+    routing_key: str | None
+    serializer: str | None
+    soft_time_limit: float | None
+    time_limit: float | None
+
+
+if TYPE_CHECKING:
+    Links: TypeAlias = Signature[Any] | Sequence[Signature[Any]] | None
+
+    class TypedTask(Task[..., Any]):
+        """Celery's task, with what publishing a unique one returns."""
+
+        def delay(self, *args: Any, **kwargs: Any) -> LockResult:
+            """Publish with these arguments."""
+
+        def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+            """Publish when Django's transaction commits; what it returns then is seen by nobody."""
+
+        def apply_async_on_commit(
+            self,
+            args: Sequence[Any] | None = None,
+            kwargs: Mapping[str, Any] | None = None,
+            **options: Unpack[CallOptions],
+        ) -> None:
+            """Publish with these arguments and options when Django's transaction commits."""
+
+else:
+    TypedTask = object

@@ -1,0 +1,98 @@
+"""A user's module with tasks as classes: each attribute and call is checked, also without celery-types."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery
+from typing_extensions import assert_type
+
+from celery_redislock import Conflict, LockBusy, LockLost, SingletonTask
+from celery_redislock.handle import Holder
+from celery_redislock.locks import Hold, Lock, MemoryStore, RedisStore, connect
+from celery_redislock.locks.lease import InertLease, Lease
+from celery_redislock.options import INHERIT
+from celery_redislock.results import LockEagerResult, LockResult
+
+app = Celery("shop", broker="redis://localhost:6379/0")
+
+
+def by_feed(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (arguments["feed"],)
+
+
+def choose(conflict: Conflict) -> str:
+    assert_type(conflict.expires_in, float)
+    return "skip" if conflict.side == "client" else "retry"
+
+
+class Import(SingletonTask):
+    lock = "until_executed"
+    lock_key = ("feed",)
+    on_conflict = {"client": "raise", "server": "skip"}
+    lock_ttl = 20.0
+    lock_queue_ttl = timedelta(hours=2)
+    lock_max_hold = 600
+    on_lock_lost = "terminate"
+    on_lock_error = "run"
+
+    def run(self, feed: str, attempt: int = 1) -> str:
+        assert_type(self.lease, Lease | InertLease)
+        return f"{feed} {attempt}"
+
+
+class Unlocked(SingletonTask):
+    lock = None
+
+    def run(self) -> None: ...
+
+
+class AsTheSettingSays(SingletonTask):
+    lock = INHERIT
+    lock_key = staticmethod(by_feed)
+    on_conflict = staticmethod(choose)
+
+    def run(self, feed: str) -> None: ...
+
+
+class Window(SingletonTask):
+    lock = "until_expired"
+    lock_period = 2880
+    lock_key = "feed:{feed}"
+    on_conflict = "raise"
+
+    def run(self, feed: str) -> None: ...
+
+
+import_feed = Import()
+app.register_task(import_feed)
+
+
+def use() -> None:
+    result = import_feed.delay("prices")
+    assert_type(result, LockResult)
+    assert_type(result.is_duplicate, bool)
+    assert_type(result.get(timeout=3.0), Any)
+    assert_type(import_feed.apply_async(("prices",), lock_ttl=3, on_conflict="skip", countdown=1), LockResult)
+    assert_type(import_feed.apply(("prices",)), LockEagerResult)
+    assert_type(import_feed.lock_for("prices").holder(), Holder | None)
+    import_feed.delay_on_commit("prices")
+
+
+def without_celery() -> None:
+    store = connect("redis://localhost:6379/0", socket_timeout=0.5)
+    assert_type(store, RedisStore)
+    lock = Lock(store, "nightly", ttl=30.0, timeout=None, owner="me", on_lost=lambda lost: print(lost.name))
+    assert_type(lock.acquire(timeout=0), bool)
+    assert_type(lock.fence, int | None)
+    assert_type(lock.holder(), Hold | None)
+    assert_type(lock.renew(), bool)
+    assert_type(lock.release(), bool)
+    try:
+        with Lock(MemoryStore(), "nightly") as held:
+            assert_type(held, Lock)
+            held.check()
+    except LockBusy as busy:
+        assert_type(busy.holder, str)
+    except LockLost as lost:
+        assert_type(lost.reason, str)
