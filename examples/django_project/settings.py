@@ -23,3 +23,10 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Every setting of docs/options.md, in capitals, behind CELERY_.
 CELERY_REDISLOCK_TTL = 20.0
 CELERY_REDISLOCK_PREFIX = "bank"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "loggers": {"django.request": {"handlers": ["console"], "level": "ERROR"}},
+}

@@ -11,6 +11,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from django.conf import settings
 from django.core.management import call_command
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.db import connections
@@ -29,6 +30,8 @@ def play(bank: Path) -> None:
     call_command("migrate", run_syncdb=True, verbosity=0)
     Account.objects.bulk_create([Account(id=7, name="Ada"), Account(id=8, name="Bob")])
     with stage(celery_app) as here, web_server() as site:
+        # Before Celery 5.7, what settings with a namespace say wins over app.conf.update().
+        settings.CELERY_BROKER_URL = settings.CELERY_RESULT_BACKEND = here.url
         here.worker(concurrency=1)
         double_click(here, site, bank)
         on_commit(here, site, bank)
@@ -123,7 +126,8 @@ def _answer(url: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
             return answer.status, json.load(answer)
     except HTTPError as error:
         with error:
-            return error.code, json.load(error)
+            is_ours = error.headers.get_content_type() == "application/json"
+            return error.code, json.load(error) if is_ours else {}
 
 
 def outcome(site: str, task_id: str) -> dict[str, Any]:
