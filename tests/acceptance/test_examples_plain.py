@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -27,6 +28,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "django_project": ("django",),
     "fastapi_app": ("fastapi", "uvicorn"),
 }
+#: How many processes each has when it has all: itself, shim and server, and those of its story.
+PROCESSES = {"plain_lock": 3 + 4, "testing": 3, "django_project": 3 + 2, "fastapi_app": 3 + 3}
 #: Those that take longer than ten seconds.
 SLOW = {"plain_lock", "django_project"}
 #: How each says that all was right, if not by "as expected".
@@ -74,22 +77,27 @@ def command_of(name: str) -> str:
     return found[1]
 
 
-def run(name: str, temporary: Path, **environment: str) -> Seen:
+def start(name: str, temporary: Path, output: IO[str] | int, **environment: str) -> "subprocess.Popen[bytes]":
     """Type the command of an example's page, at the top of the checkout."""
     program, *arguments = shlex.split(command_of(name))
     assert program == "python"
     inherited = {k: v for k, v in os.environ.items() if k not in {"REDIS_URL", "REDISLOCK_ENABLED"}}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**inherited, **environment, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def run(name: str, temporary: Path, **environment: str) -> Seen:
+    """Start an example and wait for its end."""
     said = temporary.parent / f"{temporary.name}.said"
     try:
         with said.open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=ROOT,
-                env={**inherited, **environment, "TMPDIR": str(temporary)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            process = start(name, temporary, output, **environment)
             most = _watch(process, temporary)
         return Seen(process.wait(), said.read_text(), most, _processes_of(temporary))
     finally:
@@ -141,6 +149,21 @@ def test_an_example_sees_what_its_page_says_and_leaves_nothing(example: str, tem
         _processes_of(temporary),
         [*temporary.iterdir()],
     )
+
+
+@linux
+@pytest.mark.parametrize(("name", "processes"), PROCESSES.items())
+def test_kill_9_of_an_example_ends_all_it_started(name: str, processes: int, temporary: Path) -> None:
+    """The kernel closes its pipes: the server's shim, workers and holders of locks see their end."""
+    needed(name)
+    process = start(name, temporary, subprocess.DEVNULL)
+    try:
+        assert wait_until(lambda: len(_processes_of(temporary)) >= processes, PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert wait_until(lambda: _processes_of(temporary) == [], PATIENCE), _processes_of(temporary)
 
 
 @pytest.mark.parametrize("name", NEEDS)
