@@ -1,7 +1,6 @@
 """A small application with unique tasks: what the tests beside it are about."""
 
 import os
-from typing import Any
 
 from celery import Celery
 
@@ -39,7 +38,7 @@ def charge(self: SingletonTask, account_id: int, amount: int) -> int:
 
 def press_sync(account_id: int) -> str:
     """What the button says after it was pressed."""
-    result: Any = sync_account.delay(account_id)
+    result = sync_account.delay(account_id)
     return "is on its way already" if result.is_duplicate else "started"
 
 
