@@ -142,8 +142,8 @@ def test_twenty_seconds_and_a_timeout_of_five(new_site: Callable[..., Site], key
     (body,) = shop.bodies(key)
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert body.end - body.start >= 20.0
-    # Every 2 s and a fifth less or more, and once for each of three new deliveries.
-    assert 5 <= copies_of(shop, result.id) <= 20.0 / 1.6 + 3 + 2
+    # Once for each of three new deliveries, and every 2 s and a fifth less, or more on a busy machine.
+    assert 3 <= copies_of(shop, result.id) <= 20.0 / 1.6 + 3 + 2
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_five_hundred_greenlets_exclude_each_other(plain_case: RedisCase, patche
         def work(number):
             time.sleep(number * 0.01)  # not all connect in one moment
             name = f"n{number % 125}"
-            with Lock(store, name, timeout=None):
+            with Lock(store, name, ttl=120.0, timeout=None):
                 assert inside.setdefault(name, number) == number, "two at once"
                 time.sleep(0.002)
                 del inside[name]
@@ -115,7 +115,7 @@ def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
         held = []
 
         def work(number):
-            with Lock(store, f"n{number}", ttl=15.0, timeout=0.0) as lock:
+            with Lock(store, f"n{number}", ttl=36.0, timeout=0.0) as lock:
                 held.append(number)
                 while len(held) < 500 or sum(counted) < 500:
                     time.sleep(0.5)
