@@ -159,6 +159,9 @@ class Stage:
 def stage(app: Celery) -> Iterator[Stage]:
     """Give an app a server for a block; then leave with 1 if something was not as expected.
 
+    Keep results in functions that the block calls: its own would outlive the server, and before Celery 5.7
+    look for it for 20 s each (docs/troubleshooting.md).
+
     Args:
         app: of the example, named after its module; its URLs are set here, before it is first used.
 
@@ -176,7 +179,7 @@ def stage(app: Celery) -> Iterator[Stage]:
                 yield here
             finally:
                 here.close()
-                # Results that outlived the server would look for it: docs/troubleshooting.md.
+                # A finished result refers to itself.
                 gc.collect()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -40,7 +40,9 @@ def descendants(pid: int) -> list[int]:
 
 def _children(pid: int) -> list[int]:
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            children += [int(child) for child in task.read_text().split()]
+    # The process, or one of its threads, may have ended meanwhile.
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                children += [int(child) for child in (task / "children").read_text().split()]
     return children

@@ -67,10 +67,14 @@ def main() -> None:
         printer.touch()
         os.environ["PRINTER_IS_BUSY"] = str(printer)
         here.worker(concurrency=len(TASKS) + 1)
-        rows = call_three_times(here)
-        here.say("The printer is free: the holders end, and what waits has its turn.")
-        printer.unlink()
-        judge(here, rows)
+        compare(here, printer)
+
+
+def compare(here: Stage, printer: Path) -> None:
+    rows = call_three_times(here)
+    here.say("The printer is free: the holders end, and what waits has its turn.")
+    printer.unlink()
+    judge(here, rows)
 
 
 def call_three_times(here: Stage) -> list[Row]:
