@@ -20,14 +20,17 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from celery import Celery
 from celery.bin.celery import main as celery
+from celery.exceptions import SecurityWarning
 from celery.signals import beat_init, setup_logging, worker_ready
 
 from celery_redislock.embedded import EmbeddedServer
+from examples.transcript import Transcript
 
 __all__ = ["Process", "Stage", "stage", "wait_until"]
 
@@ -38,21 +41,25 @@ _ALONE = ("--without-gossip", "--without-mingle")
 
 
 class Process:
-    """A worker or a beat, which writes to this terminal."""
+    """A worker or a beat."""
 
-    def __init__(self, app: str, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(
+        self, app: str, environment: dict[str, str], *arguments: str, output: int | None = None
+    ) -> None:
         """Start it, and wait until it works.
 
         Args:
             app: where Celery finds the app, as ``examples.beat.shop``.
             environment: variables of its own.
             arguments: of Celery's command line.
+            output: file descriptor for what it writes; without one it is this process's own output.
         """
         is_ready, ready = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "examples.stage", "--quiet", "-A", app, *arguments],
                 stdin=subprocess.PIPE,
+                stdout=output,
                 env={**os.environ, **environment, "READY": str(ready)},
                 pass_fds=(ready,),
                 # Ctrl-C on the terminal is for the example, which then ends its processes.
@@ -101,6 +108,7 @@ class Stage:
         self.as_said = True
         self._app = app
         self._processes: list[Process] = []
+        self._transcript = Transcript()
 
     def worker(self, *arguments: str, pool: str = "prefork", concurrency: int = 2) -> Process:
         """Start a worker; it consumes when this returns."""
@@ -119,19 +127,30 @@ class Stage:
         schedule = tempfile.mktemp(prefix="beat-", dir=self.directory)  # noqa: S306  a directory of ours
         return self._start("beat", "--schedule", schedule)
 
+    def lines(self, *words: str) -> list[str]:
+        """Return the lines workers and beats have written that contain all these words, in order."""
+        return self._transcript.lines(*words)
+
+    def say(self, text: str) -> None:
+        """Tell the reader something, below what workers and beats have written so far."""
+        self._transcript.say(*text.split("\n"))
+
     def expect(self, what: str, is_so: object) -> None:
         """Tell whether something expected was seen."""
         self.as_said = self.as_said and bool(is_so)
-        print(f"  {'as expected' if is_so else 'NOT AS EXPECTED'}: {what}", flush=True)
+        self.say(f"  {'as expected' if is_so else 'NOT AS EXPECTED'}: {what}")
 
     def close(self) -> None:
         """End every process, gently; the last one first, so that no beat goes on without a worker."""
         for process in reversed(self._processes):
             process.stop()
+        self._transcript.close()
 
     def _start(self, *arguments: str) -> Process:
-        addresses = {"BROKER_URL": self.url, "RESULT_URL": self.url, "REDISLOCK_URL": ""}
-        process = Process(self._app, {**addresses, "TMPDIR": self.directory}, *arguments)
+        addresses = {"BROKER_URL": self.url, "RESULT_URL": self.url, "REDISLOCK_URL": self.url}
+        # Buffered, print(..., flush=True) writes a line and its end at once; else others write in between.
+        environment = {**addresses, "TMPDIR": self.directory, "PYTHONUNBUFFERED": ""}
+        process = Process(self._app, environment, *arguments, output=self._transcript.pipe)
         self._processes.append(process)
         return process
 
@@ -140,6 +159,9 @@ class Stage:
 def stage(app: Celery) -> Iterator[Stage]:
     """Give an app a server for a block; then leave with 1 if something was not as expected.
 
+    Keep results in functions that the block calls: its own would outlive the server, and before Celery 5.7
+    look for it for 20 s each (docs/troubleshooting.md).
+
     Args:
         app: of the example, named after its module; its URLs are set here, before it is first used.
 
@@ -147,6 +169,7 @@ def stage(app: Celery) -> Iterator[Stage]:
         SystemExit: with 1.
         celery_redislock.embedded.EmbeddedServerError: there is no server's binary; it says what to install.
     """
+    _log_what_matters("caller")
     directory = tempfile.mkdtemp(prefix="redislock-example-")
     try:
         with EmbeddedServer() as server:
@@ -156,7 +179,7 @@ def stage(app: Celery) -> Iterator[Stage]:
                 yield here
             finally:
                 here.close()
-                # Results that outlived the server would look for it: docs/troubleshooting.md.
+                # A finished result refers to itself.
                 gc.collect()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -182,7 +205,12 @@ def main() -> None:
     def tell(**_: object) -> None:
         os.write(ready, b"!")
 
-    setup_logging.connect(_log_what_matters, weak=False)
+    def log(**_: object) -> None:
+        _log_what_matters("beat" if "beat" in sys.argv else "worker")
+
+    # As root, in a container; these processes are no service.
+    warnings.simplefilter("ignore", SecurityWarning)
+    setup_logging.connect(log, weak=False)
     worker_ready.connect(tell, weak=False)
     beat_init.connect(tell, weak=False)
     celery()
@@ -196,11 +224,11 @@ def _end_with_the_example() -> None:
     os._exit(1)
 
 
-def _log_what_matters(**_: object) -> None:
-    """What locks have to say, and what went wrong; Celery's own chatter is left out."""
-    who = "beat" if "beat" in sys.argv else "worker"
+def _log_what_matters(who: str) -> None:
+    """What tasks and locks have to say, and what went wrong; Celery's own chatter is left out."""
     logging.basicConfig(format=f"    {who}: %(message)s", stream=sys.stdout, level=logging.WARNING)
-    logging.getLogger("celery_redislock").setLevel(logging.INFO)
+    for name in ("celery_redislock", "celery.task"):  # the latter: what get_task_logger() gives
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["lives", "wait_until"]
+__all__ = ["descendants", "lives", "wait_until"]
 
 
 def wait_until(fact: Callable[[], bool], timeout: float) -> bool:
@@ -29,3 +30,19 @@ def lives(pid: int) -> bool:
         return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process's children, their children and so on; Linux only."""
+    children = _children(pid)
+    return children + [each for child in children for each in descendants(child)]
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    # The process, or one of its threads, may have ended meanwhile.
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                children += [int(child) for child in (task / "children").read_text().split()]
+    return children

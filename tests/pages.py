@@ -14,7 +14,7 @@ PAGES = {
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").glob("*.md")),
-        *sorted((ROOT / "examples").glob("*/README.md")),
+        *sorted((ROOT / "examples").rglob("README.md")),
     ]
 }
 

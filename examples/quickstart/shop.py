@@ -4,10 +4,13 @@ import os
 import time
 
 from celery import Celery
+from celery.utils.log import get_task_logger
 
 from celery_redislock import SingletonTask
 
 __all__ = ["app", "charge", "report", "sync_account"]
+
+logger = get_task_logger(__name__)
 
 LOCAL = "redis://localhost:6379/0"
 
@@ -46,4 +49,5 @@ def charge(account_id: int, amount: int) -> dict[str, float]:
 @app.task(base=SingletonTask, lock="until_expired", lock_period=4.0)
 def report() -> str:
     """Once per tick, however many beats: the window is 0.8 of the interval."""
+    logger.info("reported")
     return "reported"

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests.acceptance.harness import PATIENCE
-from tests.facts import lives, wait_until
+from tests.facts import descendants, lives, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds descendants and sockets in /proc")
@@ -39,19 +39,6 @@ def _demo(*args: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
                 process.kill()
 
 
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            children += [int(child) for child in task.read_text().split()]
-    return children
-
-
-def _descendants(pid: int) -> list[int]:
-    children = _children(pid)
-    return children + [each for child in children for each in _descendants(child)]
-
-
 def _embedded_directory(pids: list[int]) -> Path:
     """Where the demo's server has its socket, from the shim's command line."""
     lines = []
@@ -68,7 +55,7 @@ def _until_scene_3(demo: subprocess.Popen[str]) -> tuple[list[int], Path]:
     for line in demo.stdout:
         if "another call after 0.5 s" in line:
             break
-    pids = _descendants(demo.pid)
+    pids = descendants(demo.pid)
     # Shim, server, the worker's main process and its pool.
     assert len(pids) >= 7
     return pids, _embedded_directory(pids)

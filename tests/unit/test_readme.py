@@ -114,6 +114,8 @@ def test_the_readme_names_the_supported_versions() -> None:
 
 def check_command(words: list[str]) -> None:
     """Fail where a line names a program, a target, a module, a subcommand or an option that is not there."""
+    while re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
     program, *rest = words
     program = program.removeprefix(".venv/bin/")
     checks = {
