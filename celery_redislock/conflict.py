@@ -120,7 +120,10 @@ def log_skip(work: Work, hold: Hold, *, side: Side) -> None:
 
 def _age(hold: Hold) -> str:
     since = hold.about.get("since")
-    return "" if since is None else f", for {max(0.0, time.time() - float(since)):.1f} s"
+    if since is None:
+        return ""
+    age = f"{max(0.0, time.time() - float(since)):.1f} s"
+    return f", accepted {age} ago" if state_of_holder(hold) == ACCEPTED else f", for {age}"
 
 
 def _end(hold: Hold) -> str:

@@ -154,7 +154,8 @@ def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
             f"{mask_password(place.url)!r} cannot be read ({type(error).__name__}): its port or its database "
-            "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend"
+            "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend, "
+            "and quote special characters of a password (urllib.parse.quote)"
         )
         raise LockOptionError("redislock_url", [problem]) from None
     return pool

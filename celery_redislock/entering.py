@@ -104,7 +104,7 @@ def _has_looked(header: Header) -> bool:
 
 def _look_again(run: Run, header: Header) -> Exception:
     logger.info(
-        "%s looks again: %r is free, and the outcome of whom it waited for may be on its way",
+        "%s looks again: %r is free, but an outcome that it has to know may be on its way",
         run.work,
         run.work.key,
     )

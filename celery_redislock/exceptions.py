@@ -51,7 +51,14 @@ class DuplicateTask(RedisLockError):  # noqa: N818  the name says what it is, as
         self.expires_in = expires_in
 
     def __str__(self) -> str:
-        return f"duplicate of task {self.task_id}, which holds {self.key!r} ({_time_left(self.expires_in)})"
+        return (
+            f"duplicate of task {self.task_id}, which holds {self.key!r} ({_time_left(self.expires_in)}); "
+            + (
+                "see who that is"
+                if math.isinf(self.expires_in)
+                else "wait for that task, or call again later"
+            )
+        )
 
 
 class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprint
@@ -119,8 +126,8 @@ class LockUnavailable(RedisLockError):  # noqa: N818  public name fixed by the b
 
     def __str__(self) -> str:
         return (
-            f"{self.operation!r} failed at the lock server {self.server}: {self.reason}; check that it runs "
-            "and accepts writes, or choose what happens without it with redislock_on_lock_error"
+            f"{self.operation!r} failed at the lock server {self.server}: {self.reason.rstrip('.')}; "
+            "check that it runs and accepts writes (what tasks do without it: redislock_on_lock_error)"
         )
 
 
@@ -138,7 +145,8 @@ class LockOptionError(RedisLockError, ValueError):
         self.problems = list(problems)
 
     def __str__(self) -> str:
-        return f"{self.where}: " + "; ".join(self.problems)
+        numbered = [f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1)]
+        return f"{self.where}: " + "; ".join(self.problems if len(self.problems) == 1 else numbered)
 
 
 class LockKeyError(RedisLockError, ValueError):

@@ -12,7 +12,7 @@ from celery import signals
 
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.options import from_header, read_settings, unknown_settings
+from celery_redislock.options import from_header, read_settings, risks, unknown_settings
 
 __all__ = [
     "as_written",
@@ -110,7 +110,9 @@ def give_claim_back(app: Any, header: Any) -> None:
         settings = read_settings("settings", app.conf.get, os.environ)
         Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=True)
     except RedisLockError as problem:
-        logger.warning("could not give back the claim on %r: %s", header.key, problem)
+        logger.warning(
+            "could not give back the claim on %r, which is left to expire: %s", header.key, problem
+        )
 
 
 def _settle_unstarted(task: Any, error: Exception) -> None:
@@ -131,7 +133,9 @@ def _settle_unstarted(task: Any, error: Exception) -> None:
             return
         declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
     except RedisLockError as problem:
-        logger.warning("could not give back the claim on %r: %s", header.key, problem)
+        logger.warning(
+            "could not give back the claim on %r, which is left to expire: %s", header.key, problem
+        )
 
 
 def _unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
@@ -180,6 +184,9 @@ def _check_worker(app: Any) -> None:
             declaration = declaration_of(task)
             if not problems:
                 problems += _server_problems(declaration)
+            limit = task.time_limit or app.conf.task_time_limit
+            found = risks(declaration.options, declaration.settings, time_limit=limit)
+            problems += [f"{task.name}: {risk}" for risk in found]
         except LockOptionError as error:
             problems.append(str(error))
     problems += unknown_settings(str(name) for name in app.conf)

@@ -27,14 +27,16 @@ def ask_patiently(run: "Run", attempt: Callable[[], T]) -> T | None:
         try:
             return attempt()
         except LockUnavailable as error:
-            logger.warning("running %s WITHOUT its lock: %s", run.work, error)
+            logger.warning(
+                "running %s without its lock, so another one may run at the same time: %s", run.work, error
+            )
             return None
     try:
         return keep_trying(attempt, for_seconds=run.settings.start_timeout)
     except LockUnavailable as error:
         if run.request.is_eager:
             raise
-        logger.warning("%s cannot start: %s", run.work, error)
+        logger.warning("%s cannot start yet, and is put off: %s", run.work, error)
         instead = put_off(run, jittered(run.options.lock_retry_delay))
         # With the broker gone as well the task fails visibly, and its error names the lock server.
         raise (instead if isinstance(instead, Ignore) or run.task.acks_late else error) from error

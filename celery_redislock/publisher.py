@@ -138,7 +138,12 @@ def _holder(publication: Publication) -> Hold | None:
     except LockUnavailable as error:
         if publication.lock.on_lock_error == "raise":
             raise
-        logger.warning("not asked who holds %r: %s", publication.work.key, error)
+        logger.warning(
+            "could not ask who holds %r, so %s goes on as if nobody did: %s",
+            publication.work.key,
+            publication.work,
+            error,
+        )
         return None
 
 
@@ -150,7 +155,7 @@ def _publish_on(publication: Publication, carried: Header) -> Any:
         try:
             guard.claim(work, carried.token, ttl=ttl)
         except LockUnavailable as error:
-            logger.warning("published %s without renewing its claim: %s", work, error)
+            logger.warning("publishing %s without renewing its claim, which may expire: %s", work, error)
     try:
         return publication.publish(
             carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member
@@ -171,9 +176,9 @@ def _claim_and_publish(publication: Publication) -> Any:
     except LockUnavailable as error:
         # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
         if publication.lock.on_lock_error == "raise" and not publication.is_awaited:
-            reason = f"{error.reason} ({work} was not published)"
+            reason = f"{error.reason.rstrip('.')} ({work} was not published)"
             raise LockUnavailable(error.server, error.operation, reason) from error
-        logger.warning("publishing %s without a claim: %s", work, error)
+        logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", work, error)
         return publication.publish(claimed=False)
     if isinstance(answer, Refusal):
         return refuse(publication, answer.hold)

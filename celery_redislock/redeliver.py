@@ -83,7 +83,8 @@ def put_off(
     try:
         redeliver(app, run.raw, again, delay=min(delay, visibility_timeout(app)))
     except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
-        logger.warning("could not put off %s: %r", run.work, error)
+        what_follows = "its message goes back to the broker" if run.task.acks_late else "it fails"
+        logger.warning("could not put off %s, so %s: %r", run.work, what_follows, error)
         if not run.task.acks_late:
             return error
         rejected: Exception = Reject(error, requeue=True)

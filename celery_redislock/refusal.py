@@ -99,4 +99,8 @@ def _tell_waiting(task: Any, task_id: str, why: str) -> None:
     if state == states.PENDING:
         task.backend.mark_as_revoked(task_id, why)
     elif state is None:
-        logger.warning("no state was written for %s, %s: the result backend cannot be asked", task_id, why)
+        logger.warning(
+            "%r is a %s; whoever waits for that id cannot be told: the result backend does not answer",
+            task_id,
+            why,
+        )

@@ -154,7 +154,11 @@ class LockRequest(Request):
         try:
             store.renew([Term(key, token, DYING_TTL)])
         except RedisLockError as error:
-            logger.warning("could not shorten the lease on %r after a hard time limit: %s", key, error)
+            logger.warning(
+                "could not shorten the lease on %r after a hard time limit, so it is released later: %s",
+                key,
+                error,
+            )
 
         def release() -> None:
             if pid is not None and is_alive(pid):

@@ -26,6 +26,8 @@ __all__ = ["Run", "run_of"]
 
 logger = logging.getLogger("celery_redislock")
 
+_GONE = "it had expired, or was released by force; another one may have run beside it"
+
 #: Publishes a run's continuation: ``follow_up(token, claimed=…, is_workflow_member=…)``.
 FollowUp = Callable[..., Any]
 
@@ -88,7 +90,7 @@ class Run:
         )
         self.lease: Lease | None = None
         self.in_body = self.has_passed_claim_on = False
-        self.interrupt: Callable[[], None] = _nothing
+        self.interrupt: Callable[[], None] = lambda: None
         self.raw: dict[str, Any] = (request.properties or {}).get(RAW) or {}
         self.token: str = self.raw.get("token") or new_token(request.id)
         self._late_mark: DoneMark | None = None
@@ -166,11 +168,12 @@ class Run:
         try:
             self.guard.store.mark_done(self.work.key, mark)
         except RedisLockError as error:
-            logger.warning("no done mark for %s: %s", self.work, error)
+            logger.warning("no done mark for %s; delivered again, it would run again: %s", self.work, error)
 
     def announce_loss(self, lease: Lease) -> None:
         """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the watchdog's thread."""
-        logger.warning("%s lost its lock on %r while running: %s", self.work, lease.key, lease.lost_because)
+        facts = self.work, lease.key, lease.lost_because
+        logger.warning("%s lost its lock on %r while running: %s; another one may run beside it", *facts)
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
         action = self.options.on_lock_lost
         if callable(action):
@@ -215,11 +218,11 @@ class Run:
         try:
             was_ours = self.guard.finish(lease, done=mark, undo=undo)
         except RedisLockError as problem:  # the body's outcome counts; its lock expires
-            logger.warning("could not release %r of %s: %s", lease.key, self.work.task_id, problem)
+            logger.warning("could not release %r at the end of %s: %s", lease.key, self.work, problem)
             return False
         # Where somebody else ended it nothing was given back, and a loss has been announced as such.
         if not was_ours and not lease.lost:
-            logger.warning("%r was no longer held by %s when it ended", lease.key, self.work.task_id)
+            logger.warning("%s no longer held %r when it ended: %s", self.work, lease.key, _GONE)
         return was_ours
 
     def _hand_on(self, lease: Lease, error: BaseException | None) -> None:
@@ -244,7 +247,3 @@ class Run:
 
 class _Unentered(BaseException):
     """Stands for what ended a run between its lock and its body."""
-
-
-def _nothing() -> None:
-    """Interrupt no body: none is on."""

@@ -228,7 +228,7 @@ def _django_method(name: str) -> Callable[..., Any]:
     try:
         from celery.contrib.django.task import DjangoTask
     except ImportError as error:
-        message = f"{name} needs Django ({error})"
+        message = f"{name} needs Django ({error}): install that, or use {name.removesuffix('_on_commit')}"
         raise AttributeError(message) from error
     method: Callable[..., Any] = getattr(DjangoTask, name)
     return method

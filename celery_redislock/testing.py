@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redislock.connection import use_store
 from celery_redislock.declaration import declaration_of
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import Grant, LockStore, new_token
+from celery_redislock.locks.store import Grant, LockStore, Refusal, new_token
 from celery_redislock.options.settings import ENABLED_VARIABLE
 from celery_redislock.work import QUEUED, RUNNING
 
@@ -110,7 +110,8 @@ def hold(
         work.key, token, declaration.options.lock_ttl, about=work.about(RUNNING if running else QUEUED)
     )
     if not isinstance(answer, Grant):
-        message = f"{work.key!r} is held already: {answer}"
+        holder = answer.hold.owner if isinstance(answer, Refusal) else "nobody"
+        message = f"{work.key!r} is held already, by {holder}; let that end first"
         raise AssertionError(message)  # noqa: TRY004  a test's own arrangement failed
     try:
         yield work.key

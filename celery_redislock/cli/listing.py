@@ -42,7 +42,7 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     elif shown:
         click.echo(table(shown))
         if len(views) > limit:
-            click.echo(f"… and more than these {limit}; see --limit", err=True)
+            click.echo(f"… there are more: --limit is {limit}", err=True)
     else:
         which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
         click.echo(printable(f"no lock{which} is held on {place.store.server}"))

@@ -58,7 +58,10 @@ class Place:
             self.app.loader.import_default_modules()
             self.app.finalize(auto=True)
         except Exception as error:
-            message = f"the app's task modules cannot be imported: {type(error).__name__}: {error}"
+            message = (
+                f"the app's task modules cannot be imported: {type(error).__name__}: {error}; "
+                "start this where its workers start"
+            )
             raise Trouble(_masked(message)) from error
         return dict(self.app.tasks)
 
@@ -70,8 +73,15 @@ class Place:
                 yield hold
 
     def nearest(self, word: str, among: Sequence[str] = ()) -> list[str]:
-        """Return what the word may have been meant for, among these and the held keys."""
-        return get_close_matches(word, [*among, *self.store.names()], n=3, cutoff=0.6)
+        """Return what the word may have been meant for, among these and the held keys; three at most.
+
+        What is much like it; what has the same characters, swapped; a task named without its module.
+        """
+        names = list(dict.fromkeys([*among, *self.store.names()]))
+        alike = get_close_matches(word, names, n=3, cutoff=0.6)
+        swapped = [name for name in names if sorted(name) == sorted(word)]
+        last = [name for name in among if get_close_matches(word, [name.rpartition(".")[2]], cutoff=0.8)]
+        return list(dict.fromkeys([*swapped, *alike, *last]))[:3]
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""
@@ -97,7 +107,8 @@ def place_of(ctx: click.Context) -> Place:
     except LockOptionError as error:
         raise Trouble(_masked(str(error)) if named else _NO_APP) from None
     if not named:
-        click.echo(f"no app given (-A): looking at {store.server} for {settings.prefix!r}", err=True)
+        looked = f"{store.server} for keys that begin with {settings.prefix!r}"
+        click.echo(f"no app given (-A): looking at {looked}", err=True)
     app_name = named if isinstance(named, str) else "proj"
     return Place(store, app=app, command=f"celery -A {shlex.quote(app_name)} redislock")
 
@@ -112,7 +123,10 @@ def reported() -> Iterator[None]:
     try:
         yield
     except LockUnavailable as error:
-        message = f"the lock server {error.server} does not answer as it should: {error.reason}"
+        message = (
+            f"the lock server {error.server} does not answer as it should: {error.reason.rstrip('.')}; "
+            "check that it runs, and that it is the right one"
+        )
         raise Trouble(_masked(" ".join(message.split()))) from error
     except RedisLockError as error:
         raise Trouble(_masked(" ".join(str(error).split()))) from error

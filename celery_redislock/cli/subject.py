@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ def subject_of(place: Place, words: Sequence[str], *, all_without_arguments: boo
             return Subject(None, name)
         return Subject(_key_of(tasks[name], given), name)
     if given:
-        raise Trouble(_not_a_task(place, name, list(tasks)))
+        raise Trouble(_not_a_task(place, words, list(tasks)))
     return Subject(name, None, list(tasks))
 
 
@@ -100,14 +101,33 @@ def _key_of(task: Any, words: Sequence[str]) -> str:
             message = f"{task.name} takes no lock: its lock is switched off"
             raise Trouble(message)
         return task.lock_for(*args, **kwargs).key
-    except (TypeError, RedisLockError) as error:
-        message = f"no lock can be named for {task.name}: {error}"
+    except TypeError as error:
+        parameters = ", ".join(declaration_of(task).binder.parameters or ())
+        message = f"no lock can be named for {task.name}({parameters}): {error}"
+        raise Trouble(message) from error
+    except RedisLockError as error:
+        message = f"no lock can be named: {error}"
         raise Trouble(message) from error
 
 
-def _not_a_task(place: Place, name: str, names: list[str]) -> str:
+def _not_a_task(place: Place, words: Sequence[str], names: list[str]) -> str:
+    name, *given = words
     if place.app is None:
-        return "a key takes no arguments; to name a task's lock use celery -A proj redislock"
-    near = place.nearest(name, names)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return (
+            f"the key {name!r} takes no arguments (given: {' '.join(given)}); "
+            "to name a task's lock use celery -A proj redislock"
+        )
+    near = place.nearest(name, [each for each in names if not each.startswith("celery.")])
+    if any(word in names for word in given):
+        # The task and its arguments in the wrong order.
+        near = [shlex.join(sorted(words, key=lambda word: word not in names))]
+    hint = f"; did you mean {' or '.join(near)}?" if near else f"; it has {_unique_tasks(place)}"
     return f"{name!r} is not a task of this app, and a key takes no arguments{hint}"
+
+
+def _unique_tasks(place: Place) -> str:
+    from celery_redislock.task import SingletonTask  # noqa: PLC0415  imports Celery
+
+    names = sorted(name for name, task in place.tasks().items() if isinstance(task, SingletonTask))
+    shown = ", ".join(name for name in names if not name.startswith("celery.")) or "none"
+    return f"these unique ones: {shown}"

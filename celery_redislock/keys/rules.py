@@ -86,9 +86,11 @@ class _PerTask(NamedTuple):
             return {name: arguments[name] for name in names}
         except KeyError as error:
             given = ", ".join(map(repr, arguments)) or "no arguments"
-            raise LockKeyError(
-                self.task_name, f"lock_key names {error}, which is not among {given}"
-            ) from None
+            problem = (
+                f"lock_key names {error}, which is not among {given}; the call does not fit the task's "
+                "signature: give it all its arguments"
+            )
+            raise LockKeyError(self.task_name, problem) from None
 
 
 class _Fixed(NamedTuple):
@@ -113,7 +115,12 @@ class _Templated(NamedTuple):
     def name(self, arguments: Mapping[str, object], /) -> str:
         text = self.template.render(arguments, where=self.task_name)
         if not text:
-            raise LockKeyError(self.task_name, "lock_key is empty for these arguments; name a resource")
+            field = self.template.fields[0]
+            problem = (
+                "lock_key is empty for these arguments; put a word before the field, as in "
+                f"'{field.parameter}:{{{field.text}}}'"
+            )
+            raise LockKeyError(self.task_name, problem)
         return shorten(text)
 
 
@@ -130,7 +137,11 @@ class _Computed(NamedTuple):
         try:
             answer = self.function(seen)
         except Exception as error:
-            problem = f"the lock_key callable raised {type(error).__name__}: {error}"
+            given = ", ".join(map(repr, arguments)) or "none"
+            problem = (
+                f"the lock_key callable raised {type(error).__name__}: {error}; it is called with "
+                f"one mapping of arguments by name, here {given}"
+            )
             raise LockKeyError(self.task_name, problem) from error
         if isinstance(answer, str) and answer.strip():
             return shorten(escape(answer))

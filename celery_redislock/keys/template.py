@@ -49,13 +49,20 @@ class Field(NamedTuple):
         """
         if self.parameter not in arguments:
             given = ", ".join(map(repr, arguments)) or "no arguments"
-            raise LockKeyError(where, f"lock_key {{{self.text}}}: no {self.parameter!r} among {given}")
+            problem = (
+                f"lock_key {{{self.text}}} names {self.parameter!r}, which is not among {given}; "
+                "the call does not fit the task's signature: give it all its arguments"
+            )
+            raise LockKeyError(where, problem)
         value = as_worker_sees(arguments[self.parameter])
         for name, is_item in self.path:
             try:
                 value = _step(value, name, is_item=is_item)
             except (LookupError, AttributeError, TypeError) as error:
-                problem = f"lock_key {{{self.text}}} cannot be read: {type(error).__name__}: {error}"
+                problem = (
+                    f"lock_key {{{self.text}}} cannot be read: {type(error).__name__}: {error}; "
+                    "pass a value that has that part, or use a callable lock_key"
+                )
                 raise LockKeyError(where, problem) from error
         if isinstance(value, _SPEAKING):
             return value.isoformat() if isinstance(value, date | time) else str(value)

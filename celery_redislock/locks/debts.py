@@ -134,9 +134,9 @@ class Debts:
             debt.is_early = True
             self._put_off(debt)
         except Exception:
-            logger.exception("giving back %s failed; it will expire", debt.what)
+            logger.exception("giving back %s failed unexpectedly; it is left to expire", debt.what)
         else:
-            logger.info("gave back %s, late", debt.what)
+            logger.info("gave back %s late: the lock server had not answered", debt.what)
 
     def _take(self) -> tuple[_Debt | None, list[_Debt]]:
         """Take out the next that is due, and what has expired before it."""

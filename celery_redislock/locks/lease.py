@@ -173,7 +173,9 @@ class Lease:
             announce(self)
         except Exception:
             # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
-            logger.exception("on_lost of the lease on %r raised", self.key)
+            logger.exception(
+                "the callable that is told of the loss of %r (on_lock_lost, on_lost) raised", self.key
+            )
 
     def miss_deadline(self, why: str) -> None:
         """The deadline has passed without the server's word; *why*: what became of the last renewal."""
@@ -182,8 +184,8 @@ class Lease:
     def warn_of_end(self, held_for: float, max_hold: float) -> None:
         """Log that half of the longest time one run may hold the lock has passed; the watchdog asks once."""
         logger.warning(
-            "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s); "
-            "after that it is renewed no more",
+            "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; where not set, it "
+            "follows from the time limit); after that it is renewed no more, and counts as lost",
             self.key,
             held_for,
             max_hold,
@@ -198,7 +200,7 @@ class Lease:
         elif renewed is None:
             self.lose("it had expired, or was taken away, when it should have been renewed")
         else:
-            self.lose("another token holds the lock, or its key was overwritten")
+            self.lose("another holder has the lock, or its key was overwritten")
 
     def _ask(self) -> None:
         term = self.term

@@ -75,7 +75,9 @@ class Renewing:
             return None, error.reason
         except Exception as error:
             # Whatever it is, it must not cost these leases their next attempt.
-            logger.exception("renewing %d leases failed unexpectedly", len(terms))
+            logger.exception(
+                "renewing %s failed unexpectedly, and is tried again until the deadline", _named(terms)
+            )
             return None, repr(error)
 
     def _take_in(self, watch: Watch, term: Term, answer: Renewal, place: int) -> None:
@@ -106,6 +108,13 @@ def _safely(step: Callable[..., bool | None], watch: Watch, *rest: object) -> bo
             watch.lease.key,
         )
         return False
+
+
+def _named(terms: list[Term]) -> str:
+    """Name the leases of a batch, the first three of them."""
+    names = ", ".join(repr(term.name) for term in terms[:3])
+    more = f" and {len(terms) - 3} more" if len(terms) > 3 else ""
+    return f"the lease{'s' if len(terms) > 1 else ''} on {names}{more}"
 
 
 def _retry_delay(watch: Watch) -> float:

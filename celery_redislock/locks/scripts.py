@@ -16,6 +16,7 @@ import redis
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections, connect_by
+from celery_redislock.locks.wording import words_of, wrong_kind
 
 __all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
 
@@ -131,7 +132,7 @@ class Scripts:
             text: bytes = connection.read_response()
         except (redis.RedisError, OSError) as error:
             connection.disconnect()
-            raise LockUnavailable(self._connections.server, "info", _words(error)) from error
+            raise LockUnavailable(self._connections.server, "info", words_of(error)) from error
         self._connections.give_back(connection)
         return text
 
@@ -143,7 +144,7 @@ class Scripts:
             raise self._refusal(error, request, connection) from error
         except (redis.RedisError, OSError) as error:
             connection.disconnect()
-            raise _NoAnswer(_words(error)) from error
+            raise _NoAnswer(words_of(error)) from error
         except BaseException:
             # SystemExit from a signal in the middle of a reply: the stream is out of step.
             connection.disconnect()
@@ -179,7 +180,7 @@ class Scripts:
 
     def _refusal(self, error: redis.ResponseError, request: "_Request", connection: Any) -> Exception:
         """Return what the server's refusal means to the caller."""
-        words = _words(error)
+        words = words_of(error)
         # In the text, because Redis 6.2 reports a replica's refusal inside a script as a plain error. The
         # primary may have moved since this connection was opened; and with WAIT the stream is out of step.
         moved = "READONLY" in words
@@ -189,15 +190,28 @@ class Scripts:
             self._connections.give_back(connection)
         if moved:
             return _NoAnswer(words)
-        server = self._connections.server
         if "WRONGTYPE" in words:
-            problem = (
-                f"one of its keys on {server} is of a type that no lock of this package has "
-                f"({', '.join(request.keys)}); delete or rename it, or choose another lock_key "
-                "or redislock_prefix"
-            )
-            return LockKeyError(request.name, problem)
-        return LockUnavailable(server, request.operation, words)
+            return LockKeyError(request.name, self._wrong_kind(request))
+        return LockUnavailable(self._connections.server, request.operation, words)
+
+    def _wrong_kind(self, request: "_Request") -> str:
+        """Say which key is in the way; asks the server once more."""
+        connection, kinds = self._connections.take(), {}
+        patience = min(self._socket_timeout, request.give_up - self._clock())
+        try:
+            connect_by(connection, request.give_up, patience=patience, clock=self._clock)
+            for key in request.keys:
+                connection.send_packed_command([_packed("TYPE", key)], check_health=False)
+                answer = self._read(connection, request, patience)
+                kinds[key] = answer.decode() if isinstance(answer, bytes) else str(answer)
+        except (redis.RedisError, OSError):
+            kinds = {}  # it may not be asked, or does not answer
+        connection.disconnect()  # an answer may still be on its way
+        wrong = wrong_kind(request.keys, kinds)
+        return (
+            f"on {self._connections.server} {wrong}, and so no lock of this package; "
+            "delete or rename that, or choose another name (lock_key) or redislock_prefix"
+        )
 
 
 class _Request(NamedTuple):
@@ -225,10 +239,6 @@ def _packed(*words: object) -> bytes:
         size = len(text) if text.isascii() else len(text.encode())
         parts.append(f"${size}\r\n{text}\r\n")
     return "".join(parts).encode()
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 @functools.cache

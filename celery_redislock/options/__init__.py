@@ -16,6 +16,7 @@ locking off, and "not said here" is spelled :data:`INHERIT`.
 
 from celery_redislock.options.call import from_header, override, split_call_options, to_header
 from celery_redislock.options.reading import LockOptions, read_options
+from celery_redislock.options.risks import risks
 from celery_redislock.options.settings import LockSettings, read_settings
 from celery_redislock.options.strategies import Asked, Scope, Strategy
 from celery_redislock.options.table import INHERIT, Inherit
@@ -33,6 +34,7 @@ __all__ = [
     "override",
     "read_options",
     "read_settings",
+    "risks",
     "split_call_options",
     "to_header",
     "unknown_attributes",

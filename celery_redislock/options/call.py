@@ -4,7 +4,14 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import fields
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.options.reading import LockOptions, disagreements, key_problems, read_value, settle
+from celery_redislock.options.reading import (
+    LockOptions,
+    disagreements,
+    key_problems,
+    read_value,
+    settle,
+    without_effect,
+)
 from celery_redislock.options.strategies import Asked, contradictions
 from celery_redislock.options.table import INHERIT, TASK_ROWS, Row, live_rows, said
 from celery_redislock.options.unknown import unknown_attributes
@@ -77,6 +84,7 @@ def override(
         scope = values["lock"]
         problems += contradictions(scope if isinstance(scope, str) else None, conflict)
         values["on_conflict"] = conflict.over(base.on_conflict)
+    problems += without_effect(values["lock"] if isinstance(values["lock"], str) else None, asked)
     if "lock_key" in asked:
         problems += key_problems(asked["lock_key"], where, parameters)
     options = settle(values)

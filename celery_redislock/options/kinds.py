@@ -142,7 +142,10 @@ class Url:
             raise ValueError(message)  # noqa: TRY004  a kind refuses with one type of error
         if isinstance(value, str) and "://" in value:
             return value
-        found = "is empty" if value == "" else f"is no URL but of type {type(value).__name__}"
+        if isinstance(value, str):
+            found = "has no scheme ('://')" if value else "is empty"
+        else:
+            found = f"is no text but of type {type(value).__name__}"
         message = f"{found}; give {self.wording}"
         raise ValueError(message)
 

@@ -1,6 +1,6 @@
 """A task's options: read from attributes and settings, checked together, frozen."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from celery_redislock.exceptions import LockOptionError
@@ -16,6 +16,7 @@ __all__ = [
     "read_options",
     "read_value",
     "settle",
+    "without_effect",
 ]
 
 #: Looks a setting up: ``app.conf.get``. Takes a name and what to return when it is not set.
@@ -24,6 +25,11 @@ Setting = Callable[[str, object], object]
 
 #: Seconds from a hard time limit until the worker has killed the body and seen that it is dead.
 KILLING_TAKES = 10.0
+
+#: The scopes in which a run has a lease.
+LEASED = frozenset({"until_executed", "while_executing"})
+#: Options that promise something about it. (Not ``lock_ttl``: that promises nothing where there is none.)
+_OF_A_LEASE = frozenset({"lock_max_hold", "on_lock_lost"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,7 @@ class LockOptions:
     @property
     def holds_while_running(self) -> bool:
         """Whether a run has a lease."""
-        return self.lock in {"until_executed", "while_executing"}
+        return self.lock in LEASED
 
     @property
     def is_window(self) -> bool:
@@ -103,6 +109,8 @@ def read_options(
     asked = values["on_conflict"]
     if said(TASK_ROWS["on_conflict"], attributes.get("on_conflict")) and isinstance(asked, Asked):
         problems += contradictions(_scope(values), asked)
+    own = [name for name, row in TASK_ROWS.items() if said(row, attributes.get(name, INHERIT))]
+    problems += without_effect(_scope(values), own)
     problems += key_problems(values["lock_key"], where, parameters)
     options = settle({name: values[name] for name, row in TASK_ROWS.items() if not row.is_planned})
     problems += disagreements(options)
@@ -129,6 +137,18 @@ def disagreements(options: LockOptions) -> list[str]:
             "a lock lives that long without any renewal"
         )
     return problems
+
+
+def without_effect(scope: str | None, asked: Iterable[str]) -> list[str]:
+    """Return which options that were *asked* for are about a run's lock, where *scope* takes none."""
+    if scope is None or scope in LEASED:
+        return []
+    return [
+        f"{name} is about the lock of a running task, and lock={scope!r} holds none while it runs; leave it "
+        f"out, or use {' or '.join(map(repr, sorted(LEASED)))}"
+        for name in asked
+        if name in _OF_A_LEASE
+    ]
 
 
 def key_problems(lock_key: object, where: str, parameters: Sequence[str] | None) -> list[str]:

@@ -53,7 +53,7 @@ def test_a_publish_may_go_on_without_a_lock_server(shop: Shop, lock_server: Embe
     shop.start_worker("prefork")
 
     assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert [line for line in shop.lines("WITHOUT its lock") if "WARNING" in line]
+    assert [line for line in shop.lines("without its lock") if "WARNING" in line]
     assert shop.bodies(key)[0].token is None
 
 

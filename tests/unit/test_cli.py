@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
-from celery_redislock.cli.place import Trouble
+from celery_redislock.cli.place import Place, Trouble
 from celery_redislock.cli.subject import parse_arguments
 from celery_redislock.cli.view import LockView, duration, printable, table
+from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
 
 
@@ -165,6 +166,34 @@ class TestGroups:
 
         assert "hush" not in result.output
         assert "use redis://host:port/db" in result.output
+
+
+class TestNearest:
+    @pytest.mark.parametrize(
+        ("word", "near"),
+        [
+            ("shop.snyc_account", "shop.sync_account"),
+            ("sync.shop_account", "shop.sync_account"),
+            ("add", "shop.sums.add"),
+            ("adds", "shop.sums.add"),
+            ("7:account", "account:7"),
+            ("ba", "ab"),
+        ],
+    )
+    def test_what_was_meant_is_found(self, word: str, near: str) -> None:
+        """Swapped letters and parts, and a task without its module, are as likely as a wrong letter."""
+        store = MemoryStore()
+        for key in ("account:7", "ab"):
+            store.acquire(key, "id/nonce", 30.0, about={})
+        place = Place(store, command="celery-redislock")
+
+        found = place.nearest(word, ["shop.sync_account", "shop.sums.add", "shop.mail"])
+
+        assert found[0] == near
+        assert len(found) <= 3
+
+    def test_what_is_like_nothing_is_like_nothing(self) -> None:
+        assert Place(MemoryStore(), command="").nearest("nonsense", ["shop.add"]) == []
 
 
 class TestImport:

@@ -432,7 +432,7 @@ def test_an_object_that_travels_by_another_serializer_is_read_itself():
 
 
 def test_a_template_without_its_argument_is_an_error():
-    with pytest.raises(LockKeyError, match="no 'account_id' among 'args', 'kwargs'"):
+    with pytest.raises(LockKeyError, match="'account_id', which is not among 'args', 'kwargs'"):
         name("account:{account_id}", args=[], kwargs={})
 
 

@@ -77,7 +77,7 @@ class TestCheck:
 
     @pytest.mark.parametrize(
         ("answer", "reason"),
-        [([None], "expired"), ([False], "another token"), (unavailable(), "could not be confirmed")],
+        [([None], "expired"), ([False], "another holder"), (unavailable(), "could not be confirmed")],
     )
     def test_it_raises_when_the_server_says_no_or_nothing(
         self, renewer: ScriptedRenewer, answer: list[bool | None] | Exception, reason: str

@@ -88,6 +88,45 @@ def test_a_misspelt_setting_is_told(shop: Shop, caplog: Any, name: str, said: st
     assert [line for line in warnings(caplog) if said in line]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"lock_ttl": 2.9},
+            "shop.sync: lock_ttl (2.9) is shorter than three times redislock_socket_timeout (1)",
+        ),
+        ({"lock_ttl": 3.0}, None),
+        ({"lock_ttl": 2.9, "lock": "until_executing"}, None),
+        (
+            {"lock_max_hold": 60, "time_limit": 90},
+            "shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)",
+        ),
+        ({"lock_max_hold": 90, "time_limit": 90}, None),
+        ({"lock_max_hold": 60}, None),
+        ({"lock_max_hold": 60, "time_limit": 90, "on_lock_lost": "terminate"}, None),
+        ({"time_limit": 90}, None),
+    ],
+    ids=str,
+)
+def test_options_that_endanger_a_lock_together_are_told(
+    shop: Shop, caplog: Any, options: dict[str, Any], told: str | None
+) -> None:
+    shop.unique(body, **options)
+
+    start_worker(shop)
+
+    assert [line.startswith(f"redislock: {told}") for line in warnings(caplog)] == [True] * bool(told)
+
+
+def test_a_worker_tells_of_a_lease_longer_than_the_apps_time_limit(shop: Shop, caplog: Any) -> None:
+    shop.app.conf.task_time_limit = 90
+    shop.unique(body, lock_max_hold=60)
+
+    start_worker(shop)
+
+    assert [line for line in warnings(caplog) if "the hard time limit (90)" in line]
+
+
 def test_celerys_own_settings_are_all_left_alone(shop: Shop, caplog: Any) -> None:
     shop.unique(body)
 

@@ -658,10 +658,28 @@ def test_all_problems_of_a_call_are_told_at_once():
     assert len(problems(called, lock_ttl=0, lock_key="account_id", on_conflict="wait", lock_limit=2)) == 4
 
 
+@pytest.mark.parametrize("lock", ["until_executing", "until_expired"])
+@pytest.mark.parametrize(
+    "option", [{"on_lock_lost": "terminate"}, {"on_lock_lost": "log"}, {"lock_max_hold": 100}]
+)
+def test_an_option_of_a_runs_lock_is_refused_where_a_run_has_none(lock, option):
+    """Silently, its author would believe that a run is guarded which is not; a setting is for other tasks."""
+    scope = {"lock": lock, "lock_period": 90}
+
+    (name,) = option
+    for found in (problems(read, {**scope, **option}), problems(called, read(scope), **option)):
+        assert len(found) == 1
+        assert found[0].startswith(
+            f"{name} is about the lock of a running task, and lock={lock!r} holds none"
+        )
+    assert called(read(option), **scope).lock == lock
+    assert read(scope, {f"redislock_{name.removeprefix('lock_')}": option[name]}).lock == lock
+
+
 # --- the header ------------------------------------------------------------------------------
 
 TRAVELS = {
-    "lock": "until_expired",
+    "lock": "until_executed",
     "lock_period": timedelta(seconds=90),
     "lock_ttl": 60,
     "lock_queue_ttl": 10,
@@ -677,6 +695,7 @@ TASKS = [{}, {"on_conflict": "retry", "lock_ttl": 50}, {"lock": "while_executing
 ASKED = [
     {},
     TRAVELS,
+    {"lock": "until_expired", "lock_period": timedelta(seconds=90), "lock_queue_ttl": 10},
     {"lock": None},
     {"lock": False},
     {"on_conflict": "raise"},

@@ -422,7 +422,7 @@ def test_a_lock_taken_away_while_it_ran_is_told(shop: Shop, caplog: Any) -> None
         task(7)
 
     assert shop.held()[KEY].owner == "thief"
-    assert "'account:7' was no longer held by t1 when it ended" in caplog.text
+    assert "shop.sync[t1] no longer held 'account:7' when it ended" in caplog.text
 
 
 def test_start_and_end_are_announced(shop: Shop) -> None:
@@ -791,7 +791,7 @@ def test_run_starts_at_once_without_a_lock_and_says_so(shop: Shop, caplog: Any) 
         task(7)
 
         assert isinstance(task.lease, InertLease)
-    assert "running shop.sync[t1] WITHOUT its lock" in caplog.text
+    assert "running shop.sync[t1] without its lock" in caplog.text
     assert shop.store.calls.count("acquire") == 1
 
 

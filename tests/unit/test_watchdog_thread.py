@@ -104,7 +104,7 @@ class TestMaxHold:
             watchdog.run_until(1099.0)
 
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "half of lock_max_hold (100 s)" in caplog.text
+        assert "half of lock_max_hold (100 s; " in caplog.text
 
     def test_half_of_it_is_told_by_the_run_and_not_by_the_main_process_beside_it(
         self, caplog: pytest.LogCaptureFixture

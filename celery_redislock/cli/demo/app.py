@@ -101,7 +101,8 @@ def refund(self: Any, account_id: int, amount: int) -> int:
     return -amount
 
 
-@app.task(base=SingletonTask, bind=True, name="demo.long_import", lock_ttl=SHORT_TTL)
+# Not shared with other apps of a process, as tasks are by default: their timeouts do not go with this ttl.
+@app.task(base=SingletonTask, bind=True, name="demo.long_import", lock_ttl=SHORT_TTL, shared=False)
 def long_import(self: Any, feed: str) -> str:
     """Take several times as long as the lock lives without renewal."""
     with notebook().run("long_import", self.request.id):
