@@ -30,6 +30,21 @@ assert charge.apply((42, 5)).get() > 0  # a fence: it held its lock
 assert not hourly_report.delay().is_duplicate
 assert hourly_report.delay().is_duplicate
 """,
+    "docs/comparison.md": """
+assert not result.is_duplicate and sync.delay(account=7, full=False).id == result.id
+assert not pack.delay(7).is_duplicate and pack.delay(7, "fragile").is_duplicate
+assert not bill.delay(7, 1).is_duplicate and bill.delay(month=2, customer=7).is_duplicate
+try:
+    report.delay(7)
+except DuplicateTask:
+    pass
+else:
+    raise AssertionError
+assert not reindex.delay(1).is_duplicate and reindex.delay(1).is_duplicate
+assert not digest.delay("news").is_duplicate and digest.delay("news").is_duplicate
+assert not charge.delay(7).is_duplicate  # published: the worker puts it off
+assert not rebuild.delay("all").is_duplicate and rebuild.delay("all").is_duplicate
+""",
     "docs/long-tasks.md": """
 app.conf.redislock_eager = True
 assert set_balance.apply((1, 50)).get() == 50
