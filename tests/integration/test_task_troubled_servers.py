@@ -21,7 +21,7 @@ from tests.stores import server_names, start_server
 #: Seconds from a server's return until what is owed to it must have been given back.
 SECONDS_LATER = 5.0
 
-ShopMaker = Callable[[EmbeddedServer], WatchedShop]
+ShopMaker = Callable[..., WatchedShop]
 
 
 @pytest.fixture(
