@@ -20,11 +20,13 @@ class Glance(NamedTuple):
     """What was seen at one time.
 
     Attributes:
-        when: ``time.monotonic()`` once it was seen.
+        asked: ``time.monotonic()`` before anything was asked for.
+        when: the same once it was seen.
         state: of the task id.
         holder: of the lock, asked for after the state.
     """
 
+    asked: float
     when: float
     state: str
     holder: Holder | None
@@ -40,7 +42,9 @@ class Watch:
     def __init__(self, shop: Shop, key: str, task_id: str) -> None:
         """Begin to look at a lock and a task id."""
         self.glances: list[Glance] = []
+        # Evaluated in this order.
         self._look: Callable[[], Glance] = lambda: Glance(
+            asked=time.monotonic(),
             state=shop.app.backend.get_task_meta(task_id, cache=False)["status"],
             holder=shop.holder(key),
             when=time.monotonic(),
@@ -76,8 +80,10 @@ class Watch:
         return held[-1] if held else None
 
     def gaps(self, since: float, until: float) -> Iterator[Glance]:
-        """Return the looks in some time that saw the task without the lock."""
-        return (one for one in self.glances if since < one.when < until and not self.is_ours(one))
+        """Return the looks in some time, from question to answer, that saw the task without the lock."""
+        return (
+            one for one in self.glances if since < one.asked and one.when < until and not self.is_ours(one)
+        )
 
     def stop(self) -> None:
         """Look no more; returns when the last look is over. Idempotent."""
