@@ -28,7 +28,7 @@ from celery_redislock.locks.watchdog import Watchdog
 from tests.tour.sites import Site, all_sites
 from tests.unit.shop import Shop
 
-__all__ = ["Guide", "Sender", "sayings"]
+__all__ = ["Guide", "Sender", "no_broker", "sayings"]
 
 LOGGER = logging.getLogger("celery_redislock")
 #: Seconds the real server may take for an answer, on a machine that stands still.
@@ -206,6 +206,12 @@ def sayings(server: EmbeddedServer, passed: set[Site]) -> Iterator[Guide]:
         guide.patch.undo()
         LOGGER.level, LOGGER.propagate = before
         LOGGER.removeHandler(ear)
+
+
+def no_broker(*_: object, **__: object) -> None:
+    """Stand in for whatever publishes a message."""
+    message = "the broker refused the connection"
+    raise ConnectionError(message)
 
 
 class _Ear(logging.Handler):

@@ -5,6 +5,7 @@ then is `on_lock_lost`. A database that compares the fence is safe: [long-tasks.
 """
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from celery_redislock.testing import hold
@@ -12,6 +13,7 @@ from tests.clocks import ManualClock
 from tests.scripted import Driven, ScriptedRenewer, lease_on
 from tests.tour.guide import Guide
 from tests.tour.stop import stop
+from tests.unit.shop import Shop
 
 __all__: list[str] = []
 
@@ -23,54 +25,66 @@ def sync(account_id: int) -> int:
     return account_id
 
 
-def _renewed(task: Any) -> None:
-    """Ask for the lease of the run at work, as the watchdog's thread does."""
-    watchdog = threading.Thread(target=task.lease._ask)
+def _ask(lease: Any) -> None:
+    """Ask for a lease, as the watchdog's thread does."""
+    watchdog = threading.Thread(target=lease._ask)
     watchdog.start()
     watchdog.join()
+
+
+def _release(shop: Shop) -> None:
+    shop.store.force_release(KEY)
+
+
+def _spin() -> None:
+    for _ in range(1_000_000):
+        pass
+
+
+def _run_that_loses(
+    guide: Guide,
+    how: Callable[[Shop], object] = _release,
+    *,
+    then: Callable[[], object] = lambda: None,
+    **options: Any,
+) -> None:
+    """Run a task whose lock is lost, and noticed to be, while its body is on."""
+    shop = guide.shop()
+    task = _losing(shop, how, then, **options)
+    with shop.running(task, args=(7,)):
+        task(7)
+
+
+def _losing(shop: Shop, how: Callable[[Shop], object], then: Callable[[], object], **options: Any) -> Any:
+    def work(self: Any, account_id: int) -> None:
+        how(shop)
+        _ask(self.lease)
+        then()
+
+    return shop.unique(work, bind=True, lock_key=KEY, **options)
 
 
 @stop("A lock is lost while its task runs")
 def lost(guide: Guide) -> None:
     """The process was paused for longer than `lock_ttl`, the server lost its data, or it was released."""
-    shop = guide.shop()
-
-    def work(self: Any, account_id: int) -> None:
-        shop.store.force_release(KEY)
-        _renewed(self)
-
-    task = shop.unique(work, bind=True, lock_key=KEY)
-    with shop.running(task, args=(7,)):
-        task(7)
+    _run_that_loses(guide)
 
 
 @stop("Somebody else holds it")
 def taken(guide: Guide) -> None:
     """The next one has begun."""
-    shop = guide.shop()
 
-    def work(self: Any, account_id: int) -> None:
-        shop.store.force_release(KEY)
+    def take(shop: Shop) -> None:
+        _release(shop)
         shop.store.acquire(KEY, "somebody-else/x", 10, about={})
-        _renewed(self)
 
-    task = shop.unique(work, bind=True, lock_key=KEY)
-    with shop.running(task, args=(7,)):
-        task(7)
+    _run_that_loses(guide, take)
 
 
 @stop("Nobody could say that it is still held")
 def unconfirmed(guide: Guide) -> None:
     """The lock server did not answer until the lease could be trusted no more."""
-    shop = guide.shop()
-
-    def work(self: Any, account_id: int) -> None:
-        shop.store.failures = 1
-        _renewed(self)
-
-    task = shop.unique(work, bind=True, lock_key=KEY)
-    with shop.running(task, args=(7,)):
-        task(7)
+    _run_that_loses(guide, lambda shop: setattr(shop.store, "failures", 1))
 
 
 @stop("It was held for as long as is allowed")
@@ -102,32 +116,14 @@ def check_finds_it_lost(guide: Guide) -> None:
 @stop("The body is interrupted")
 def interrupted(guide: Guide) -> None:
     """With `on_lock_lost="terminate"` the same error is raised inside the body, wherever it is."""
-    shop = guide.shop()
-
-    def work(self: Any, account_id: int) -> None:
-        shop.store.force_release(KEY)
-        _renewed(self)
-        for _ in range(1_000_000):
-            pass
-
-    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
-    with shop.running(task, args=(7,)):
-        task(7)
+    _run_that_loses(guide, then=_spin, on_lock_lost="terminate")
 
 
 @stop("The body is interrupted in a thread")
 def interrupted_in_a_thread(guide: Guide) -> None:
     """In the pool `threads` at the next step of the interpreter: not out of a sleep or a socket's call."""
     shop = guide.shop()
-
-    def work(self: Any, account_id: int) -> None:
-        shop.store.force_release(KEY)
-        _renewed(self)
-        for _ in range(1_000_000):
-            pass
-
-    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
-    task.delay(7)
+    _losing(shop, _release, _spin, on_lock_lost="terminate").delay(7)
     outcomes: list[BaseException] = []
     thread = threading.Thread(target=lambda: outcomes.append(shop.run()))
     thread.start()
@@ -144,10 +140,8 @@ def lost_before_body(guide: Guide) -> None:
     task = shop.unique(sync, lock_key=KEY, on_lock_lost="terminate")
 
     def lose(lease: Any, **_: Any) -> None:
-        shop.store.force_release(KEY)
-        watchdog = threading.Thread(target=lease._ask)
-        watchdog.start()
-        watchdog.join()
+        _release(shop)
+        _ask(lease)
 
     lock_acquired.connect(lose, sender=task, weak=False)
     guide.later.callback(lock_acquired.disconnect, lose, sender=task)
@@ -158,19 +152,12 @@ def lost_before_body(guide: Guide) -> None:
 @stop("A callable `on_lock_lost` raises")
 def callback_raises(guide: Guide) -> None:
     """The body goes on. The traceback of the callable's error follows."""
-    shop = guide.shop()
 
     def fail(lease: Any) -> None:
         message = "something unforeseen"
         raise RuntimeError(message)
 
-    def work(self: Any, account_id: int) -> None:
-        shop.store.force_release(KEY)
-        _renewed(self)
-
-    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost=fail)
-    with shop.running(task, args=(7,)):
-        task(7)
+    _run_that_loses(guide, on_lock_lost=fail)
 
 
 @stop("A lock was gone when its task ended")

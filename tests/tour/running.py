@@ -11,7 +11,7 @@ from celery import chain, signals
 
 from celery_redislock.header import HEADER, Header
 from celery_redislock.testing import hold
-from tests.tour.guide import Guide, Sender
+from tests.tour.guide import Guide, Sender, no_broker
 from tests.tour.stop import stop
 from tests.unit.shop import Shop
 
@@ -146,18 +146,18 @@ def _chained(shop: Shop) -> Any:
 @stop("A message was delivered twice")
 def delivered_again(guide: Guide) -> None:
     """The broker did so, after a lost connection or its visibility timeout; the first delivery is done."""
-    shop = guide.shop()
-    shop.unique(sync, lock_key=KEY, acks_late=True).delay(7)
-    message = shop.message()
-    shop.run(shop.receive(message))
-    shop.run(shop.receive(message, redelivered=True))
+    _deliver_twice(guide)
 
 
 @stop("A message was delivered twice, and results are ignored")
 def delivered_again_unrecorded(guide: Guide) -> None:
     """With `acks_late` a done mark tells that the first delivery is done."""
+    _deliver_twice(guide, ignore_result=True)
+
+
+def _deliver_twice(guide: Guide, **options: Any) -> None:
     shop = guide.shop()
-    shop.unique(sync, lock_key=KEY, acks_late=True, ignore_result=True).delay(7)
+    shop.unique(sync, lock_key=KEY, acks_late=True, **options).delay(7)
     message = shop.message()
     shop.run(shop.receive(message))
     shop.run(shop.receive(message, redelivered=True))
@@ -204,7 +204,7 @@ def not_put_off(guide: Guide) -> None:
         task.delay(7)
     for message in shop.messages():
         request = shop.receive(message)
-        guide.patch.setattr(shop.app, "producer_or_acquire", _no_broker)
+        guide.patch.setattr(shop.app, "producer_or_acquire", no_broker)
         with hold(task, 7):
             outcome = shop.run(request)
         if isinstance(outcome, OSError):
@@ -217,17 +217,12 @@ def retry_not_published(guide: Guide) -> None:
     shop = guide.shop()
 
     def fail(self: Any, account_id: int) -> None:
-        guide.patch.setattr(shop.app, "send_task", _no_broker)
+        guide.patch.setattr(shop.app, "send_task", no_broker)
         self.retry(countdown=50)
 
     task = shop.unique(fail, bind=True, lock_key=KEY)
     with shop.running(task, args=(7,)):
         task(7)
-
-
-def _no_broker(*_: Any, **__: Any) -> None:
-    message = "the broker refused the connection"
-    raise ConnectionError(message)
 
 
 @stop("A claim of a message nobody will run")

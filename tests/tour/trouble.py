@@ -17,7 +17,7 @@ from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.urls import pool_of
 from tests.clocks import ManualClock
 from tests.faults import Fault, faulty_proxy
-from tests.tour.guide import Guide, Sender
+from tests.tour.guide import Guide, Sender, no_broker
 from tests.tour.stop import stop
 from tests.unit.shop import no_patience
 
@@ -149,16 +149,11 @@ def cannot_start(guide: Guide) -> None:
 def broker_gone_too(guide: Guide) -> None:
     """With early acknowledgement the message is gone, so the task fails; with `acks_late` it goes back."""
     no_patience(guide.patch)
-    guide.patch.setattr("celery_redislock.redeliver.redeliver", _no_broker)
+    guide.patch.setattr("celery_redislock.redeliver.redeliver", no_broker)
     shop = guide.configured(redislock_url=NOBODY)
     task = shop.unique(sync, lock_key=KEY)
     with shop.running(task, args=(7,)):
         task(7)
-
-
-def _no_broker(*_: object, **__: object) -> None:
-    message = "the broker refused the connection"
-    raise ConnectionError(message)
 
 
 @stop("A worker starts without it")
@@ -202,7 +197,7 @@ def claim_overwritten(guide: Guide) -> None:
 
     def fail(*_: Any, **__: Any) -> None:
         guide.put_a_list(KEY)
-        _no_broker()
+        no_broker()
 
     task = shop.unique(sync, lock_key=KEY)
     guide.patch.setattr(shop.app, "send_task", fail)
