@@ -1,5 +1,7 @@
 """What bodies do, and the ways they end."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -172,6 +174,12 @@ def _doze(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
+def _quit(task: Any, key: str, more: Any) -> str:
+    """Hear a SIGQUIT: Python runs its handler in whatever greenlet is on, which is this one."""
+    os.kill(os.getpid(), signal.SIGQUIT)
+    return f"{key} done"
+
+
 def _overrun_once(task: Any, key: str, more: Any) -> str:
     """Stay for ``more`` seconds, but only the first time this key is worked on."""
     if _is_first(task, key):
@@ -231,6 +239,7 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _swallow,
         _spin,
         _doze,
+        _quit,
         _overrun_once,
         _refuse_once,
         _recurse,

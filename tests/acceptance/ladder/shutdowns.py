@@ -58,20 +58,38 @@ def _prefetched(scene: Scene) -> None:
     scene.shop.start_worker(scene.shop.pool, concurrency=1)
 
 
+def _heard(task: str = "sell", *, then_start: bool = False) -> Act:
+    """Tell the worker to end at once, in the very greenlet of the body."""
+
+    def act(scene: Scene) -> None:
+        worker = scene.shop.workers[0]
+        scene.publish(task, "quit")
+        worker.process.wait(ENDED)
+        if then_start:
+            scene.shop.start_worker(scene.shop.pool, concurrency=1)
+
+    return act
+
+
 def _success(scene: Scene) -> None:
     scene.publish()
 
 
 STOPPED_GREEN = Case(
-    ("gevent", "eventlet"),
+    ("gevent",),
     ("GreenletExit",),
     Freed.RUN,
     gap=True,
     state=states.PENDING,
     rather=states.RETRY,
     lost="the running task, late acknowledgement or not: its greenlet is killed and counts as successful "
-    "(`concurrency/gevent.py`, `concurrency/eventlet.py`, `_make_killable_target`), or as retried where "
-    "the worker comes to its message first",
+    "(`concurrency/gevent.py`, `_make_killable_target`), or as retried where the worker comes to its message "
+    "first",
+)
+STOPPED_BY_ITSELF = STOPPED_GREEN._replace(
+    lost="the running task: there is no soft shutdown on greenlets. Where the handler sleeps in a body's, "
+    "that body waits for itself and is killed; where it would in the event loop's, which nothing may, "
+    "the worker logs an unrecoverable error and ends when its bodies have",
 )
 WAITED_FOR = Case(("threads",), ("",), Freed.RUN, gap=True, note="the worker waits for its threads")
 STOPPED_SOLO = Case(
@@ -85,9 +103,12 @@ STOPPED_SOLO = Case(
 
 SHUTDOWNS = Group(
     "Workers end",
-    "What ends by itself frees as ever. What is stopped and goes back to the queue keeps its lock for "
-    "its next "
-    "delivery; what is stopped and lost frees it.",
+    "What ends by itself frees as ever. What is stopped and goes back to the queue keeps its lock for its "
+    "next delivery; what is stopped and lost frees it. On gevent and eventlet Celery's handler for SIGQUIT "
+    "runs in whatever greenlet is on, and what becomes of a body depends on that (`apps/worker.py`, "
+    "`on_cold_shutdown`): the rows name the greenlet. On eventlet there are none: a body that is killed by "
+    "itself, or by the event loop, may not come to its end (`greenthread.kill` leaves a switch behind, "
+    "`wait` fails in the loop). There a lock that is not given back expires.",
     (
         Ending(
             "warm shutdown (SIGTERM), running",
@@ -116,7 +137,6 @@ SHUTDOWNS = Group(
                     "(`worker/request.py`, "
                     "`Request.cancel`)",
                 ),
-                STOPPED_GREEN,
                 WAITED_FOR,
                 STOPPED_SOLO,
             ),
@@ -127,7 +147,6 @@ SHUTDOWNS = Group(
             _told_to_stop("sell_late", then_start=True),
             (
                 Case(("prefork",), ("SystemExit", ""), Freed.RUN),
-                STOPPED_GREEN,
                 WAITED_FOR,
                 STOPPED_SOLO,
             ),
@@ -136,10 +155,30 @@ SHUTDOWNS = Group(
             since=(5, 7),
         ),
         Ending(
+            "cold shutdown, heard in the body's greenlet, early acknowledgement",
+            _heard(),
+            (STOPPED_GREEN,),
+            own(),
+        ),
+        Ending(
+            "cold shutdown, heard in the body's greenlet, late acknowledgement",
+            _heard("sell_late", then_start=True),
+            (STOPPED_GREEN,),
+            own(),
+            kept=True,
+            since=(5, 7),
+        ),
+        Ending(
             "soft shutdown, the body ends in time",
             _asked(signal.SIGQUIT),
-            (Case(("prefork", "threads", "gevent", "eventlet"), ("",), Freed.RUN),),
+            (Case(("prefork", "threads"), ("",), Freed.RUN),),
             own(worker_soft_shutdown_timeout=4.0),
+        ),
+        Ending(
+            "soft shutdown, heard in the body's greenlet",
+            _heard(),
+            (STOPPED_BY_ITSELF,),
+            own(worker_soft_shutdown_timeout=1.0),
         ),
         Ending(
             "soft shutdown, the body takes too long, late acknowledgement",
