@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
@@ -37,6 +38,10 @@ class ScriptedRenewer:
     def server(self) -> str:
         """For messages."""
         return "scripted"
+
+    def behind(self, _: float) -> AbstractContextManager[None]:
+        """See LockStore."""
+        return nullcontext()
 
     def then(self, *answers: Sequence[bool | None] | Exception | Callable[[], None]) -> None:
         """Answer the next calls so; an exception is raised, a callable is run before a plain ``True``."""

@@ -23,6 +23,7 @@ excluded by it. No key is ever without a TTL.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
@@ -225,6 +226,9 @@ class RedisStore(LockStore):
         # INFO, not CONFIG GET: managed servers often refuse the latter.
         found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.info("memory"))
         return found[1].decode() if found else None
+
+    def behind(self, moment: float) -> AbstractContextManager[None]:
+        return self._connections.opened_since(moment)
 
     def close(self) -> None:
         """Close the idle connections; the store stays usable."""

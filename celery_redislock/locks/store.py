@@ -9,6 +9,7 @@ Both pass the same contract tests. The values they answer with live in
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from celery_redislock.locks.values import (
@@ -141,6 +142,14 @@ class LockStore(ABC):
     def eviction_policy(self) -> str | None:
         """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""
         return None
+
+    def behind(self, moment: float) -> AbstractContextManager[None]:  # noqa: ARG002  nothing is on its way
+        """Let what this thread asks within the block overtake no request that was given up before.
+
+        Args:
+            moment: when it was given up, by :func:`~celery_redislock.locks.clock.boottime`.
+        """
+        return nullcontext()
 
     def transfer(
         self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any]

@@ -52,6 +52,7 @@ class Watchdog:
         """Watch over leases of this store; starts no thread yet."""
         self._clock = clock
         self._renewing = Renewing(store, clock)
+        self._behind = store.behind
         self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
@@ -145,7 +146,7 @@ class Watchdog:
         self._wake = threading.Condition(self._lock)
         self._paid = threading.Condition(self._lock)
         self._schedule = Schedule()
-        self._debts = Debts(self._clock)
+        self._debts = Debts(self._clock, self._behind)
         self._sleeps_until = float("-inf")
         self._thread: threading.Thread | None = None
 

@@ -1,16 +1,24 @@
 """A request that nobody waits for any more must not be carried out later."""
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_redislock.locks import Lock
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.connection import Connections, connect_by, reset_on_close
 from celery_redislock.locks.urls import pool_of
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.stores import RedisCase, server_names, start_server, wait_until
+
+#: Keeps a server from reading anything for some tenths of a second. Counted: time stands still in a script.
+BUSY = "for _ = 1, 5e7 do end"
 
 #: Sent again and again, until a part of it stays with the sender because nobody reads.
 REQUEST = b"x" * (1 << 20)
@@ -82,6 +90,54 @@ def test_what_has_not_been_delivered_when_its_connection_is_closed_never_is(
 
     assert is_reset
     assert received < sent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc, and epoll is what is told of")
+@pytest.mark.parametrize("name", [name for name in server_names() if "://" not in name])
+def test_a_release_does_not_overtake_the_request_that_it_takes_back(name: str) -> None:
+    """Law 2: the hold would be taken after its release, and keep its key until it expires.
+
+    Timeline without the promise::
+
+        open B is answered by the server last, which is busy then
+        the lock is asked for on A; a signal ends the waiting for its reply
+        its release is written on B, and read first
+        the request on A is read
+    """
+    with start_server(name) as server, closing(RedisCase(server.redis_url, socket_timeout=20.0)) as case:
+        case.client.config_set("lua-time-limit", 60_000)
+        with Lock(case.redis, "n"):
+            pass  # the server knows the scripts now
+        connections = case.redis._connections
+        asked, last = connections.take(), connections.take()
+        for one in (asked, last):
+            connect_by(one, boottime() + 20, patience=20.0, clock=boottime)
+        asked.read_response = _interrupted
+        last.send_command("CLIENT", "REPLY", "SKIP")
+        last.send_command("EVAL", BUSY, 0)
+        connections.give_back(last)
+        connections.give_back(asked)
+        assert wait_until(lambda: _state_of(server.pid) == "R", 10)
+
+        with pytest.raises(Interrupted):
+            Lock(case.redis, "n").acquire()
+
+        assert wait_until(lambda: watchdog_of(case.redis).owes == 0, 20)
+        assert case.redis.inspect("n") is None
+        assert case.keys() == []
+
+
+class Interrupted(Exception):  # noqa: N818  not an error
+    """What a signal's handler raises."""
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise Interrupted
+
+
+def _state_of(pid: int) -> str:
+    """Whether a process is at work (``R``) or asleep (``S``), as proc(5) tells."""
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
 
 
 def test_a_socket_without_a_network_is_left_as_it_is() -> None:
