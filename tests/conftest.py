@@ -9,6 +9,7 @@ the one that is found.
 import gc
 import os
 import secrets
+import signal
 import warnings
 from collections.abc import Iterator
 
@@ -16,6 +17,11 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import watchdog
+
+# A shell without job control lets what it starts in the background ignore SIGINT, and so would every process
+# that these tests start and interrupt (POSIX, "Signals and Error Handling").
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

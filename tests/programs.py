@@ -69,5 +69,5 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
         check=False,
         cwd=Path(__file__).parents[1],
     )
-    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-6000:]}"
     return done.stdout

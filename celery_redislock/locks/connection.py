@@ -19,11 +19,15 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
 from celery_redislock.locks.clock import Clock, boottime
 
 __all__ = ["MOST_IDLE", "Connections", "connect_by", "reset_on_close"]
+
+#: Bytes up to which a greeting is sent in one piece: all of it.
+_NO_CUTOFF = 65536
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
@@ -130,6 +134,10 @@ class Connections:
             "decode_responses": False,
             "encoding": "utf-8",
             "health_check_interval": 0,
+            # Of what redis-py sends by itself, to greet. hiredis looks at the text of a number without
+            # asking whether there is one (3.5.0, src/pack.c), and there is none if a signal's handler raised
+            # meanwhile, which PyObject_Repr lets it do: the process dies of a segmentation fault.
+            "command_packer": PythonRespSerializer(_NO_CUTOFF, pool.get_encoder().encode),
         }
         self._make: Callable[..., Any] = pool.connection_class
         self._socket_timeout = socket_timeout

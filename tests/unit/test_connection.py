@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import redis
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import connect
@@ -157,6 +158,17 @@ def test_after_it_idle_connections_are_lent_as_ever() -> None:
     connections.give_back(idle)
 
     assert connections.take() is idle
+
+
+def test_a_greeting_is_not_packed_by_what_a_signal_can_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for a number, hiredis follows a null pointer if a signal's handler raised meanwhile."""
+    monkeypatch.setattr(redis.connection, "HIREDIS_AVAILABLE", True)
+    monkeypatch.setattr(redis.connection, "DefaultParser", redis.connection._RESP2Parser)
+    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
+
+    for connection in (connections.take(), connections.take_new(within=0.5)):
+        assert type(connection._command_packer) is redis.connection.PythonRespSerializer
+        assert connection.pack_command("SELECT", 7) == [b"*2\r\n$6\r\nSELECT\r\n$1\r\n7\r\n"]
 
 
 def test_a_connection_made_in_a_hurry_is_not_kept() -> None:
