@@ -1,5 +1,6 @@
 """A forked child that must get through something, within a deadline."""
 
+import faulthandler
 import os
 import signal
 import threading
@@ -12,12 +13,16 @@ __all__ = ["gets_through", "held_elsewhere"]
 
 
 def gets_through(action: Callable[[], object], *, within: int = 10) -> bool:
-    """Fork, act in the child, reap it: whether it came to the end, by itself and in time."""
+    """Fork, act in the child, reap it: whether it came to the end, by itself and in time.
+
+    A child that is late says where it was, on stderr.
+    """
     pid = os.fork()
     if not pid:
         status = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGALRM, file=2, chain=True)
             signal.alarm(within)
             action()
             status = 0
