@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import celery
@@ -13,6 +14,8 @@ from celery.exceptions import ChordError, TaskRevokedError
 from tests.acceptance.duplicates import DEADLINE, held, wait_until_waiting
 from tests.acceptance.harness import Shop, wait_until
 from tests.workers import SWEEPING
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 #: The canvases a duplicate waits in, all of which end with a value of its own.
 CANVASES: dict[str, Callable[[Any, Any], Any]] = {
@@ -103,7 +106,7 @@ def test_a_duplicate_of_a_holder_revoked_in_its_queue_runs_itself(
     assert [body.task_id for body in shop.bodies(key)] == [result.parent.id]
 
 
-@pytest.mark.parametrize("task", ["sell", "sell_late", "sell_late_again", "sell_retrying_lost"])
+@pytest.mark.parametrize("task", ["sell", "sell_late", slow("sell_late_again"), slow("sell_retrying_lost")])
 @pytest.mark.parametrize("canvas", CANVASES)
 def test_a_workflow_survives_its_holders_child(prefork_shop: Shop, key: str, canvas: str, task: str) -> None:
     """Laws 6 and 8: whether the holder is lost with its child, delivered again, or tried again."""

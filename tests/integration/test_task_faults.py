@@ -6,6 +6,7 @@ lock server. Laws 1, 2, 4 and 9 are checked on every row.
 
 from collections.abc import Container, Iterator
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,8 @@ from tests.history import violations
 from tests.integration.visits import Visits
 from tests.integration.watched_shop import SOCKET_TIMEOUT, WatchedShop
 from tests.operations import OPERATIONS
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 #: Which calls of an operation meet the fault. Two in a row are the store's own two attempts.
 CALLS: dict[str, Container[int]] = {
@@ -59,7 +62,7 @@ def test_slow_answers_to_everything_lose_and_leave_nothing(shop: WatchedShop, pr
 
 
 @pytest.mark.parametrize(
-    "calls", [pytest.param(name, marks=[pytest.mark.slow] * (name in {"second", "third"})) for name in CALLS]
+    "calls", ["first", "all for a while", slow("second"), slow("third"), slow("first two")]
 )
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
 @pytest.mark.parametrize(("operation", "policy"), POLICIES, ids=[" or ".join(each) for each in POLICIES])
