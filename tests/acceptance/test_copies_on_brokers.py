@@ -10,6 +10,7 @@ from tests.acceptance.sites import (
     BROKERS_IN_TURN,
     ON_REDIS,
     RABBITMQ_QUEUES,
+    REDIS_FIRST,
     Site,
     copies_of,
     wait_copy,
@@ -21,7 +22,7 @@ SiteMaker = Callable[..., Site]
 
 
 @pytest.mark.parametrize("task", ["sell_late", "sell_late_quietly", "serve_late"])
-@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
 def test_a_message_delivered_again_and_again_runs_once(
     site_on: SiteMaker, key: str, broker: str, task: str
 ) -> None:
@@ -110,6 +111,7 @@ def test_an_eta_beyond_the_visibility_timeout_makes_one_run(site_on: SiteMaker, 
     assert len(shop.bodies(key)) == 1
 
 
+@pytest.mark.slow
 def test_an_eta_message_lost_with_its_connection_runs_once_and_in_time(site_on: SiteMaker, key: str) -> None:
     """Laws 2 and 8 on classic queues: the worker that waits for the ETA loses its connection meanwhile."""
     site = site_on("classic")

@@ -18,8 +18,17 @@ from tests.faults import FaultyProxy
 
 POOLS = ("prefork", "threads", "gevent", "eventlet", "solo")
 
+#: Where rows are only repetitions: other greenlets, one thread, and queues that deliver as quorum queues do.
+SLOW = {"eventlet", "solo", "classic"}
 
-@pytest.fixture(scope="module", params=[*POOLS, *RABBITMQ_QUEUES])
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(place, marks=pytest.mark.slow if place in SLOW else ())
+        for place in (*POOLS, *RABBITMQ_QUEUES)
+    ],
+)
 def shop(
     request: pytest.FixtureRequest, open_site: Callable[..., Site], network: FaultyProxy
 ) -> Iterator[Shop]:

@@ -175,7 +175,8 @@ def test_a_page_has_its_command_and_what_to_look_at(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["testing", pytest.param("django_project", marks=pytest.mark.slow), "fastapi_app"]
+    "name",
+    ["testing", *(pytest.param(name, marks=pytest.mark.slow) for name in ("django_project", "fastapi_app"))],
 )
 def test_an_example_without_locks_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example says so."""

@@ -76,7 +76,13 @@ RETURNS_BY_MARK = {
 }
 
 
-@pytest.mark.parametrize(("outcome", "moment"), RETURNS_BY_MARK)
+@pytest.mark.parametrize(
+    ("outcome", "moment"),
+    [
+        pytest.param(outcome, moment, marks=() if moment in {"started", "returned"} else pytest.mark.slow)
+        for outcome, moment in RETURNS_BY_MARK
+    ],
+)
 @pytest.mark.parametrize("broker", REDIS_FIRST)
 def test_a_job_whose_outcome_nobody_can_read_survives_its_worker(
     site_on: SiteMaker, key: str, broker: str, outcome: str, moment: str

@@ -83,7 +83,7 @@ class Case(NamedTuple):
         note: what else a reader should know.
         gap: the lock may be free before the last body all the same, where the ending is ``kept``.
         stage: instead of the ending's.
-        slow: takes longer than ten seconds.
+        slow: left out of ``make test``.
     """
 
     pools: tuple[str, ...]

@@ -171,7 +171,7 @@ SHUTDOWNS = Group(
         Ending(
             "soft shutdown, the body ends in time",
             _asked(signal.SIGQUIT),
-            (Case(("prefork", "threads"), ("",), Freed.RUN),),
+            (Case(("prefork", "threads"), ("",), Freed.RUN, slow=True),),
             own(worker_soft_shutdown_timeout=4.0),
         ),
         Ending(
@@ -183,7 +183,7 @@ SHUTDOWNS = Group(
         Ending(
             "soft shutdown, the body takes too long, late acknowledgement",
             _told_to_stop("sell_late", then_start=True),
-            (Case(("prefork",), ("SystemExit", ""), Freed.RUN),),
+            (Case(("prefork",), ("SystemExit", ""), Freed.RUN, slow=True),),
             own(worker_soft_shutdown_timeout=1.0),
             kept=True,
             since=(5, 7),
