@@ -37,7 +37,7 @@ def _rows(group: Group) -> Iterator[object]:
 
 
 def _is_slow(ending: Ending, case: Case, pool: str) -> bool:
-    """With what is not slow, every ending is played on prefork, and on threads with a worker they share."""
+    """What is not slow: prefork, but for rows that are marked, and threads where a worker can be shared."""
     stage = case.stage or ending.stage
     has_own_worker = not stage.name and stage.workers > 0
     return case.slow or pool in {"gevent", "eventlet", "solo"} or (has_own_worker and pool != "prefork")
