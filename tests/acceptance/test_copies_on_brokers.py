@@ -116,15 +116,19 @@ def test_an_eta_message_lost_with_its_connection_runs_once_and_in_time(site_on: 
     """Laws 2 and 8 on classic queues: the worker that waits for the ETA loses its connection meanwhile."""
     site = site_on("classic")
     shop = site.man()
+    began = time.monotonic()
+    site.deliver_all_again()
     published = time.monotonic()
-    result = shop.sell_late.apply_async((key,), countdown=8.0)
+    # Long enough to be cut meanwhile: on a busy machine the node's own tools take half a minute.
+    countdown = 8.0 + 2 * (published - began)
+    result = shop.sell_late.apply_async((key,), countdown=countdown)
     wait_until(lambda: received(shop, result.id), PATIENCE, "a worker has it")
     site.deliver_all_again()
     wait_until(lambda: received(shop, result.id) > 1, PATIENCE, "a worker has it again")
 
-    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert result.get(timeout=countdown + PATIENCE) == f"{key} done"
     (body,) = shop.bodies(key)
-    assert body.start - published >= 8.0 - 0.1
+    assert body.start - published >= countdown - 0.1
 
 
 @pytest.mark.slow
@@ -134,18 +138,21 @@ def test_twenty_seconds_and_a_timeout_of_five(new_site: Callable[..., Site], key
     options = {"broker_transport_options": {"visibility_timeout": 5, **SWEEPING}} if broker == "redis" else {}
     site = new_site(broker, conf={"redislock_ttl": 3.0, "redislock_retry_delay": 2.0, **options})
     shop = site.man()
-    result = shop.sell_late.delay(key, 20.0)
-    shop.wait_started(key)
-    for _ in range(3):
-        time.sleep(5.0)
-        site.deliver_all_again()
+    with shop.kept_on(key):  # until the last has come, however long cutting takes on a busy machine
+        result = shop.sell_late.delay(key, 20.0)
+        shop.wait_started(key)
+        for _ in range(3):
+            time.sleep(5.0)
+            seen = received(shop, result.id)
+            site.deliver_all_again()
+            wait_until(lambda seen=seen: received(shop, result.id) > seen, PATIENCE, "it comes again")
     wait_late_copy(shop, result.id)
 
     (body,) = shop.bodies(key)
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert body.end - body.start >= 20.0
     # Once for each of three new deliveries, and every 2 s and a fifth less, or more on a busy machine.
-    assert 3 <= copies_of(shop, result.id) <= 20.0 / 1.6 + 3 + 2
+    assert 3 <= copies_of(shop, result.id) <= (body.end - body.start) / 1.6 + 3 + 2
 
 
 @pytest.mark.slow
