@@ -75,13 +75,15 @@ class Place:
     def nearest(self, word: str, among: Sequence[str] = ()) -> list[str]:
         """Return what the word may have been meant for, among these and the held keys; three at most.
 
-        What is much like it; what has the same characters, swapped; a task named without its module.
+        A task's locks, where only its name is given; what is much like it; what has the same characters,
+        swapped; a task named without its module.
         """
         names = list(dict.fromkeys([*among, *self.store.names()]))
         alike = get_close_matches(word, names, n=3, cutoff=0.6)
         swapped = [name for name in names if sorted(name) == sorted(word)]
         last = [name for name in among if get_close_matches(word, [name.rpartition(".")[2]], cutoff=0.8)]
-        return list(dict.fromkeys([*swapped, *alike, *last]))[:3]
+        its_own = [name for name in names if name.startswith(f"{word}:")]
+        return list(dict.fromkeys([*its_own, *swapped, *alike, *last]))[:3]
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""

@@ -8,6 +8,7 @@ import click
 from celery_redislock.cli.place import Place, place_of, reported
 from celery_redislock.cli.subject import Subject, subject_of
 from celery_redislock.cli.view import LockView, duration, printable
+from celery_redislock.work import ACCEPTED
 
 __all__ = ["say_nothing_held", "show"]
 
@@ -59,7 +60,9 @@ def _description(place: Place, view: LockView) -> str:
     if view.since is not None and view.age is not None:
         moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(view.since))
         since = f"{moment} ({duration(view.age)} ago)"
-    remaining = "no end" if view.remaining is None else f"{duration(view.remaining)}, unless renewed"
+    remaining = "no end" if view.remaining is None else duration(view.remaining)
+    if view.remaining is not None and view.state != ACCEPTED:
+        remaining += ", unless renewed"
     rows = {
         "key": view.key,
         "state": f"{view.state}: {_MEANINGS.get(view.state, '')}".rstrip(": "),

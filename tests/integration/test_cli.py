@@ -116,6 +116,24 @@ class TestList:
             ["hourly", "window", "shop.report", "job"],
         ]
 
+    def test_a_window_is_never_said_to_be_renewed(self, shell: Shell) -> None:
+        work = Work("hourly", "shop.report", "job", "digest")
+        shell.store.acquire("hourly", "job/1", 60.0, about=work.about(RUNNING), period=300.0)
+        shell.store.release("hourly", "job/1")
+        shell.hold("night")
+
+        assert "unless renewed" not in shell.celery("show", "hourly").stdout
+        assert "unless renewed" in shell.celery("show", "night").stdout
+
+    def test_without_an_app_a_tasks_name_leads_to_its_locks(self, shell: Shell) -> None:
+        """In an incident, "nobody holds" must not be read as "it is free" where a key was meant."""
+        shell.hold("shop.nightly:v1:0123456789abcdef0123456789abcdef")
+
+        done = shell.standalone("show", "shop.nightly")
+
+        assert (done.returncode, done.stdout) == (1, "nobody holds shop.nightly\n")
+        assert done.stderr == "did you mean shop.nightly:v1:0123456789abcdef0123456789abcdef?\n"
+
     def test_json_is_one_document_with_the_documented_names(self, shell: Shell) -> None:
         owner = shell.hold("night", state=RUNNING)
 
