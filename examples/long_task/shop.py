@@ -12,9 +12,9 @@ __all__ = ["TTL", "VISIBILITY", "app", "rebuild_index"]
 
 LOCAL = "redis://localhost:6379/0"
 #: Seconds a lock lives after its last renewal: far too short for production, where 30 is the default.
-TTL = 2.0
+TTL = 4.0
 #: Seconds after which the broker delivers a message again that was not acknowledged; the default is an hour.
-VISIBILITY = 3.0
+VISIBILITY = 6.0
 
 app = Celery(
     __name__,
