@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Most tests wait for a worker most of the time, so more of them run at once than there are cores.
+JOBS ?= 4
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 FIGURES := tests/acceptance/ladder/figures.json
@@ -22,12 +24,11 @@ demo: export REDIS_URL :=
 demo: $(VENV)/embedded
 	$(BIN)/celery-redislock demo
 
-# Most tests wait for a worker most of the time, so more of them run at once than there are cores.
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 test-all: $(VENV)/dev
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 soak: $(VENV)/dev
 	$(BIN)/python -m tests.soak
@@ -44,7 +45,7 @@ docs: $(VENV)/dev
 
 ladder: $(VENV)/dev
 	rm -f $(FIGURES)
-	LADDER_JSON=$(FIGURES) $(BIN)/python -m pytest -n 4 --dist worksteal tests/acceptance/ladder
+	LADDER_JSON=$(FIGURES) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/acceptance/ladder
 	$(MAKE) docs
 
 clean:

@@ -74,6 +74,7 @@ def temporary() -> Iterator[Path]:
 
 class TestDemo:
     @linux
+    @pytest.mark.slow
     def test_every_promise_is_kept_and_nothing_is_left_behind(self, temporary: Path) -> None:
         with _demo(TMPDIR=str(temporary)) as demo:
             pids, directory = _until_scene_3(demo)

@@ -42,6 +42,7 @@ def test_a_resource_is_used_in_turn_and_none_is_dropped(shop: Shop, key: str) ->
     assert shop.overlaps(key) == []
 
 
+@pytest.mark.slow
 def test_a_message_that_is_put_off_often_is_not_lost(shop: Shop, key: str) -> None:
     """Law 2: with what the broker noted on it, it would go in circles by the second time, and be dropped."""
     with shop.kept_on(key):

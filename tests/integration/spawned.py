@@ -17,7 +17,7 @@ __all__ = ["shop_at", "store_in", "work", "work_afresh"]
 def shop_at(url: str, prefix: str) -> Any:
     """A unique task of an app that keeps its locks there."""
     app = Celery("shop", set_as_current=False, broker="memory://")
-    app.conf.update(redislock_url=url, redislock_prefix=prefix, redislock_ttl=0.9)
+    app.conf.update(redislock_url=url, redislock_prefix=prefix, redislock_ttl=1.8)
 
     @app.task(base=SingletonTask, name="sell", shared=False, lock_key="sale:{number}")
     def sell(number: int) -> None:
@@ -38,7 +38,7 @@ def work(task: Any) -> int:
     assert task.delay(number).is_duplicate
     assert task.lock_for(number).release(reason="over", only="queued") is not None
     store = store_in(task)
-    with Lock(store, f"child-{number}", ttl=0.9):
+    with Lock(store, f"child-{number}", ttl=1.8):
         before = watchdog_of(store).renewals
         assert wait_until(lambda: watchdog_of(store).renewals > before, 20)
     connection = store._connections.take()

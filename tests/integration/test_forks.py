@@ -14,7 +14,7 @@ BUSY = {
             pass
     """,
     "renewing": """
-        with Lock(store, f"busy-{number}", ttl=0.9) as lock:
+        with Lock(store, f"busy-{number}", ttl=3.0) as lock:
             lock.renew()
             time.sleep(0.02)
     """,

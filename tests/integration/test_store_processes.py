@@ -58,13 +58,13 @@ def test_leases_are_renewed_on_both_sides_of_a_fork(plain_case: RedisCase) -> No
     """A thread does not survive a fork: the child starts a watchdog of its own, the parent's goes on."""
     run_program(
         """
-        parents = Lock(store, "parent", ttl=0.9)
+        parents = Lock(store, "parent", ttl=2.4)
         parents.acquire()
 
         def child():
             watchdog = watchdog_of(store)
             before = watchdog.renewals
-            with Lock(store, "child", ttl=0.9):
+            with Lock(store, "child", ttl=2.4):
                 until(lambda: watchdog.renewals >= before + 2)
 
         in_child(child)

@@ -35,7 +35,9 @@ def goes_back(_task: Any) -> None:
 
 
 Ending = Callable[[Any], None]
-RETRIES = pytest.param(retries, marks=pytest.mark.slow)
+FAILS, RETRIES, GOES_BACK = (
+    pytest.param(ending, marks=pytest.mark.slow) for ending in (fails, retries, goes_back)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,7 @@ def _interrupted(ending: Ending) -> Iterator[tuple[int, Shop]]:
         yield point, shop
 
 
-@pytest.mark.parametrize("ending", [returns, fails, RETRIES, pytest.param(goes_back, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ending", [returns, FAILS, RETRIES, GOES_BACK])
 def test_what_it_held_is_renewed_no_more(ending: Ending) -> None:
     """Law 4. The child lives on: what it went on renewing, nobody could release before it ends."""
     for point, shop in _interrupted(ending):
@@ -75,7 +77,7 @@ def test_what_it_held_is_renewed_no_more(ending: Ending) -> None:
         assert not any(lease.held for lease in watched if not isinstance(lease, Support)), point
 
 
-@pytest.mark.parametrize("ending", [returns, pytest.param(fails, marks=pytest.mark.slow), RETRIES])
+@pytest.mark.parametrize("ending", [returns, FAILS, RETRIES])
 def test_what_it_held_is_given_back_or_owed_or_belongs_to_a_message(ending: Ending) -> None:
     for point, shop in _interrupted(ending):
         hold = shop.held().get(KEY)
