@@ -99,9 +99,11 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     first, without_make = [block.code for block in blocks_of("sh") if block.page == "README.md"][:2]
 
     assert re.findall(r"^make (\w+)", first, re.MULTILINE) == ["demo", "test"]
+    (jobs,) = re.findall(r"^JOBS \?= (\d+)$", MAKEFILE, re.MULTILINE)
     for target in ("demo", "test"):
         _, recipe = recipe_of(target)
-        assert recipe.replace("$(BIN)/", ".venv/bin/") in without_make.splitlines()
+        recipe = recipe.replace("$(BIN)/", ".venv/bin/").replace("$(JOBS)", jobs)
+        assert recipe in without_make.splitlines()
 
 
 def test_the_readme_names_the_supported_versions() -> None:
