@@ -1,8 +1,8 @@
 """A store that answers what a test wrote down beforehand."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
@@ -25,6 +25,7 @@ class ScriptedRenewer:
         calls: the terms of each call.
         withins: the bound of each call.
         takes: seconds each call lasts.
+        behind_of: the moment before which nothing is overtaken now.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -32,6 +33,7 @@ class ScriptedRenewer:
         self.calls: list[list[Term]] = []
         self.withins: list[float | None] = []
         self.takes = 0.0
+        self.behind_of: float | None = None
         self._next: deque[Sequence[bool | None] | Exception | Callable[[], None]] = deque()
 
     @property
@@ -39,9 +41,12 @@ class ScriptedRenewer:
         """For messages."""
         return "scripted"
 
-    def behind(self, _: float) -> AbstractContextManager[None]:
+    @contextmanager
+    def behind(self, moment: float) -> Iterator[None]:
         """See LockStore."""
-        return nullcontext()
+        self.behind_of = moment
+        yield
+        self.behind_of = None
 
     def then(self, *answers: Sequence[bool | None] | Exception | Callable[[], None]) -> None:
         """Answer the next calls so; an exception is raised, a callable is run before a plain ``True``."""

@@ -33,6 +33,10 @@ _NO_CUTOFF = 65536
 MOST_IDLE = 32
 
 
+def _encoded(word: object) -> bytes:
+    return word if isinstance(word, bytes) else str(word).encode()
+
+
 def connect_by(connection: Any, give_up: float, *, patience: float, clock: Clock) -> None:
     """Connect, unless it is connected, with the last answer to a greeting by one moment.
 
@@ -137,7 +141,7 @@ class Connections:
             # Of what redis-py sends by itself, to greet. hiredis looks at the text of a number without
             # asking whether there is one (3.5.0, src/pack.c), and there is none if a signal's handler raised
             # meanwhile, which PyObject_Repr lets it do: the process dies of a segmentation fault.
-            "command_packer": PythonRespSerializer(_NO_CUTOFF, pool.get_encoder().encode),
+            "command_packer": PythonRespSerializer(_NO_CUTOFF, _encoded),
         }
         self._make: Callable[..., Any] = pool.connection_class
         self._socket_timeout = socket_timeout

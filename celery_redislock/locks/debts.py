@@ -1,12 +1,10 @@
 """Holds that could not be given back when they should have been: the server did not answer."""
 
-import functools
 import heapq
 import itertools
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from celery_redislock.exceptions import LockUnavailable
@@ -30,7 +28,6 @@ class NotYet(Exception):  # noqa: N818  not an error: an answer
 @dataclass(slots=True)
 class _Debt:
     release: Callable[[], object]
-    since: float
     until: float
     what: str
     token: str | None
@@ -46,19 +43,8 @@ class Debts:
     that none that fails for a reason of its own holds up the rest.
     """
 
-    def __init__(
-        self, clock: Clock, behind: Callable[[float], AbstractContextManager[None]] | None = None
-    ) -> None:
-        """Owe nothing yet.
-
-        Args:
-            clock: of this process.
-            behind: :meth:`~celery_redislock.locks.store.LockStore.behind` of the store that is owed to: the
-                request for a hold may be on its way still, and must not take it after its release.
-                ``None``: nothing ever is.
-        """
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._behind = behind
         # Reentrant, and a heap of tuples, which are compared in one go: a signal handler, or what the
         # collector ends, may owe something in the middle of it.
         self._lock = threading.RLock()
@@ -88,7 +74,7 @@ class Debts:
             if not self._owed:
                 self._told_of_too_many = False
             if len(self._owed) < MOST:
-                debt = _Debt(release, now, now + within, what, token)
+                debt = _Debt(release, now + within, what, token)
                 heapq.heappush(self._owed, (now, next(self._numbers), debt))
                 return
             told, self._told_of_too_many = self._told_of_too_many, True
@@ -102,8 +88,7 @@ class Debts:
 
     def release_of(self, token: str) -> Callable[[], object] | None:
         """What gives back the hold of this token, if it is owed; it stays so until the thread has paid."""
-        debt = next((debt for debt in self._all() if debt.token == token), None)
-        return None if debt is None else functools.partial(self._release, debt)
+        return next((debt.release for debt in self._all() if debt.token == token), None)
 
     @property
     def wait_for_the_server(self) -> bool:
@@ -139,7 +124,7 @@ class Debts:
 
     def _pay(self, debt: _Debt) -> None:
         try:
-            self._release(debt)
+            debt.release()
         except LockUnavailable:
             debt.is_early = False
             self._away_until = self._clock() + RETRY_DELAY
@@ -152,10 +137,6 @@ class Debts:
             logger.exception("giving back %s failed unexpectedly; it is left to expire", debt.what)
         else:
             logger.info("gave back %s late: the lock server had not answered", debt.what)
-
-    def _release(self, debt: _Debt) -> None:
-        with self._behind(debt.since) if self._behind is not None else nullcontext():
-            debt.release()
 
     def _take(self) -> tuple[_Debt | None, list[_Debt]]:
         """Take out the next that is due, and what has expired before it."""

@@ -52,7 +52,7 @@ class Watchdog:
         """Watch over leases of this store; starts no thread yet."""
         self._clock = clock
         self._renewing = Renewing(store, clock)
-        self._behind = store.behind
+        self._store = store
         self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
@@ -95,15 +95,23 @@ class Watchdog:
         """Try to give a hold back until the server answers or the hold has expired by itself.
 
         Args:
-            release: gives it back; called in the watchdog's thread; idempotent. It raises
+            release: gives it back; called in the watchdog's thread; idempotent. It overtakes no
+                request for the hold that may be on its way still, given up before this call
+                (:meth:`~celery_redislock.locks.store.LockStore.behind`). It raises
                 :class:`~celery_redislock.locks.debts.NotYet` where it must wait for something else
                 than the server: it is called again a second later.
             within: seconds after which the hold is gone anyway.
             what: names the hold in log lines.
             token: of the hold, if anybody may give it back sooner, with :meth:`release_now`.
         """
+        given_up = self._clock()
+
+        def release_behind() -> None:
+            with self._store.behind(given_up):
+                release()
+
         with self._lock:
-            self._debts.add(release, within=within, what=what, token=token)
+            self._debts.add(release_behind, within=within, what=what, token=token)
             self._run_thread()
             self._wake.notify()
 
@@ -146,7 +154,7 @@ class Watchdog:
         self._wake = threading.Condition(self._lock)
         self._paid = threading.Condition(self._lock)
         self._schedule = Schedule()
-        self._debts = Debts(self._clock, self._behind)
+        self._debts = Debts(self._clock)
         self._sleeps_until = float("-inf")
         self._thread: threading.Thread | None = None
 

@@ -11,6 +11,7 @@ from tests.acceptance.harness import Shop, Worker
 from tests.acceptance.journal import Body
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.shop import connection_name
+from tests.tiers import slow
 from tests.workers import SWEEPING
 
 __all__ = [
@@ -44,10 +45,10 @@ ON_REDIS = pytest.mark.skipif(
 REDIS = pytest.param("redis", marks=ON_REDIS)
 
 #: Where rows take their time: classic queues deliver again as quorum queues do, ...
-BROKERS_IN_TURN = (REDIS, "quorum", pytest.param("classic", marks=pytest.mark.slow))
+BROKERS_IN_TURN = (REDIS, "quorum", slow("classic"))
 
 #: ... and what becomes of a copy is the same whoever delivers it.
-REDIS_FIRST = (REDIS, *(pytest.param(queue, marks=pytest.mark.slow) for queue in RABBITMQ_QUEUES))
+REDIS_FIRST = (REDIS, *(slow(queue) for queue in RABBITMQ_QUEUES))
 
 
 def conf_of(broker: str) -> dict[str, Any]:

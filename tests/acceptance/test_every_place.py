@@ -15,6 +15,7 @@ from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.shop import SOCKET_TIMEOUT
 from tests.acceptance.sites import RABBITMQ_QUEUES, Site
 from tests.faults import FaultyProxy
+from tests.tiers import slow
 
 POOLS = ("prefork", "threads", "gevent", "eventlet", "solo")
 
@@ -24,10 +25,7 @@ SLOW = {"eventlet", "solo", "classic"}
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(place, marks=pytest.mark.slow if place in SLOW else ())
-        for place in (*POOLS, *RABBITMQ_QUEUES)
-    ],
+    params=[slow(place) if place in SLOW else place for place in (*POOLS, *RABBITMQ_QUEUES)],
 )
 def shop(
     request: pytest.FixtureRequest, open_site: Callable[..., Site], network: FaultyProxy

@@ -18,6 +18,7 @@ import pytest
 from tests.acceptance.harness import PATIENCE
 from tests.facts import wait_until
 from tests.pages import PAGES, ROOT
+from tests.tiers import slow
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
@@ -53,9 +54,7 @@ def temporary() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NEEDS]
-)
+@pytest.fixture(params=[slow(name) if name in SLOW else name for name in NEEDS])
 def example(request: pytest.FixtureRequest) -> str:
     """Each example whose packages are there."""
     name = str(request.param)
@@ -176,7 +175,7 @@ def test_a_page_has_its_command_and_what_to_look_at(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["testing", *(pytest.param(name, marks=pytest.mark.slow) for name in ("django_project", "fastapi_app"))],
+    ["testing", slow("django_project"), slow("fastapi_app")],
 )
 def test_an_example_without_locks_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example says so."""

@@ -13,6 +13,7 @@ from celery.result import AsyncResult
 from celery_redislock import LockUnavailable
 from tests.acceptance.harness import Shop
 from tests.faults import Fault, FaultyProxy
+from tests.tiers import slow
 
 #: What each operation is a part of: the arguments of the call, and how many bodies it has.
 CALLS: dict[str, tuple[tuple[object, ...], int]] = {
@@ -30,7 +31,7 @@ def _well_again(network: FaultyProxy) -> Iterator[None]:
     network.heal()
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("times", [1, slow(2), 5])
 @pytest.mark.parametrize(
     "fault", [Fault.REQUEST_LOST, Fault.SILENCE, Fault.RESET_IN_REPLY], ids=lambda fault: fault.name
 )

@@ -12,9 +12,10 @@ from celery.exceptions import WorkerLostError
 
 from tests.acceptance.harness import PATIENCE, Shop
 from tests.acceptance.sites import Site
+from tests.tiers import slow
 
 
-@pytest.fixture(params=["quorum", pytest.param("classic", marks=pytest.mark.slow)])
+@pytest.fixture(params=["quorum", slow("classic")])
 def shop(request: pytest.FixtureRequest, site_on: Callable[..., Site]) -> Shop:
     """The shared shop of each kind of queue: two workers with two children each."""
     return site_on(request.param).man()

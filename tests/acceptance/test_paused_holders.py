@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.acceptance.harness import Shop, wait_until
+from tests.tiers import slow
 
 
 def _pool(name: str) -> object:
-    return name if name == "prefork" else pytest.param(name, marks=pytest.mark.slow)
+    return name if name == "prefork" else slow(name)
 
 
 @pytest.mark.parametrize("pool", [_pool("prefork"), _pool("threads"), _pool("solo")])

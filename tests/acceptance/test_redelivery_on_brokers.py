@@ -10,6 +10,7 @@ import pytest
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.sites import REDIS_FIRST, Site, wait_copy, wait_late_copy
 from tests.facts import lives
+from tests.tiers import slow
 
 SiteMaker = Callable[..., Site]
 
@@ -78,10 +79,7 @@ RETURNS_BY_MARK = {
 
 @pytest.mark.parametrize(
     ("outcome", "moment"),
-    [
-        pytest.param(outcome, moment, marks=() if moment in {"started", "returned"} else pytest.mark.slow)
-        for outcome, moment in RETURNS_BY_MARK
-    ],
+    [each if each[1] in {"started", "returned"} else slow(*each) for each in RETURNS_BY_MARK],
 )
 @pytest.mark.parametrize("broker", REDIS_FIRST)
 def test_a_job_whose_outcome_nobody_can_read_survives_its_worker(

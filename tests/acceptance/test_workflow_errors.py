@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import celery
@@ -13,9 +12,8 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 from tests.acceptance.duplicates import DEADLINE, held, wait_until_waiting
 from tests.acceptance.harness import Shop, wait_until
+from tests.tiers import slow
 from tests.workers import SWEEPING
-
-slow = partial(pytest.param, marks=pytest.mark.slow)
 
 #: The canvases a duplicate waits in, all of which end with a value of its own.
 CANVASES: dict[str, Callable[[Any, Any], Any]] = {

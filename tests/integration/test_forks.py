@@ -6,6 +6,7 @@ import pytest
 
 from tests.programs import run_program
 from tests.stores import RedisCase
+from tests.tiers import slow
 
 #: What the parent's other threads are in the middle of when it forks.
 BUSY = {
@@ -162,7 +163,7 @@ def test_children_that_are_not_forked_from_us_work_as_well(plain_case: RedisCase
     assert plain_case.keys() == []
 
 
-@pytest.mark.parametrize("number", [5, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [5, slow(30)])
 @pytest.mark.parametrize("busy", BUSY)
 def test_a_fork_in_the_middle_of_anything_gets_through(plain_case: RedisCase, busy: str, number: int) -> None:
     """A lock that another thread of the parent held is held in the child by nobody, for ever."""

@@ -6,7 +6,6 @@ lock server. Laws 1, 2, 4 and 9 are checked on every row.
 
 from collections.abc import Container, Iterator
 from contextlib import closing
-from functools import partial
 
 import pytest
 
@@ -16,8 +15,7 @@ from tests.history import violations
 from tests.integration.visits import Visits
 from tests.integration.watched_shop import SOCKET_TIMEOUT, WatchedShop
 from tests.operations import OPERATIONS
-
-slow = partial(pytest.param, marks=pytest.mark.slow)
+from tests.tiers import slow
 
 #: Which calls of an operation meet the fault. Two in a row are the store's own two attempts.
 CALLS: dict[str, Container[int]] = {

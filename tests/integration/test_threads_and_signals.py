@@ -5,6 +5,7 @@ import pytest
 from celery_redislock.locks.connection import MOST_IDLE
 from tests.programs import run_program
 from tests.stores import RedisCase
+from tests.tiers import slow
 
 #: Fifty threads do some work, and all come to their end; on a busy machine none is to lose patience.
 FIFTY = """
@@ -147,9 +148,7 @@ def test_a_callback_about_a_loss_may_take_locks(plain_case: RedisCase) -> None:
     assert plain_case.keys() == []
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(200, id="200"), pytest.param(2000, id="2000", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [pytest.param(200, id="200"), slow(2000, id="2000")])
 @pytest.mark.parametrize("handler", ["raises", "takes a lock"])
 def test_a_signal_at_any_moment_leaves_nothing_held_and_nothing_hanging(
     plain_case: RedisCase, handler: str, number: int

@@ -102,6 +102,7 @@ def test_what_a_url_asks_for_does_not_change_what_the_store_needs() -> None:
 
     assert connection.encoder.decode_responses is False
     assert connection.encoder.encoding == "utf-8"
+    assert b"".join(connection.pack_command("AUTH", "\u00fc")).endswith(b"$2\r\n\xc3\xbc\r\n")
     assert connection.socket_timeout == connection.socket_connect_timeout == 0.5
     assert connection.retry._retries == 0
 

@@ -1,39 +1,9 @@
 """What is owed to a lock server."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.debts import Debts, NotYet
-from tests.clocks import ManualClock
-
-
-def test_what_is_owed_is_given_back_behind_the_moment_it_was_owed() -> None:
-    """Law 2: its request may be on its way still, and would take the hold after its release."""
-    clock = ManualClock()
-    since: list[float] = []
-    releases: list[list[float]] = []
-
-    @contextmanager
-    def behind(moment: float) -> Iterator[None]:
-        since.append(moment)
-        yield
-        since.pop()
-
-    debts = Debts(clock, behind)
-    clock.advance(5.0)
-    owed = clock.now
-    debts.add(lambda: releases.append([*since]), within=100.0, what="a hold", token="mine")  # noqa: S106  not a password
-    clock.advance(5.0)
-
-    release = debts.release_of("mine")
-    assert release is not None
-    release()
-    debts.pay_one()
-
-    assert releases == [[owed], [owed]]
 
 
 @pytest.mark.parametrize(

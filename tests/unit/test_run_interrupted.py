@@ -13,6 +13,7 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.request import LockRequest
 from celery_redislock.support import Support
 from tests.interrupts import Interrupt
+from tests.tiers import slow
 from tests.unit.shop import Shop
 
 KEY = "account:7"
@@ -35,9 +36,6 @@ def goes_back(_task: Any) -> None:
 
 
 Ending = Callable[[Any], None]
-FAILS, RETRIES, GOES_BACK = (
-    pytest.param(ending, marks=pytest.mark.slow) for ending in (fails, retries, goes_back)
-)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +67,7 @@ def _interrupted(ending: Ending) -> Iterator[tuple[int, Shop]]:
         yield point, shop
 
 
-@pytest.mark.parametrize("ending", [returns, FAILS, RETRIES, GOES_BACK])
+@pytest.mark.parametrize("ending", [returns, slow(fails), slow(retries), slow(goes_back)])
 def test_what_it_held_is_renewed_no_more(ending: Ending) -> None:
     """Law 4. The child lives on: what it went on renewing, nobody could release before it ends."""
     for point, shop in _interrupted(ending):
@@ -77,7 +75,7 @@ def test_what_it_held_is_renewed_no_more(ending: Ending) -> None:
         assert not any(lease.held for lease in watched if not isinstance(lease, Support)), point
 
 
-@pytest.mark.parametrize("ending", [returns, FAILS, RETRIES])
+@pytest.mark.parametrize("ending", [returns, slow(fails), slow(retries)])
 def test_what_it_held_is_given_back_or_owed_or_belongs_to_a_message(ending: Ending) -> None:
     for point, shop in _interrupted(ending):
         hold = shop.held().get(KEY)

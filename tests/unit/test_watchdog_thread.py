@@ -145,6 +145,26 @@ class InHand:
 
 
 class TestDebts:
+    def test_a_release_stays_behind_the_request_that_it_takes_back(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Law 2: what was given up may be on its way still, and would take the hold after its release."""
+        moments: list[float | None] = []
+        given_up = renewer.clock.now
+        watchdog.release_later(
+            lambda: moments.append(renewer.behind_of),
+            within=60.0,
+            what="a hold",
+            token="mine",  # noqa: S106  not a password
+        )
+
+        renewer.clock.advance(5.0)
+        assert watchdog.release_now("mine")
+        watchdog.run_until(given_up + 10.0)
+
+        assert moments == [given_up, given_up]
+        assert renewer.behind_of is None
+
     def test_a_release_is_tried_until_the_server_answers(
         self, renewer: ScriptedRenewer, watchdog: Driven
     ) -> None:

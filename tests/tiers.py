@@ -1,0 +1,10 @@
+"""What ``make test`` leaves to ``make test-all``."""
+
+from functools import partial
+
+import pytest
+
+__all__ = ["slow"]
+
+#: A parameter whose tests take their time, as ``pytest.param``.
+slow = partial(pytest.param, marks=pytest.mark.slow)
