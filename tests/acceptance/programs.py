@@ -28,7 +28,6 @@ _PACKAGES = {
     "redis-cli": "redis-tools",
     "rabbitmq-server": "rabbitmq-server",
     "rabbitmq-diagnostics": "rabbitmq-server",
-    "rabbitmqctl": "rabbitmq-server",
     "epmd": "rabbitmq-server",
     "erl": "rabbitmq-server",
 }
@@ -63,7 +62,14 @@ def free_port() -> int:
 class Process:
     """A started command and what it has written."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         """Start it, in a session of its own."""
         handle, path = tempfile.mkstemp(suffix=".log", dir=folder)
         self._log = Path(path)
@@ -71,7 +77,7 @@ class Process:
         tied = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
         self.popen = subprocess.Popen(
             [*tied, *command],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=handle,
             stderr=subprocess.STDOUT,
             cwd=ROOT / "examples" / "quickstart",
@@ -98,12 +104,20 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait(patience)
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
 
 
 @contextmanager
-def started(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[Process]:
+def started(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    stdin: int = subprocess.DEVNULL,
+) -> Iterator[Process]:
     """Run a command in the example's folder while the block runs."""
-    process = Process(command, environment, folder)
+    process = Process(command, environment, folder, stdin=stdin)
     try:
         yield process
     finally:

@@ -1,10 +1,12 @@
 """A RabbitMQ node of one's own: no file, port, cookie or epmd of it is anybody else's."""
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.acceptance.programs import free_port, needs, run_check, started, until
+from tests.acceptance.programs import Process, free_port, needs, started, until
+from tests.acceptance.waiting import PATIENCE
 
 __all__ = ["RabbitMQ", "epmd_command", "node_environment", "rabbitmq_node"]
 
@@ -12,13 +14,32 @@ __all__ = ["RabbitMQ", "epmd_command", "node_environment", "rabbitmq_node"]
 STARTING = 60.0
 #: Erlang's schedulers else spin for work, on cores that the tests need.
 _IDLE_QUIETLY = "+sbwt none +sbwtdcpu none +sbwtdio none"
+_LOCALLY = f"-kernel inet_dist_use_interface {{127,0,0,1}} {_IDLE_QUIETLY}"
 
-_CLOSE = """
-[rabbit_networking:close_connection(Pid, "cut by a test")
- || [{pid, Pid}, {client_properties, About}]
-      <- rabbit_networking:connection_info_all([pid, client_properties]),
-    {longstr, Name} <- [rabbit_misc:table_lookup(About, <<"connection_name">>)],
-    string:prefix(Name, <<"START">>) =/= nomatch].
+#: One line: what the operator below is told.
+_CLOSE = (
+    '[rabbit_networking:close_connection(Pid, "cut by a test")'
+    " || [{pid, Pid}, {client_properties, About}]"
+    " <- rabbit_networking:connection_info_all([pid, client_properties]),"
+    ' {longstr, Name} <- [rabbit_misc:table_lookup(About, <<"connection_name">>)],'
+    ' string:prefix(Name, <<"START">>) =/= nomatch].\n'
+)
+
+#: Evaluates on the node what it is told, line by line, and says what came of it. ``rabbitmqctl`` would start
+#: an Erlang of its own for each line: a second of both cores, and half a minute on a busy machine.
+_OPERATOR = """
+    Serve = fun(Again) ->
+        case io:get_line("") of
+            eof -> halt();
+            Line ->
+                {ok, Tokens, _} = erl_scan:string(Line),
+                {ok, Expressions} = erl_parse:parse_exprs(Tokens),
+                Answer = rpc:call('NODE', erl_eval, exprs, [Expressions, []]),
+                io:format("answer: ~w~n", [Answer]),
+                Again(Again)
+        end
+    end,
+    Serve(Serve).
 """
 
 
@@ -35,9 +56,7 @@ def node_environment(home: Path) -> dict[str, str]:
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": port,
         "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-            f"-kernel inet_dist_use_interface {{127,0,0,1}} {_IDLE_QUIETLY}"
-        ),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOCALLY,
         "RABBITMQ_MNESIA_BASE": str(home / "data"),
         "RABBITMQ_LOG_BASE": str(home / "log"),
         "RABBITMQ_PID_FILE": str(home / "pid"),
@@ -58,28 +77,45 @@ def epmd_command(environment: Mapping[str, str]) -> list[str]:
 class RabbitMQ:
     """A running node."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Stand for the node that this environment means."""
-        self._environment = environment
+    def __init__(self, environment: Mapping[str, str], operator: Process) -> None:
+        """Stand for the node that this environment means; the operator knows it."""
+        self._operator = operator
         self.url = f"amqp://guest:guest@127.0.0.1:{environment['RABBITMQ_NODE_PORT']}//"
 
     def close_connections(self, start: str) -> None:
         """Close every connection whose client's name for it starts so, as a network or a node would."""
-        done = run_check(
-            ["rabbitmqctl", "--quiet", "eval", _CLOSE.replace("START", start)], self._environment
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "ok" in done.stdout, f"no connection's name starts with {start!r}: {done.stdout}"
+        answer = self._tell(_CLOSE.replace("START", start))
+        assert answer.startswith("{value,[ok"), f"no connection's name starts with {start!r}: {answer}"
+
+    def _tell(self, line: str) -> str:
+        said, stdin = len(self._answers()), self._operator.popen.stdin
+        assert stdin is not None
+        stdin.write(line.encode())
+        stdin.flush()
+        until(lambda: len(self._answers()) > said, PATIENCE, self._operator, "the operator answers")
+        return self._answers()[said]
+
+    def _answers(self) -> list[str]:
+        # Up to the last line's end: what is being written is no answer yet.
+        lines = self._operator.log.split("\n")[:-1]
+        return [line.removeprefix("answer: ") for line in lines if line.startswith("answer: ")]
 
 
 @contextmanager
 def rabbitmq_node(folder: Path) -> Iterator[RabbitMQ]:
     """Run a node while the block runs; skips, or fails in CI, where RabbitMQ is not installed."""
-    needs("rabbitmq-server", "rabbitmqctl", "epmd", "erl")
+    needs("rabbitmq-server", "epmd", "erl")
     environment = node_environment(folder / "rabbitmq")
     with (
         started(epmd_command(environment), environment, folder),
         started(["rabbitmq-server"], environment, folder) as server,
     ):
         until(lambda: "Starting broker... completed" in server.log, STARTING, server, "rabbitmq is up")
-        yield RabbitMQ(environment)
+        with started(_operator_command(environment), environment, folder, stdin=subprocess.PIPE) as operator:
+            yield RabbitMQ(environment, operator)
+
+
+def _operator_command(environment: Mapping[str, str]) -> list[str]:
+    node = environment["RABBITMQ_NODENAME"]
+    command = ["erl", "-noshell", "-hidden", "-sname", f"operator-{node}"]
+    return [*command, *_LOCALLY.split(), "-eval", _OPERATOR.replace("NODE", node)]
