@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
+from celery_redislock.misspelt import tell_misspelt_settings
 from celery_redislock.options import LockSettings
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def store_of(app: Any, settings: LockSettings) -> LockStore:
     if known is not None and (known[0] is None or known[0] is settings or known[0] == settings):
         return known[1]
     with _making:
+        tell_misspelt_settings(app)
         store = _make_store(app, settings)
         _stores[app] = (settings, store)
     return store

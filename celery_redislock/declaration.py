@@ -83,9 +83,11 @@ class Declaration:
             args, kwargs = dump(args, kwargs)
         try:
             return self.binder.bind(args or (), kwargs or {})
-        except TypeError:
+        except TypeError as error:
             if self.task.typing:
-                raise
+                # The interpreter says what is missing, and not from what.
+                message = f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
+                raise TypeError(message) from error
             return dict(self.binder.bind_loosely(args or (), kwargs or {}))
 
     def work(

@@ -130,6 +130,10 @@ class LockUnavailable(RedisLockError):  # noqa: N818  public name fixed by the b
             "check that it runs and accepts writes (what tasks do without it: redislock_on_lock_error)"
         )
 
+    def with_remark(self, remark: str) -> "LockUnavailable":
+        """Return this error with a remark behind its reason, in parentheses; to be raised from this one."""
+        return type(self)(self.server, self.operation, f"{self.reason.rstrip('.')} ({remark})")
+
 
 class LockOptionError(RedisLockError, ValueError):
     """Options or settings that cannot be honoured; all problems at once.

@@ -12,7 +12,8 @@ from celery import signals
 
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.options import from_header, read_settings, risks, unknown_settings
+from celery_redislock.misspelt import misspelt_settings
+from celery_redislock.options import from_header, read_settings, risks
 
 __all__ = [
     "as_written",
@@ -175,21 +176,22 @@ def _check_worker(app: Any) -> None:
     from celery_redislock.task import SingletonTask
 
     tasks = [task for task in app.tasks.values() if isinstance(task, SingletonTask)]
-    problems: list[str] = []
     policy = app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
+    problems = misspelt_settings(app)
+    is_server_known = False
     for task in tasks:
         try:
             declaration = declaration_of(task)
-            if not problems:
+            if not is_server_known:
                 problems += _server_problems(declaration)
+                is_server_known = True
             limit = task.time_limit or app.conf.task_time_limit
             found = risks(declaration.options, declaration.settings, time_limit=limit)
             problems += [f"{task.name}: {risk}" for risk in found]
         except LockOptionError as error:
             problems.append(str(error))
-    problems += unknown_settings(str(name) for name in app.conf)
     for problem in dict.fromkeys(problems):
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":

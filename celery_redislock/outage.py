@@ -14,9 +14,12 @@ from celery_redislock.redeliver import put_off
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["ask_patiently"]
+__all__ = ["NEEDS_NO_SERVER", "ask_patiently"]
 
 T = TypeVar("T")
+
+#: Said where a task runs in place, which is mostly in somebody's tests.
+NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks(app)"
 
 logger = logging.getLogger("celery_redislock")
 
@@ -35,7 +38,7 @@ def ask_patiently(run: "Run", attempt: Callable[[], T]) -> T | None:
         return keep_trying(attempt, for_seconds=run.settings.start_timeout)
     except LockUnavailable as error:
         if run.request.is_eager:
-            raise
+            raise error.with_remark(NEEDS_NO_SERVER) from error
         logger.warning("%s cannot start yet, and is put off: %s", run.work, error)
         instead = put_off(run, jittered(run.options.lock_retry_delay))
         # With the broker gone as well the task fails visibly, and its error names the lock server.

@@ -12,6 +12,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.header import Header
 from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal, new_token
 from celery_redislock.options import LockOptions, split_call_options, to_header
+from celery_redislock.outage import NEEDS_NO_SERVER
 from celery_redislock.publication import Publication, Send, add_header
 from celery_redislock.refusal import refuse
 from celery_redislock.revoked import make_way
@@ -137,7 +138,7 @@ def _holder(publication: Publication) -> Hold | None:
         return publication.declaration.guard.store.inspect(publication.work.key)
     except LockUnavailable as error:
         if publication.lock.on_lock_error == "raise":
-            raise
+            raise error.with_remark(NEEDS_NO_SERVER) from error
         logger.warning(
             "could not ask who holds %r, so %s goes on as if nobody did: %s",
             publication.work.key,
@@ -176,8 +177,8 @@ def _claim_and_publish(publication: Publication) -> Any:
     except LockUnavailable as error:
         # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
         if publication.lock.on_lock_error == "raise" and not publication.is_awaited:
-            reason = f"{error.reason.rstrip('.')} ({work} was not published)"
-            raise LockUnavailable(error.server, error.operation, reason) from error
+            remark = f"{work} was not published"
+            raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", work, error)
         return publication.publish(claimed=False)
     if isinstance(answer, Refusal):

@@ -29,15 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redislock.connection import use_store
 from celery_redislock.declaration import declaration_of
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Grant, LockStore, Refusal, new_token
 from celery_redislock.options.settings import ENABLED_VARIABLE
+from celery_redislock.outage import NEEDS_NO_SERVER
+from celery_redislock.task import SingletonTask
 from celery_redislock.work import QUEUED, RUNNING
 
 if TYPE_CHECKING:
     from celery import Celery
-
-    from celery_redislock.task import SingletonTask
 
 try:
     import pytest
@@ -86,7 +87,7 @@ def locks_off() -> Iterator[None]:
 
 @contextmanager
 def hold(
-    task: "SingletonTask", *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
+    task: SingletonTask, *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
 ) -> Iterator[str]:
     """Hold the lock a call of the task would take, as another run or queued message would.
 
@@ -102,13 +103,18 @@ def hold(
 
     Raises:
         AssertionError: somebody holds it already.
+        LockUnavailable: the app keeps its locks on a server, and that cannot be reached.
+        TypeError: this is no unique task, or the arguments do not fit it.
     """
+    _check_is_unique(task)
     declaration = declaration_of(task)
     work, token = declaration.work(args, kwargs, task_id), new_token(task_id)
     store = declaration.guard.store
-    answer = store.acquire(
-        work.key, token, declaration.options.lock_ttl, about=work.about(RUNNING if running else QUEUED)
-    )
+    about = work.about(RUNNING if running else QUEUED)
+    try:
+        answer = store.acquire(work.key, token, declaration.options.lock_ttl, about=about)
+    except LockUnavailable as error:
+        raise error.with_remark(NEEDS_NO_SERVER) from error
     if not isinstance(answer, Grant):
         holder = answer.hold.owner if isinstance(answer, Refusal) else "nobody"
         message = f"{work.key!r} is held already, by {holder}; let that end first"
@@ -117,6 +123,12 @@ def hold(
         yield work.key
     finally:
         store.release(work.key, token)
+
+
+def _check_is_unique(task: object) -> None:
+    if not isinstance(task, SingletonTask):
+        message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {task!r}"
+        raise TypeError(message)
 
 
 if pytest is not None:

@@ -46,7 +46,16 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     else:
         which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
         click.echo(printable(f"no lock{which} is held on {place.store.server}"))
+        with reported():
+            _say_which_task(place, task)
     ctx.exit(0 if shown else 1)
+
+
+def _say_which_task(place: Place, task: str | None) -> None:
+    known = place.tasks()
+    near = place.nearest(task, list(known)) if task is not None and known and task not in known else []
+    if near:
+        click.echo(printable(f"there is no such task; did you mean {' or '.join(near)}?"), err=True)
 
 
 def _look(place: Place, pattern: str | None, task: str | None, limit: int) -> list[LockView]:

@@ -22,6 +22,7 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
 
     A TASK's arguments are JSON each (a word that is no JSON is a string); NAME=JSON is a keyword
     argument; they are bound as by delay(). Put -- in front of one that begins with a dash.
+    Without an app there are no tasks to name, only keys.
 
     Exit status: 0 it is held, 1 it is not, 2 trouble.
     """

@@ -102,8 +102,10 @@ def _key_of(task: Any, words: Sequence[str]) -> str:
             raise Trouble(message)
         return task.lock_for(*args, **kwargs).key
     except TypeError as error:
-        parameters = ", ".join(declaration_of(task).binder.parameters or ())
-        message = f"no lock can be named for {task.name}({parameters}): {error}"
+        message = (
+            f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
+            f"(list --task {shlex.quote(task.name)} shows those that are held)"
+        )
         raise Trouble(message) from error
     except RedisLockError as error:
         message = f"no lock can be named: {error}"

@@ -163,6 +163,21 @@ class TestList:
         limited = json.loads(shell.standalone("list", "--json", "--limit", "2").stdout)
         assert (len(limited["locks"]), limited["more"]) == (2, True)
 
+    @pytest.mark.parametrize(
+        ("task", "said"),
+        [
+            ("shop.sync_acount", "there is no such task; did you mean shop.sync_account?"),
+            ("sync_account", "there is no such task; did you mean shop.sync_account?"),
+            ("shop.sync_account", ""),
+        ],
+    )
+    def test_a_misspelt_task_is_told(self, shell: Shell, task: str, said: str) -> None:
+        done = shell.celery("list", "--task", task)
+
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"no lock for {task} is held on ")
+        assert done.stderr.strip() == said
+
 
 class TestShow:
     def test_a_tasks_lock_is_found_by_its_arguments_however_they_are_given(self, shell: Shell) -> None:
@@ -209,6 +224,7 @@ class TestShow:
             (["shop.plain"], 2, "takes no lock"),
             (["shop.free"], 2, "takes no lock"),
             (["shop.sync_account"], 2, "missing a required argument: 'account_id'"),
+            (["shop.sync_account"], 2, "or the key itself (list --task shop.sync_account shows"),
             (["shop.sync_account", "1", "account_id=1"], 2, "multiple values for argument 'account_id'"),
         ],
     )

@@ -122,6 +122,13 @@ def _undecided(duplicate: Any) -> None:
     """Forget to return."""
 
 
+@stop("A misspelt setting, where only tasks are published")
+def misspelt_setting(guide: Guide) -> None:
+    """Told once, with the program's first lock, unless `redislock_check` is `"ignore"`."""
+    shop = guide.configured(redislock_enabld=False, redislock_url=guide.url)
+    shop.unique(sync).delay(7)
+
+
 @stop("No lock server is named")
 def no_lock_server(guide: Guide) -> None:
     """Without `redislock_url` locks are kept in the broker's Redis, or else in the result backend's."""

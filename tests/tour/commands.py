@@ -92,6 +92,12 @@ def unknown_task(guide: Guide) -> None:
     guide.celery(shop.app, "show", "nonsense", "7")
 
 
+@stop("Locks of a task that does not exist")
+def list_of_unknown_task(guide: Guide) -> None:
+    """The answer, `no lock for shop.snyc_account is held`, is on standard output."""
+    guide.celery(_shop(guide).app, "list", "--task", "shop.snyc_account")
+
+
 @stop("A key that nobody holds")
 def nobody_holds(guide: Guide) -> None:
     """The answer, `nobody holds acount:7`, is on standard output; exit status 1 is no error."""

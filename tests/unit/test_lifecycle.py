@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from celery import signals
 
+from celery_redislock.connection import store_of, use_store
 from celery_redislock.header import HEADER, Header
 from celery_redislock.lifecycle import install
+from celery_redislock.options import LockSettings
 from tests.unit.shop import Shop
 
 
@@ -86,6 +88,30 @@ def test_a_misspelt_setting_is_told(shop: Shop, caplog: Any, name: str, said: st
     start_worker(shop)
 
     assert [line for line in warnings(caplog) if said in line]
+
+
+def test_what_a_worker_has_told_its_first_lock_does_not_tell_again(shop: Shop, caplog: Any) -> None:
+    shop.unique(body)
+    shop.app.conf.redislock_tll = 5
+    start_worker(shop)
+    use_store(shop.app, None)
+
+    store_of(shop.app, LockSettings(url="redis://127.0.0.1:1/0"))
+
+    assert len([line for line in warnings(caplog) if "redislock_tll" in line]) == 1
+
+
+def test_a_wrong_task_does_not_hide_what_is_wrong_with_the_server(
+    shop: Shop, caplog: Any, monkeypatch: Any
+) -> None:
+    shop.unique(body).lock_ttl = "long"
+    shop.unique(body, name="shop.second")
+    monkeypatch.setattr(shop.store, "eviction_policy", lambda: "allkeys-lru")
+
+    start_worker(shop)
+
+    assert ["lock_ttl is 'long'" in line for line in warnings(caplog)] == [True, False]
+    assert "maxmemory-policy 'allkeys-lru'" in warnings(caplog)[1]
 
 
 @pytest.mark.parametrize(

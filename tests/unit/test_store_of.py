@@ -374,3 +374,32 @@ def test_a_fork_in_the_middle_of_another_threads_making_leaves_no_lock_behind() 
 
     with held_elsewhere(connection._making):
         assert gets_through(lambda: store_of(app, LockSettings()))
+
+
+# --- misspelt settings ------------------------------------------------------------------------
+
+
+def test_a_misspelt_setting_is_told_with_the_first_lock_and_only_then(caplog: Any) -> None:
+    """A program that only publishes has no start at which they could be told."""
+    app = app_with(redislock_url="redis://h/0", redislock_enabld=False)
+
+    assert caplog.messages == []
+    for url in ("redis://h/0", "redis://other/0"):
+        store_of(app, LockSettings(url=url))
+
+    assert caplog.messages == ["redislock: redislock_enabld is no setting; did you mean redislock_enabled?"]
+
+
+def test_another_app_tells_its_own_misspelt_settings(caplog: Any) -> None:
+    for name in ("redislock_tll", "redislock_preifx"):
+        store_of(app_with(**{name: 1}), LockSettings(url="redis://h/0"))
+
+    assert [message.split()[1] for message in caplog.messages] == ["redislock_tll", "redislock_preifx"]
+
+
+def test_misspelt_settings_are_not_told_where_nothing_is_to_be_checked(caplog: Any) -> None:
+    app = app_with(redislock_tll=5, redislock_check="ignore")
+
+    store_of(app, LockSettings(url="redis://h/0"))
+
+    assert caplog.messages == []

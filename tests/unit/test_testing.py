@@ -2,7 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redislock import LockUnavailable
+from celery_redislock.testing import hold
+from tests.unit.shop import Shop, no_patience
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,3 +36,59 @@ def test_a_conftest_may_name_the_plugin_and_import_from_it(tmp_path: Path) -> No
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+def body(account_id: int) -> int:
+    return account_id
+
+
+@pytest.mark.parametrize("task", ["shop.sync", body, None], ids=["a name", "a function", "nothing"])
+def test_only_a_unique_task_can_be_held(task: Any) -> None:
+    """The mistake is told as one, whatever stands in the task's place."""
+    with pytest.raises(TypeError, match=r"hold\(\) takes a unique task .* not "), hold(task, 7):
+        pass
+
+
+def test_a_plain_task_cannot_be_held(shop: Shop) -> None:
+    plain = shop.app.task(body, name="shop.plain")
+
+    with pytest.raises(TypeError, match=r"not <@task: shop\.plain"), hold(plain, 7):
+        pass
+
+
+def test_arguments_that_do_not_fit_are_told_with_their_task(shop: Shop) -> None:
+    task = shop.unique(body)
+
+    with pytest.raises(TypeError, match=r"shop\.sync\(account_id\): missing .* 'account_id'"), hold(task):
+        pass
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda task: hold(task, 7).__enter__(), lambda task: task.delay(7), lambda task: task.apply((7,)).get()],
+    ids=["hold", "eager delay", "eager apply"],
+)
+def test_a_test_that_meets_no_server_is_told_that_it_needs_none(
+    call: Callable[[Any], object], shop: Shop, monkeypatch: Any
+) -> None:
+    """What it forgot is the first thing it reads."""
+    no_patience(monkeypatch)
+    shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+    task = shop.unique(body)
+    shop.store.failures = float("inf")
+
+    with pytest.raises(
+        LockUnavailable, match=r"it is away \(a test needs no server: .*memory_locks\(app\)\)"
+    ):
+        call(task)
+
+
+def test_an_outage_of_production_says_nothing_of_tests(shop: Shop) -> None:
+    task = shop.unique(body)
+    shop.store.failures = float("inf")
+
+    with pytest.raises(LockUnavailable) as raised:
+        task.delay(7)
+
+    assert "test" not in str(raised.value)
+    assert "was not published" in str(raised.value)

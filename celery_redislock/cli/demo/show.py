@@ -91,7 +91,7 @@ class Commentary:
 
 def _play(commentary: Commentary, url: str | None, *, verbose: bool) -> list[Line]:
     with server_at(url) as server:
-        commentary.say("server: a Valkey of our own" if url is None else "server: the one you named")
+        commentary.say("server: one of our own" if url is None else "server: the one you named")
         with worker_for(server, verbose=verbose) as worker:
             commentary.say(f"worker: process {worker.pid}, {CONCURRENCY} pool processes")
             lines: dict[str, Line] = {}
