@@ -24,7 +24,7 @@ from celery_redislock.work import ACCEPTED, QUEUED, RUNNING, state_of_holder
 if TYPE_CHECKING:
     from celery_redislock.run import Run
 
-__all__ = ["late_copy", "resolve"]
+__all__ = ["is_awaited", "late_copy", "resolve"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -67,6 +67,14 @@ def resolve(run: "Run", hold: Hold) -> None:
     raise _wait_for(run, hold)
 
 
+def is_awaited(run: "Run") -> bool:
+    """Whether the run is part of a workflow, which would hang or break without it."""
+    if run.header is not None and run.header.is_workflow_member:
+        return True
+    request = run.request
+    return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
+
+
 def late_copy(run: "Run") -> Ignore:
     """Return what ends a message of which another delivery has run."""
     logger.info("%s was delivered again after its outcome was recorded: nothing to do", run.work)
@@ -78,7 +86,7 @@ def _what_happens(run: "Run", hold: Hold, strategy: str) -> str:
     if run.request.is_eager:
         # Nobody would deliver it again, and waiting would block the caller on its own thread.
         return "skip" if strategy == "skip" else "raise"
-    if _is_kept(run, hold) or (strategy == "skip" and _is_awaited(run)):
+    if _is_kept(run, hold) or (strategy == "skip" and is_awaited(run)):
         return "retry"
     return strategy
 
@@ -109,14 +117,6 @@ def _conflict(run: "Run", hold: Hold) -> Conflict:
         expires_in=hold.expires_in,
         side="server",
     )
-
-
-def _is_awaited(run: "Run") -> bool:
-    """Part of a workflow, which would hang or break without it."""
-    if run.header is not None and run.header.is_workflow_member:
-        return True
-    request = run.request
-    return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
 
 
 def _wait_for(run: "Run", hold: Hold) -> Exception:

@@ -1,37 +1,60 @@
 """The scopes that hold nothing while they run: what their worker decides before the body."""
 
-from celery_redislock.duplicates import resolve
-from celery_redislock.locks.store import Refusal
+from celery_redislock.duplicates import is_awaited, resolve
+from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal
 from celery_redislock.outage import ask_patiently
 from celery_redislock.run import Run
-from celery_redislock.work import ACCEPTED
+from celery_redislock.work import ACCEPTED, QUEUED
 
 __all__ = ["accept", "leave_queue"]
 
 
 def leave_queue(run: Run) -> None:
-    """Scope ``until_executing``: give the claim back; a message without a header yields to a queued one."""
-    if run.header is not None:
-        if run.has_claim:
-            run.guard.give_back(run.work.key, run.header.token, ttl=run.options.lock_queue_ttl)
+    """Scope ``until_executing``: give the claim back; a message that has none yields to a queued one.
+
+    Not where it is part of a workflow, or was accepted before: these run.
+    """
+    header = run.header
+    if run.has_claim and header is not None:
+        run.guard.give_back(run.work.key, header.token, ttl=run.options.lock_queue_ttl)
         return
-    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
+    if header is not None and (run.request.retries or is_awaited(run)):
+        return
+    hold = _queued_before(run)
     if hold is None:
         return
-    if hold.owner == run.work.task_id:
+    if hold.owner == run.work.task_id and (hold.is_window or header is None):
         run.guard.give_back(run.work.key, hold.token, ttl=run.options.lock_queue_ttl)
     else:
         resolve(run, hold)
+
+
+def _queued_before(run: Run) -> Hold | None:
+    """Return what stands in the way; where nothing does and there is a window to begin, begin it."""
+    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
+    if hold is None and run.options.lock_period is not None:
+        answer = _accept(run, ttl=run.options.lock_queue_ttl, period=run.options.lock_period, state=QUEUED)
+        if isinstance(answer, Refusal):
+            return answer.hold
+        run.guard.give_back(run.work.key, run.token, ttl=run.options.lock_queue_ttl)
+    return hold
 
 
 def accept(run: Run) -> None:
     """Scope ``until_expired``: what was accepted at publish runs, the rest is decided here."""
     if run.has_claim or run.request.retries:
         return
-    period = run.options.lock_period or 0.0
-    with run.guard.owing(run.work.key, run.token, ttl=period, undo=True):
-        answer = ask_patiently(run, lambda: run.guard.claim(run.work, run.token, ttl=period, state=ACCEPTED))
-    if answer is None:
-        run.guard.give_back_later(run.work.key, run.token, ttl=period, undo=True)
+    answer = _accept(run, ttl=run.options.lock_period or 0.0, period=None, state=ACCEPTED)
     if isinstance(answer, Refusal) and answer.hold.owner != run.work.task_id:
         resolve(run, answer.hold)
+
+
+def _accept(run: Run, *, ttl: float, period: float | None, state: str) -> Grant | Refusal | Recorded | None:
+    """Claim what the publisher did not; ``None`` without an answer, and then it is given back later."""
+    with run.guard.owing(run.work.key, run.token, ttl=ttl, undo=True):
+        answer = ask_patiently(
+            run, lambda: run.guard.claim(run.work, run.token, ttl=ttl, period=period, state=state)
+        )
+    if answer is None:
+        run.guard.give_back_later(run.work.key, run.token, ttl=ttl, undo=True)
+    return answer

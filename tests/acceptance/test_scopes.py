@@ -29,6 +29,17 @@ def test_until_executing_frees_the_key_when_the_run_starts(any_shop: Shop, key: 
     assert any_shop.holder(key) is None
 
 
+def test_until_executing_with_retry_runs_behind_the_one_that_is_queued(any_shop: Shop, key: str) -> None:
+    """Law 1: what is published without a claim, so that the worker decides, is decided there."""
+    first = any_shop.queue.apply_async((key,), countdown=2.0)
+    second = any_shop.queue.apply_async((key,), on_conflict="retry")
+    any_shop.wait_lines("comes back later", second.id)
+
+    assert first.get(timeout=PATIENCE) == second.get(timeout=PATIENCE) == f"{key} done"
+    assert [body.task_id for body in any_shop.bodies(key)] == [first.id, second.id]
+    assert any_shop.holder(key) is None
+
+
 def test_until_expired_counts_from_acceptance(any_shop: Shop, key: str) -> None:
     """``until_expired``: refused until the window has passed, however early the run ended."""
     before = time.time()

@@ -10,6 +10,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskRevokedError
 
 from celery_redislock import (
+    DuplicateTask,
     LockLost,
     LockOptionError,
     LockUnavailable,
@@ -169,6 +170,71 @@ def test_until_executing_without_a_header_yields_to_a_queued_one(shop: Shop) -> 
 
     assert (seen, request.redislock_skipped) == ([], True)
     assert [claim.owner for claim in shop.held().values()] == ["queued"]
+
+
+@pytest.mark.parametrize("strategy", ["retry", "skip", "raise"])
+def test_until_executing_without_a_claim_yields_to_a_queued_one(shop: Shop, strategy: str) -> None:
+    """Law 1: published without a claim "so that the worker decides", it is decided there."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing", on_conflict={"client": "retry", "server": strategy})
+    first, second = task.delay(7), task.delay(7)
+    one, other = (shop.receive(message) for message in shop.messages())
+
+    outcome = shop.run(other)
+
+    assert seen == []
+    assert [claim.owner for claim in shop.held().values()] == [first.id]
+    if strategy == "retry":
+        put_off = shop.receive()
+        assert put_off.id == second.id
+        shop.run(one)
+        shop.run(put_off)
+        assert seen == [None, None]
+    else:
+        assert shop.state(second.id) == {"skip": "REVOKED", "raise": "FAILURE"}[strategy]
+        assert isinstance(outcome, DuplicateTask) is (strategy == "raise")
+
+
+@pytest.mark.parametrize("more", [{"is_workflow_member": True}, {}], ids=["a member", "a retry"])
+def test_until_executing_runs_what_somebody_waits_for(shop: Shop, more: dict[str, Any]) -> None:
+    """A member of a workflow, and what was accepted before its retry, are not decided again."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing")
+    claimed(shop, "queued")
+    header = Header(KEY, "t1/bare", claimed=False, **more)
+
+    with shop.running(task, header=header, retries=0 if more else 1):
+        task(7)
+
+    assert [hold.owner for hold in seen] == ["queued"]
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+def test_until_executing_without_a_claim_begins_its_window(shop: Shop, *, has_header: bool) -> None:
+    """``lock_period`` counts from the start of what was not accepted at its publish."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing", lock_period=50)
+    header = Header(KEY, "t1/bare", claimed=False) if has_header else None
+
+    with shop.running(task, header=header):
+        task(7)
+
+    (window,) = seen
+    assert (window.owner, window.is_window) == ("t1", True)
+    assert shop.held() == {}
+    assert task.delay(7).is_duplicate
+
+
+def test_until_executing_passes_through_its_own_window(shop: Shop) -> None:
+    """Delivered a second time, it was accepted already."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing", lock_period=50)
+    for redelivered in (False, True):
+        delivery = {"redelivered": redelivered, "routing_key": shop.queue, "exchange": ""}
+        with shop.running(task, header=Header(KEY, "t1/bare", claimed=False), delivery_info=delivery):
+            task(7)
+
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize("own_claim", [True, False])
