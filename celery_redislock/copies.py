@@ -32,6 +32,7 @@ __all__ = [
     "is_identified",
     "is_overdue",
     "is_readable",
+    "is_result_ignored",
     "is_revoked",
     "is_same_message",
     "may_still_come",
@@ -184,14 +185,18 @@ def is_readable(backend: Any) -> bool:
 
 
 def ignores_result(task: Any, request: Any) -> bool:
-    """Whether nobody stores what this request comes to: as its message says, or else its task.
+    """Whether nobody stores what a child's request comes to."""
+    return is_result_ignored(task, request.__dict__.get("ignore_result"))
+
+
+def is_result_ignored(task: Any, asked: bool | None) -> bool:
+    """Whether nobody stores what a message comes to: as it asks itself, or else as its task does.
 
     Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
     (5.5.0, ``app/trace.py``, ``build_tracer``).
     """
-    ignored = request.__dict__.get("ignore_result")
-    task_decides = ignored is None or (task.ignore_result and not _MESSAGE_DECIDES)
-    return bool(task.ignore_result if task_decides else ignored)
+    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
+    return bool(task.ignore_result if task_decides else asked)
 
 
 def is_identified(run: "Run") -> bool:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from celery_redislock.copies import is_result_ignored
 from celery_redislock.declaration import Declaration
 from celery_redislock.header import HEADER, Header, HolderSeen
 from celery_redislock.locks.store import new_token
@@ -97,8 +98,7 @@ class Publication(NamedTuple):
     @property
     def ignores_result(self) -> bool:
         """Nobody will store a result for it."""
-        ignored = self.options.get("ignore_result")
-        return bool(self.declaration.task.ignore_result if ignored is None else ignored)
+        return is_result_ignored(self.declaration.task, self.options.get("ignore_result"))
 
     @property
     def ttl(self) -> float:

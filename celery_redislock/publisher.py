@@ -47,7 +47,8 @@ def publish(
 
     Raises:
         DuplicateTask: strategy ``raise``.
-        LockUnavailable: the lock server cannot be reached and ``on_lock_error`` is ``raise``.
+        LockUnavailable: the lock server cannot be reached and ``on_lock_error`` is ``raise``; not for
+            a retry or a member of a workflow, which is published without a claim.
         LockOptionError: an option is unknown or contradictory.
         LockKeyError: no key can be made of the arguments.
         TypeError: the arguments do not fit the task.
@@ -81,6 +82,8 @@ def publish(
         inherited=inherited,
         work=_work(declaration, lock, carried, args, kwargs, task_id),
     )
+    if publication.ignores_result:
+        publication = publication._replace(work=publication.work._replace(is_ignored=True))
     return _publish(publication)
 
 

@@ -81,8 +81,9 @@ def _skip(publication: Publication, hold: Hold) -> Any:
         _tell_waiting(task, work.task_id, f"{DUPLICATE_OF} {hold.owner}{UNPUBLISHED}")
     result = task.AsyncResult(hold.owner)
     result.is_duplicate = True
-    # Where results are ignored, get() returns at once instead of waiting for what nobody stores.
-    result.ignored = publication.ignores_result
+    # Where results are ignored, get() returns at once instead of waiting for what nobody stores. The holder
+    # may do so although this call does not: by its own call, or as another task with the same key.
+    result.ignored = publication.ignores_result or bool(hold.about.get("ignored"))
     return result
 
 

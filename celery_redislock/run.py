@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.exceptions import Reject, Retry
 
-from celery_redislock.copies import DoneNote
+from celery_redislock.copies import DoneNote, ignores_result
 from celery_redislock.declaration import Declaration
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.exits import goes_back, settled_by_main_process
@@ -88,6 +88,8 @@ class Run:
             key=header.key if header else None,
             fingerprint=header.fingerprint if header else None,
         )
+        if ignores_result(task, request):
+            self.work = self.work._replace(is_ignored=True)
         self.lease: Lease | None = None
         self.in_body = self.has_passed_claim_on = False
         self.interrupt: Callable[[], None] = lambda: None

@@ -5,6 +5,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from celery_redislock.copies import is_result_ignored
 from celery_redislock.declaration import Declaration
 from celery_redislock.guard import Guard
 from celery_redislock.locks.clock import boottime
@@ -53,6 +54,8 @@ class Locked:
         else:
             key = header.key if header else None
             work = declaration.work(request.args, request.kwargs, request.id, key=key)
+        if is_result_ignored(request.task, request.ignore_result):
+            work = work._replace(is_ignored=True)
         return cls(declaration, options, work)
 
 

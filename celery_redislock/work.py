@@ -23,12 +23,14 @@ class Work(NamedTuple):
         task_id: the owner.
         arguments: digest of the task and all its arguments, empty where the key is one itself: who has
             the same key and the same digest does the same work.
+        is_ignored: nobody will store what it comes to.
     """
 
     key: str
     task: str
     task_id: str
     arguments: str
+    is_ignored: bool = False
 
     def __str__(self) -> str:
         """As Celery's own log lines name a task."""
@@ -47,6 +49,8 @@ class Work(NamedTuple):
         }
         if message is not None:
             about["message"] = message
+        if self.is_ignored:
+            about["ignored"] = True
         return about
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from billiard.exceptions import WorkerLostError
 from celery import chain, chord, group
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 
@@ -21,7 +22,7 @@ from celery_redislock import (
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import Down, Shop, debts
+from tests.unit.shop import Down, Shop, debts, einfo
 
 
 def body(account_id: int = 1, amount: int = 0) -> int:
@@ -521,22 +522,52 @@ def test_no_other_state_is_written_for_a_skip(shop: Shop, options: dict[str, Any
     assert shop.state("mine") == "PENDING"
 
 
+@pytest.mark.parametrize("meets", ["queued", "running"])
 @pytest.mark.parametrize(
-    ("on_task", "on_call", "ignored"),
-    [(True, None, True), (False, True, True), (True, False, False), (False, None, False)],
+    ("of_holder", "of_call", "ignored"),
+    [(True, True, True), (False, True, True), (True, False, True), (False, False, False)],
 )
 def test_a_skipped_publish_is_waited_for_only_where_its_result_is_kept(
-    shop: Shop, *, on_task: bool, on_call: bool | None, ignored: bool
+    shop: Shop, meets: str, *, of_holder: bool, of_call: bool, ignored: bool
 ) -> None:
-    """Where results are ignored nobody stores what ``get()`` would wait for."""
-    task = shop.unique(body, ignore_result=on_task)
-    task.delay(7)
+    """Nobody stores what ``get()`` would wait for where the call ignores results, or the holder does."""
+    met: list[Any] = []
 
-    second = task.apply_async((7,), **({} if on_call is None else {"ignore_result": on_call}))
+    def meet(account_id: int) -> None:
+        if meets == "running":
+            met.append(task.apply_async((7,), ignore_result=of_call))
 
+    task = shop.unique(meet)
+    task.apply_async((7,), ignore_result=of_holder)
+    if meets == "queued":
+        met.append(task.apply_async((7,), ignore_result=of_call))
+    shop.run()
+
+    (second,) = met
     assert (second.is_duplicate, second.ignored) == (True, ignored)
     if ignored:
         assert second.get(timeout=1) is None
+
+
+def test_another_task_with_the_same_key_may_ignore_its_results(shop: Shop) -> None:
+    """The result of a skipped call is the holder's, whatever the call's own task does with results."""
+    quiet = shop.unique(body, name="shop.quiet", lock_key="account:7", ignore_result=True)
+    task = shop.unique(body, lock_key="account:7")
+    quiet.delay(7)
+
+    assert task.delay(7).get(timeout=1) is None
+
+
+def test_what_goes_back_to_its_queue_still_says_that_it_ignores_results(shop: Shop) -> None:
+    """The main process turns the lease of a killed child into a claim, in the child's words."""
+    task = shop.unique(body, acks_late=True, reject_on_worker_lost=True, lock_key="account:7")
+    task.apply_async((7,), ignore_result=True)
+    request = shop.receive()
+    request.on_failure(einfo(WorkerLostError("gone")))
+
+    (claim,) = shop.held().values()
+    assert (claim.about["state"], claim.about["ignored"]) == ("queued", True)
+    assert task.delay(7).get(timeout=1) is None
 
 
 # --- workflows -------------------------------------------------------------------------------
