@@ -1,12 +1,13 @@
 """``list``: which locks are held, and which windows have not passed."""
 
 import json
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import islice
 
 import click
 
-from celery_redislock.cli.place import Place, place_of, reported
+from celery_redislock.cli.place import Place, Trouble, nearest_task, place_of, reported
 from celery_redislock.cli.view import LockView, printable, table
 
 __all__ = ["list_locks"]
@@ -46,16 +47,17 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     else:
         which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
         click.echo(printable(f"no lock{which} is held on {place.store.server}"))
-        with reported():
+        if task is not None:
             _say_which_task(place, task)
     ctx.exit(0 if shown else 1)
 
 
-def _say_which_task(place: Place, task: str | None) -> None:
-    known = place.tasks()
-    near = place.nearest(task, list(known)) if task is not None and known and task not in known else []
-    if near:
-        click.echo(printable(f"there is no such task; did you mean {' or '.join(near)}?"), err=True)
+def _say_which_task(place: Place, task: str) -> None:
+    with suppress(Trouble):  # the question is answered, whether or not all modules can be imported here
+        known = place.unique_tasks()
+        near = [] if task in known else nearest_task(task, known)
+        if near:
+            click.echo(printable(f"there is no such task; did you mean {' or '.join(near)}?"), err=True)
 
 
 def _look(place: Place, pattern: str | None, task: str | None, limit: int) -> list[LockView]:

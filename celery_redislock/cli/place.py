@@ -14,7 +14,7 @@ from celery_redislock.cli import Server
 from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import Hold, LockStore
 
-__all__ = ["Place", "Trouble", "place_of", "reported"]
+__all__ = ["Place", "Trouble", "nearest_task", "place_of", "reported"]
 
 #: More names than this are not looked through.
 ALL = 100_000
@@ -65,6 +65,20 @@ class Place:
             raise Trouble(_masked(message)) from error
         return dict(self.app.tasks)
 
+    def unique_tasks(self) -> list[str]:
+        """Return the names of the app's unique tasks, sorted; Celery's own, which its base may make so, not.
+
+        Raises:
+            Trouble: as :meth:`tasks`.
+        """
+        tasks = self.tasks()
+        if not tasks:
+            return []
+        from celery_redislock.task import SingletonTask  # noqa: PLC0415  imports Celery
+
+        unique = (name for name, task in tasks.items() if isinstance(task, SingletonTask))
+        return sorted(name for name in unique if not name.startswith("celery."))
+
     def holds(self, *, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Hold]:
         """Look at every lock whose name is wanted, soonest to expire first; one request each."""
         for name in self.store.names(limit=ALL):
@@ -81,9 +95,8 @@ class Place:
         names = list(dict.fromkeys([*among, *self.store.names()]))
         alike = get_close_matches(word, names, n=3, cutoff=0.6)
         swapped = [name for name in names if sorted(name) == sorted(word)]
-        last = [name for name in among if get_close_matches(word, [name.rpartition(".")[2]], cutoff=0.8)]
         its_own = [name for name in names if name.startswith(f"{word}:")]
-        return list(dict.fromkeys([*its_own, *swapped, *alike, *last]))[:3]
+        return list(dict.fromkeys([*its_own, *swapped, *alike, *nearest_task(word, among)]))[:3]
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""
@@ -113,6 +126,12 @@ def place_of(ctx: click.Context) -> Place:
         click.echo(f"no app given (-A): looking at {looked}", err=True)
     app_name = named if isinstance(named, str) else "proj"
     return Place(store, app=app, command=f"celery -A {shlex.quote(app_name)} redislock")
+
+
+def nearest_task(word: str, tasks: Sequence[str]) -> list[str]:
+    """Return the tasks the word may have been meant for: what is much like it, with its module or without."""
+    last = [name for name in tasks if get_close_matches(word, [name.rpartition(".")[2]], cutoff=0.8)]
+    return list(dict.fromkeys([*get_close_matches(word, tasks, n=3, cutoff=0.6), *last]))[:3]
 
 
 @contextmanager

@@ -89,8 +89,7 @@ def _confirm(seen: Sequence[LockView]) -> None:
 def _take_away(place: Place, seen: LockView, reason: str) -> _Outcome:
     answer = place.store.force_release(seen.key, expected=seen.token)
     if answer.took_away:
-        if logger.hasHandlers():
-            logger.warning("released %r by force from %s (%s): %s", seen.key, seen.owner, seen.state, reason)
+        logger.warning("released %r by force from %s (%s): %s", seen.key, seen.owner, seen.state, reason)
         return _Outcome(seen, is_released=True, held_by=None)
     holder = answer.held_by
     return _Outcome(seen, is_released=False, held_by=None if holder is None else LockView.of(holder))

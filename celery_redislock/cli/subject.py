@@ -46,7 +46,13 @@ def subject_of(place: Place, words: Sequence[str], *, all_without_arguments: boo
     if name in tasks:
         if all_without_arguments and not given:
             return Subject(None, name)
-        return Subject(_key_of(tasks[name], given), name)
+        try:
+            return Subject(_key_of(tasks[name], given), name)
+        except Trouble:
+            # A lock may be called as its task is: lock_key may be that very text.
+            if given or place.store.inspect(name) is None:
+                raise
+            return Subject(name, None, list(tasks))
     if given:
         raise Trouble(_not_a_task(place, words, list(tasks)))
     return Subject(name, None, list(tasks))
@@ -128,8 +134,4 @@ def _not_a_task(place: Place, words: Sequence[str], names: list[str]) -> str:
 
 
 def _unique_tasks(place: Place) -> str:
-    from celery_redislock.task import SingletonTask  # noqa: PLC0415  imports Celery
-
-    names = sorted(name for name, task in place.tasks().items() if isinstance(task, SingletonTask))
-    shown = ", ".join(name for name in names if not name.startswith("celery.")) or "none"
-    return f"these unique ones: {shown}"
+    return f"these unique ones: {', '.join(place.unique_tasks()) or 'none'}"

@@ -24,6 +24,11 @@ def nightly() -> None:
     """Take one lock by name."""
 
 
+@app.task(base=SingletonTask, name="shop.report", lock_key="shop.report")
+def report(day: str) -> None:
+    """Take one lock, called as the task is."""
+
+
 @app.task(base=SingletonTask, name="shop.free", lock=None)
 def free() -> None:
     """Take no lock."""

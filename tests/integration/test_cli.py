@@ -37,8 +37,10 @@ class Shell:
     prefix: str
     store: RedisStore
 
-    def celery(self, *words: str, app: bool = True) -> subprocess.CompletedProcess[str]:
-        chosen = ["-A", "tests.integration.cli_app"] if app else []
+    def celery(
+        self, *words: str, app: str | None = "tests.integration.cli_app"
+    ) -> subprocess.CompletedProcess[str]:
+        chosen = ["-A", app] if app else []
         return self._run([sys.executable, "-c", _CELERY, *chosen, "redislock", *words])
 
     def standalone(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -169,14 +171,27 @@ class TestList:
             ("shop.sync_acount", "there is no such task; did you mean shop.sync_account?"),
             ("sync_account", "there is no such task; did you mean shop.sync_account?"),
             ("shop.sync_account", ""),
+            ("backend_cleanup", ""),
+            ("account:7", ""),
         ],
     )
     def test_a_misspelt_task_is_told(self, shell: Shell, task: str, said: str) -> None:
+        """What is offered is a unique task: nothing of Celery's own, and no key."""
+        shell.hold("account:7.1")
+
         done = shell.celery("list", "--task", task)
 
         assert done.returncode == 1
         assert done.stdout.startswith(f"no lock for {task} is held on ")
         assert done.stderr.strip() == said
+
+    def test_that_nothing_is_held_is_an_answer_wherever_it_is_asked(self, shell: Shell) -> None:
+        """Also where the app's modules cannot be imported: exit status 1 is for monitoring to rely on."""
+        for words in ([], ["--task", "shop.sync_acount"]):
+            done = shell.celery("list", *words, app="tests.integration.cli_app_broken")
+
+            assert (done.returncode, done.stderr) == (1, "")
+            assert done.stdout.startswith("no lock ")
 
 
 class TestShow:
@@ -215,6 +230,19 @@ class TestShow:
 
         assert shell.store.inspect("a 'quoted' night") is None
 
+    def test_a_lock_that_is_called_as_its_task_is_can_be_named(self, shell: Shell) -> None:
+        """By its key as ``list`` prints it; the command that ``show`` offers releases it."""
+        assert shell.celery("show", "shop.report").returncode == 2
+        shell.hold("shop.report", task="shop.report", state=RUNNING)
+
+        for words in (["shop.report"], ["shop.report", "monday"]):
+            shown = shell.celery("show", *words, "--json")
+            assert json.loads(shown.stdout)["lock"]["owner"] == "owner-of-shop.report"
+        command = shlex.split(json.loads(shown.stdout)["release_command"])
+        released = shell.celery(*command[command.index("release") :][:-2], "--yes", "--", "shop.report")
+
+        assert (released.returncode, shell.store.inspect("shop.report")) == (0, None)
+
     @pytest.mark.parametrize(
         ("words", "status", "said"),
         [
@@ -245,6 +273,7 @@ class TestRelease:
 
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"released night: taken from {owner} (shop.nightly, running, ")
+        assert f"released 'night' by force from {owner} (running): host died" in done.stderr
         assert shell.store.inspect("night") is None
 
     def test_without_a_terminal_and_yes_it_refuses(self, shell: Shell) -> None:
@@ -348,7 +377,7 @@ class TestRelease:
 class TestTrouble:
     def test_without_an_app_it_says_what_to_do(self, shell: Shell) -> None:
         """Celery then hands over a default app with an amqp:// broker, and says nothing."""
-        done = shell.celery("list", app=False)
+        done = shell.celery("list", app=None)
 
         assert done.returncode == 2
         assert "celery -A proj redislock" in done.stderr
