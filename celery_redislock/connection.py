@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.local import Proxy
+
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
 from celery_redislock.misspelt import tell_misspelt_settings
@@ -62,6 +64,8 @@ def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     Returns:
         The store used so before, ``None`` if there was none. For tests.
     """
+    if issubclass(type(app), Proxy):
+        app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
     known = _stores.pop(app, None)
     if store is not None:
         _stores[app] = (None, store)

@@ -95,7 +95,11 @@ class LockHandle:
 
         Raises:
             LockUnavailable: the lock server cannot be reached.
+            ValueError: ``only`` is something else.
         """
+        if only not in {None, QUEUED}:
+            message = f"only is {only!r}; give 'queued', or None to take the lock from a run as well"
+            raise ValueError(message)
         seen = self.holder()
         if seen is None or (only == QUEUED and seen.state != QUEUED):
             return None

@@ -91,9 +91,8 @@ class SingletonTask(Task):
         if _is_outermost(self.request):
             # Celery's own __call__ would push a second request here.
             return _run(self, lambda: self.run(*args, **kwargs), args, kwargs)
-        if self.request_stack.top is None and lifecycle.locks_eagerly(self):
-            # The result is there: nobody waits, so Celery need not forbid it inside another task's body.
-            return self.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
+        if _is_direct(self) and lifecycle.locks_eagerly(self):
+            return _run_in_place(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
@@ -137,9 +136,12 @@ class SingletonTask(Task):
 
         Raises:
             DuplicateTask: it is a duplicate and ``on_conflict`` says ``raise``.
-            LockUnavailable: the lock server cannot be reached and ``on_lock_error`` says ``raise``.
+            LockUnavailable: the lock server cannot be reached and ``on_lock_error`` says ``raise``; not for
+                a retry or a member of a workflow, which is published without a claim.
             LockOptionError: an option is unknown, contradictory or out of range.
             LockKeyError: no key can be made of these arguments.
+            TypeError: the arguments do not fit the task.
+            kombu.exceptions.OperationalError: the broker cannot be reached; no lock is left.
         """
         from celery_redislock.publisher import publish
 
@@ -204,6 +206,16 @@ def _is_outermost(request: Context) -> bool:
     return not request.called_directly and getattr(request, "redislock_run", None) is None
 
 
+def _is_direct(task: SingletonTask) -> bool:
+    """Called as a function, and not from a body of its own."""
+    return task.request_stack.top is None
+
+
+def _run_in_place(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # The result is there: nobody waits, so Celery need not forbid it inside another task's body.
+    return task.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
+
+
 def _run(task: SingletonTask, body: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from celery_redislock.runner import run_unique
 
@@ -217,6 +229,9 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
     def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
         if _is_outermost(self.request):
             return _run(self, lambda: call(self, *args, **kwargs), args, kwargs)
+        if _is_direct(self) and lifecycle.locks_eagerly(self):
+            # Here and not where it calls this class: the tracer calls it from its beginning.
+            return _run_in_place(self, args, kwargs)
         return call(self, *args, **kwargs)
 
     locked._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 from celery_redislock.connection import use_store
 from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import Grant, LockStore, Refusal, new_token
+from celery_redislock.locks.store import Grant, LockStore, Refusal, Term, new_token
 from celery_redislock.options.settings import ENABLED_VARIABLE
 from celery_redislock.outage import NEEDS_NO_SERVER
 from celery_redislock.task import SingletonTask
@@ -91,6 +92,8 @@ def hold(
 ) -> Iterator[str]:
     """Hold the lock a call of the task would take, as another run or queued message would.
 
+    Renewed while the block runs, by the watchdog of this process.
+
     Args:
         task: a unique task.
         *args: of the call.
@@ -103,31 +106,39 @@ def hold(
 
     Raises:
         AssertionError: somebody holds it already.
+        LockKeyError: no key can be made of the arguments.
+        LockOptionError: the task's options are wrong, or no lock server is configured.
         LockUnavailable: the app keeps its locks on a server, and that cannot be reached.
-        TypeError: this is no unique task, or the arguments do not fit it.
+        TypeError: the task takes no lock, or the arguments do not fit it.
     """
-    _check_is_unique(task)
+    _check_takes_a_lock(task)
     declaration = declaration_of(task)
+    guard, ttl = declaration.guard, declaration.options.lock_ttl
     work, token = declaration.work(args, kwargs, task_id), new_token(task_id)
-    store = declaration.guard.store
     about = work.about(RUNNING if running else QUEUED)
     try:
-        answer = store.acquire(work.key, token, declaration.options.lock_ttl, about=about)
+        answer = guard.store.acquire(work.key, token, ttl, about=about)
     except LockUnavailable as error:
         raise error.with_remark(NEEDS_NO_SERVER) from error
     if not isinstance(answer, Grant):
         holder = answer.hold.owner if isinstance(answer, Refusal) else "nobody"
         message = f"{work.key!r} is held already, by {holder}; let that end first"
         raise AssertionError(message)  # noqa: TRY004  a test's own arrangement failed
+    lease = Lease(guard.store, Term(work.key, token, ttl), answer)
+    guard.watchdog.watch(lease)
     try:
         yield work.key
     finally:
-        store.release(work.key, token)
+        guard.let_go(lease)
+        guard.give_back(work.key, token, ttl=ttl)
 
 
-def _check_is_unique(task: object) -> None:
+def _check_takes_a_lock(task: object) -> None:
     if not isinstance(task, SingletonTask):
         message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {task!r}"
+        raise TypeError(message)
+    if declaration_of(task).options.lock is None:
+        message = f"{task.name} takes no lock (lock=None), so nobody would notice that it is held"
         raise TypeError(message)
 
 

@@ -121,8 +121,7 @@ def _what_is_wrong(value: object, error: Exception) -> str:
         subject = f"argument {culprits[0]!r} ({type(value[culprits[0]]).__name__})" if culprits else subject
     return (
         f"{subject} cannot be part of a key: {error}; name the arguments that matter with lock_key=, "
-        "for instance lock_key=('account_id',) or lock_key='account:{account_id}' "
-        "(Celery cannot send it as JSON either)"
+        "for instance lock_key=('account_id',) or lock_key='account:{account_id}'"
     )
 
 

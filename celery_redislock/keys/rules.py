@@ -146,12 +146,21 @@ class _Computed(NamedTuple):
         if isinstance(answer, str) and answer.strip():
             return shorten(escape(answer))
         if isinstance(answer, tuple) and answer:
-            return _per_task(self.task_name, answer)
+            return self._of_values(answer)
         problem = (
             f"the lock_key callable returned {answer!r}; "
             "return a text that names a resource, or a tuple of the values that matter (neither empty)"
         )
         raise LockKeyError(self.task_name, problem)
+
+    def _of_values(self, answer: tuple[object, ...]) -> str:
+        try:
+            return _per_task(self.task_name, answer)
+        except LockKeyError as error:
+            problem = (
+                f"the lock_key callable returned {answer!r}; return values that JSON can carry, or a text"
+            )
+            raise LockKeyError(self.task_name, problem) from error.__cause__
 
 
 def _per_task(task_name: str, value: object) -> str:

@@ -24,7 +24,7 @@ default. Only for `lock` is `None` an answer: it switches locking off, as does `
 is `celery_redislock.options.INHERIT` there. Unknown names, values out of range and contradictions raise
 `LockOptionError`, all at once, with the nearest valid name. Unknown is what begins like an option, and what
 is a slip away from one (`onconflict`, `lockttl`); other attributes and keywords of yours are left alone.
-Unknown settings are told when a worker starts.
+Unknown settings are logged when a worker starts, and with the first lock of a program that only publishes.
 
 A callable given for one call stays with the publisher: as `lock_key` it names the key that travels, as
 `on_conflict` it decides at publish, as `on_lock_lost` it is refused.

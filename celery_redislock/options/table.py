@@ -68,7 +68,7 @@ ROWS: tuple[Row, ...] = (
     Row(attribute="lock_queue_ttl", setting="redislock_queue_ttl", default=3600.0, kind=Seconds(),
         meaning="how long the lock of a queued task outlives its last sign of life; a countdown is added"),
     Row(attribute="lock_max_hold", setting="redislock_max_hold", default=None, kind=Seconds(),
-        default_note="the hard time limit + 10 s, if there is one",
+        default_note="the hard time limit + 10 s, if there is one, and at least twice `lock_ttl`",
         meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
     Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
         meaning="least time between two accepted tasks; required by `until_expired`. "
@@ -111,7 +111,8 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_enabled", default=True, kind=Flag(),
         meaning="the switch for an incident; the environment variable `REDISLOCK_ENABLED` wins"),
     Row(setting="redislock_check", default="warn", kind=Choice(("ignore", "warn", "error")),
-        meaning="what a worker does at start when the lock server's configuration endangers locks"),
+        meaning="what a worker does at start about settings, options and a lock server that endanger "
+        "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),
 )  # fmt: skip
 
 #: The rows of task options, by attribute.

@@ -122,6 +122,14 @@ def _undecided(duplicate: Any) -> None:
     """Forget to return."""
 
 
+@stop("A lock to be released from nobody knows whom")
+def unknown_only(guide: Guide) -> None:
+    """`task.lock_for(...).release(reason=..., only=...)`: nothing was released."""
+    task = guide.shop().unique(sync)
+    with hold(task, 7):
+        task.lock_for(7).release(reason="purged", only="queud")
+
+
 @stop("A misspelt setting, where only tasks are published")
 def misspelt_setting(guide: Guide) -> None:
     """Told once, with the program's first lock, unless `redislock_check` is `"ignore"`."""

@@ -70,7 +70,12 @@ def callable_raises(guide: Guide) -> None:
 @stop("A callable that returns no key")
 def callable_returns_nothing(guide: Guide) -> None:
     """A text is a resource that tasks can share; a tuple stays with the task."""
-    guide.shop().unique(sync, lock_key=of_nothing).delay(7)
+    shop = guide.shop()
+    try:
+        shop.unique(sync, name="shop.sync1", lock_key=lambda _: ({1},)).delay(7)
+    except ValueError as error:
+        guide.say(error)
+    shop.unique(sync, lock_key=of_nothing).delay(7)
 
 
 @stop("A call that does not fit the task")

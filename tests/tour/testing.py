@@ -33,8 +33,10 @@ def held_already(guide: Guide) -> None:
 @stop("No call of a unique task")
 def no_call(guide: Guide) -> None:
     """`hold` takes what one would call `delay` on, and the arguments one would give that."""
-    task: Any = guide.shop().unique(sync)
-    for call in [("shop.sync", 7), (task,)]:
+    shop = guide.shop()
+    task, free = shop.unique(sync), shop.unique(sync, name="shop.free", lock=None)
+    calls: list[Any] = [("shop.sync", 7), (task,), (free, 7)]
+    for call in calls:
         try:
             with hold(*call):
                 pass

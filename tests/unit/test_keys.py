@@ -537,6 +537,19 @@ def test_a_callable_that_answers_nothing_usable_is_an_error(answer):
         name(lambda _: answer)
 
 
+def test_a_callable_that_answers_with_what_json_cannot_carry_is_told_so():
+    """Its user has named what matters already: other advice is no use."""
+    rule = parse_key(lambda _: (frozenset({1}),), task_name="shop.sync", parameters=("a",))
+
+    with pytest.raises(
+        LockKeyError, match=r"callable returned \(frozenset.*; return values that JSON"
+    ) as raised:
+        rule.name({"a": 1})
+
+    assert isinstance(raised.value.__cause__, TypeError)
+    assert "lock_key=(" not in str(raised.value)
+
+
 def test_what_a_callable_raises_is_passed_on_as_a_key_error():
     with pytest.raises(LockKeyError, match="raised KeyError: 'missing'") as refusal:
         name(lambda a: a["missing"])

@@ -209,6 +209,17 @@ def test_only_queued_never_takes_a_runs_lock(shop: Shop) -> None:
     assert shop.held() == {}
 
 
+@pytest.mark.parametrize("only", ["queud", "running", "", True])
+def test_what_is_not_known_takes_nothing_from_anybody(shop: Shop, only: Any) -> None:
+    """Law 3: this parameter is what stands between a run and an operator's slip."""
+    task = shop.unique(body, lock_key="account:7")
+
+    with hold(task, 7):
+        with pytest.raises(ValueError, match=f"only is {only!r}; give 'queued'"):
+            task.lock_for(7).release(reason="x", only=only)
+        assert shop.held()
+
+
 def test_a_holder_that_came_in_between_keeps_the_lock(shop: Shop, monkeypatch: Any) -> None:
     task = shop.unique(body, lock_key="account:7")
     task.delay(7)

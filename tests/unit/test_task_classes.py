@@ -67,3 +67,32 @@ def test_what_needs_no_task_may_be_written_without_one(shop: Shop, base: type[Se
 
     assert (result, Seen.seen) == (7, [("t1", 7)])
     assert (claimed, shop.held()) == ([KEY], {})
+
+
+class Counting(Seen):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append("call")
+        return super().__call__(*args, **kwargs)
+
+
+class CountingTwice(Counting):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append("outer")
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize(("base", "calls"), [(Counting, ["call"]), (CountingTwice, ["outer", "call"])])
+def test_a_call_of_a_classs_own_runs_once_when_it_is_called_directly(
+    shop: Shop, base: type[Seen], calls: list[str], *, eager: bool
+) -> None:
+    """With ``redislock_eager`` the tracer calls it: it must not have been called already."""
+    Seen.seen.clear()
+    shop.app.conf.redislock_eager = eager
+    task = shop.unique(body, base=base, lock_key=KEY)
+
+    assert task(7) == 7
+
+    assert Seen.seen == calls
+    assert shop.held() == {}
+    assert ("acquire" in shop.store.calls) is eager

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.local import Proxy
 
 from celery_redislock import LockUnavailable
-from celery_redislock.testing import hold
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.watchdog import Watchdog, watchdog_of
+from celery_redislock.testing import hold, memory_locks
 from tests.unit.shop import Shop, no_patience
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +57,43 @@ def test_a_plain_task_cannot_be_held(shop: Shop) -> None:
 
     with pytest.raises(TypeError, match=r"not <@task: shop\.plain"), hold(plain, 7):
         pass
+
+
+def test_a_task_without_a_lock_cannot_be_held(shop: Shop) -> None:
+    """Nobody would notice, and the test would prove nothing."""
+    task = shop.unique(body, lock=None)
+
+    with pytest.raises(TypeError, match=r"shop\.sync takes no lock"), hold(task, 7):
+        pass
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_is_held_is_renewed_until_the_block_ends(shop: Shop, monkeypatch: Any, *, running: bool) -> None:
+    """However long the block takes, and however short the task's ``lock_ttl`` is."""
+    watched: list[Lease] = []
+    watch = Watchdog.watch
+    monkeypatch.setattr(
+        Watchdog, "watch", lambda self, lease, **more: (watched.append(lease), watch(self, lease, **more))
+    )
+    task = shop.unique(body, lock_key="account:7", lock_ttl=0.1)
+
+    with hold(task, 7, running=running) as name:
+        (lease,) = watched
+        (held,) = shop.held().values()
+        assert (lease.key, lease.token) == (name, held.token)
+        assert watchdog_of(shop.store).watches(lease)
+
+    assert not watchdog_of(shop.store).watches(lease)
+    assert shop.held() == {}
+
+
+def test_locks_are_kept_in_memory_for_the_current_app_too(shop: Shop) -> None:
+    """``celery.current_app`` stands for an app, and a shared task's own is found through it."""
+    with memory_locks(Proxy(lambda: shop.app)) as store:
+        shop.unique(body, lock_key="account:7").delay(7)
+
+        assert store.names() == ["account:7"]
+    assert shop.held() == {}
 
 
 def test_arguments_that_do_not_fit_are_told_with_their_task(shop: Shop) -> None:
