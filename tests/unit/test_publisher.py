@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from billiard.exceptions import WorkerLostError
 from celery import chain, chord, group
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 
@@ -22,7 +21,7 @@ from celery_redislock import (
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import Down, Shop, debts, einfo
+from tests.unit.shop import Down, Shop, debts
 
 
 def body(account_id: int = 1, amount: int = 0) -> int:
@@ -555,18 +554,6 @@ def test_another_task_with_the_same_key_may_ignore_its_results(shop: Shop) -> No
     task = shop.unique(body, lock_key="account:7")
     quiet.delay(7)
 
-    assert task.delay(7).get(timeout=1) is None
-
-
-def test_what_goes_back_to_its_queue_still_says_that_it_ignores_results(shop: Shop) -> None:
-    """The main process turns the lease of a killed child into a claim, in the child's words."""
-    task = shop.unique(body, acks_late=True, reject_on_worker_lost=True, lock_key="account:7")
-    task.apply_async((7,), ignore_result=True)
-    request = shop.receive()
-    request.on_failure(einfo(WorkerLostError("gone")))
-
-    (claim,) = shop.held().values()
-    assert (claim.about["state"], claim.about["ignored"]) == ("queued", True)
     assert task.delay(7).get(timeout=1) is None
 
 

@@ -839,6 +839,21 @@ def test_a_lease_that_cannot_be_shortened_is_told(shop: Shop, monkeypatch: Any, 
     assert len(later) == 1
 
 
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_claim_for_a_message_that_goes_back_tells_whether_its_result_is_ignored(
+    shop: Shop, *, ignored: bool
+) -> None:
+    """Who is refused by it waits for that result, or does not."""
+    options = {"acks_late": True, "reject_on_worker_lost": True, "call": {"ignore_result": ignored}}
+    request = delivered(shop, **options)
+    started(shop, request)
+
+    request.on_failure(einfo(WorkerLostError("killed")))
+
+    (claim,) = shop.held().values()
+    assert (claim.about["state"], claim.about.get("ignored", False)) == ("queued", ignored)
+
+
 # --- what holds nothing ----------------------------------------------------------------------
 
 
