@@ -112,6 +112,9 @@ class FailingStore(MemoryStore):
     def acquire(self, *args: Any, **kwargs: Any) -> Any:
         return self._answer("acquire", super().acquire(*args, **kwargs))
 
+    def renew(self, *args: Any, **kwargs: Any) -> Any:
+        return self._answer("renew", super().renew(*args, **kwargs))
+
     def release(self, *args: Any, **kwargs: Any) -> Any:
         if "release" in self.fails:
             raise LockUnavailable("memory", "release", "no answer")

@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.keys.digest import as_worker_sees, digest
-from celery_redislock.keys.naming import escape, shorten
 from celery_redislock.keys.template import Template, parse_template
+from celery_redislock.locks.naming import escape, shorten
 
 __all__ = ["VERSION", "KeyRule", "parse_key"]
 

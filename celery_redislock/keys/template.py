@@ -22,7 +22,7 @@ from uuid import UUID
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.keys.digest import as_worker_sees
-from celery_redislock.keys.naming import escape, escaper
+from celery_redislock.locks.naming import escape, escaper
 
 __all__ = ["Field", "Template", "parse_template"]
 

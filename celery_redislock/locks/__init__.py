@@ -96,17 +96,22 @@ def connect(
         url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them;
             ``valkey://`` and ``valkeys://`` are taken for the first two.
         prefix: put in front of every key.
-        socket_timeout: seconds; every verb is bounded by twice this.
+        socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this.
         strict_fence: see :class:`RedisStore`.
         min_replicas: see :class:`RedisStore`.
 
     Raises:
-        LockOptionError: the URL cannot be read.
+        LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range.
     """
+    from celery_redislock.exceptions import LockOptionError  # noqa: PLC0415  only here
     from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.holding import is_seconds  # noqa: PLC0415  only here
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
     from celery_redislock.locks.urls import pool_of  # noqa: PLC0415  imports redis
 
+    if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
+        problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
+        raise LockOptionError("connect", [problem])
     return RedisStore(
         Connections(pool_of(url), socket_timeout=socket_timeout),
         prefix=prefix,

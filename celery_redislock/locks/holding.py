@@ -4,14 +4,15 @@ import functools
 import math
 import os
 import socket
+import sys
 import threading
 import time
-from typing import Any
+from typing import Any, TypeGuard
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.lease import Lease
 
-__all__ = ["Holding", "check_terms", "default_owner", "hostname", "introduce"]
+__all__ = ["Holding", "check_terms", "default_owner", "hostname", "introduce", "is_seconds"]
 
 
 class Holding:
@@ -45,7 +46,17 @@ class Holding:
 
     def start(self, lease: Lease) -> None:
         """Record that this thread holds the lease, once."""
+        self._local.coroutine = _coroutine()
         self._local.pid, self._local.depth, self._local.lease = os.getpid(), 1, lease
+
+    def check_coroutine(self, name: str) -> None:
+        """Raise ``RuntimeError`` if another coroutine of this thread holds the lock; both would go on."""
+        if self._local.coroutine is not _coroutine():
+            message = (
+                f"another coroutine of this thread holds the lock {name!r}; a thread holds it as a whole: "
+                "let each coroutine hold it in a thread of its own (asyncio.to_thread)"
+            )
+            raise RuntimeError(message)
 
     @property
     def depth(self) -> int:
@@ -57,18 +68,36 @@ class Holding:
         if self.lease is not None:
             self._local.depth = depth
             if not depth:
-                self._local.lease = None
+                self._local.lease = self._local.coroutine = None
 
 
-def check_terms(name: str, ttl: float) -> None:
-    """Raise :class:`LockOptionError` unless a lock can have this name and ttl."""
+def _coroutine() -> object | None:
+    """Return the task of asyncio that this thread is running, if it runs any."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return None if asyncio is None else asyncio.current_task()
+    except RuntimeError:
+        return None  # no event loop runs here
+
+
+def check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:
+    """Raise :class:`LockOptionError`, with all there is, unless a lock can have these."""
     problems = []
-    if not name:
+    if not isinstance(name, str):
+        problems.append(f"the name is {name!r}; give a text that names the resource the lock is for")
+    elif not name:
         problems.append("the name is empty; name the resource the lock is for")
-    if not (ttl >= 0.001 and math.isfinite(ttl)):
+    if not is_seconds(ttl) or not ttl >= 0.001 or math.isinf(ttl):
         problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 up")
+    if timeout is not None and not is_seconds(timeout):
+        problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
     if problems:
         raise LockOptionError(repr(name), problems)
+
+
+def is_seconds(value: object) -> TypeGuard[float]:
+    """Whether this is a number and a time: neither a truth value, as other locks take one, nor NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def default_owner() -> str:

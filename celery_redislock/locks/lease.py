@@ -132,13 +132,18 @@ class Lease:
             ttl: what was asked for, if the term may have been changed since.
         """
         ttl = self.term.ttl if ttl is None else ttl
-        margin = max(0.01 * ttl + 0.002, answered_at - sent_at)
+        margin = max(_margin(ttl), answered_at - sent_at)
         deadline = sent_at + ttl - margin
         with self._lock:
             # Sent before the last answer was in: nobody knows which of the two the server took last.
             overlaps = sent_at < self._answered_at
             self._deadline = min(self._deadline, deadline) if overlaps else deadline
             self._answered_at = max(self._answered_at, answered_at)
+
+    def trust_for(self, ttl: float) -> None:
+        """Trust it no longer than this from now on, in seconds: a request to set its end so is being sent."""
+        with self._lock:
+            self._deadline = min(self._deadline, self._clock() + ttl - _margin(ttl))
 
     def gave_back(self, answer: Release, *, trusted: bool) -> bool:
         """Tell whether a release ended this very term.
@@ -210,6 +215,11 @@ class Lease:
             self.miss_deadline(error.reason)
         else:
             self.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
+
+
+def _margin(ttl: float) -> float:
+    """Seconds for the drift of two clocks within a term, and for the rounding of both."""
+    return 0.01 * ttl + 0.002
 
 
 class InertLease:

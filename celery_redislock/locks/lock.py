@@ -8,6 +8,7 @@ from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, RedisL
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.holding import Holding, check_terms, default_owner, introduce
 from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.patience import outwait
 from celery_redislock.locks.store import LockStore
 from celery_redislock.locks.values import Grant, Hold, Refusal, Term, new_token
@@ -15,11 +16,9 @@ from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Lock"]
 
-_ESCAPED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "\0": "%00"})
-
 
 class Lock:
-    """Exclusive access to one name, for as long as its holder lives and renews it.
+    """Exclusive access to one name, for as long as its process lives and renews it.
 
     ::
 
@@ -29,8 +28,13 @@ class Lock:
             write(..., fence=lock.fence)
 
     One object may be shared by threads: each thread holds for itself, and the
-    thread that holds may acquire again (it releases as often). Who waits is
-    not served in order.
+    thread that holds may acquire again (it releases as often); two objects of
+    one name wait for each other, in one thread too. Who waits is not served in
+    order. What is acquired without ``with`` and never released is renewed until
+    the process ends, whatever becomes of the thread or the object.
+
+    Not for coroutines, which would hold it together; a second one of the same
+    thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
     """
 
     def __init__(
@@ -50,23 +54,26 @@ class Lock:
 
         Args:
             store: where it is kept, from :func:`celery_redislock.locks.connect`.
-            name: of the resource. Locks of the same name and prefix exclude each other.
+            name: of the resource. Locks of the same name and prefix exclude each other, and exclude tasks
+                whose ``lock_key`` is that text; where it has fields, or a ``%``, give
+                ``task.lock_for(...).key``.
             ttl: seconds the hold outlives its holder's last renewal, at least 0.001; several socket
                 timeouts, or one lost reply costs the lock.
             timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
-            on_lost: called once with this lock, in the watchdog's thread, when the hold is found gone.
+            on_lost: called once with this lock when the hold is found gone, in the thread that learns of
+                it: the watchdog's, which holds nothing itself, or that of :meth:`check` or :meth:`renew`.
             clock: injected by tests, as ``sleep`` is.
             sleep: see there.
 
         Raises:
-            LockOptionError: the name is empty, or the ttl is not a positive number.
+            LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
-        check_terms(name, ttl)
+        check_terms(name, ttl=ttl, timeout=timeout)
         self.name = name
         self._store = store
-        self._escaped = name.translate(_ESCAPED)
+        self._key = lock_name(name)
         self._ttl = ttl
         self._timeout = timeout
         self._owner = owner
@@ -80,7 +87,7 @@ class Lock:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
 
         Args:
-            timeout: seconds to wait, plus one bounded request; ``None``: no limit, ``0``: one attempt.
+            timeout: seconds to wait, plus one bounded request; ``None``: no limit; ``0``, or less: one try.
 
         Returns:
             Whether this thread holds the lock now.
@@ -89,8 +96,11 @@ class Lock:
             LockUnavailable: the server cannot be reached. As with anything else it raises, a lock that
                 was taken all the same is given back in the background.
             LockKeyError: the key on the server is not a lock.
+            LockOptionError: the timeout is no number of seconds.
+            RuntimeError: another coroutine of this thread holds it.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
+        check_terms(self.name, timeout=timeout)
         before = self._mine.depth
         try:
             return self._wait_for(timeout) is None
@@ -109,6 +119,7 @@ class Lock:
         Raises:
             RuntimeError: this thread does not hold the lock.
             LockUnavailable: the server cannot be reached; it is given back in the background.
+            LockKeyError: the key on the server is not a lock any more.
         """
         lease = self._mine.required(self.name)
         depth = self._mine.depth - 1
@@ -118,7 +129,7 @@ class Lock:
             trusted = lease.trusted
             lease.end()
             watchdog_of(self._store).forget(lease)
-            answer = self._store.release(self._escaped, lease.token)
+            answer = self._store.release(self._key, lease.token)
             return lease.gave_back(answer, trusted=trusted)
         except BaseException as error:
             if not depth:
@@ -139,18 +150,26 @@ class Lock:
 
         Raises:
             RuntimeError: this thread does not hold the lock.
-            LockUnavailable: the server cannot be reached.
+            LockOptionError: the ttl is not a number of seconds in range.
+            LockUnavailable: the server cannot be reached; the earlier of the old and the new end counts.
+            LockKeyError: the key on the server is not a lock any more.
         """
         lease = self._mine.required(self.name)
-        term = lease.term
+        if lease.lost:
+            return False
         if ttl is not None:
-            check_terms(self.name, ttl)
-            lease.term = term = Term(lease.key, lease.token, ttl)
-        answer = self._store.renew([term])
-        lease.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
-        if ttl is not None and self._auto_renew and lease.held:
-            # Its next renewal was due by the old ttl.
-            watchdog_of(self._store).watch(lease)
+            check_terms(self.name, ttl=ttl)
+            lease.term = Term(lease.key, lease.token, ttl)
+            # Should no answer come, the server may have shortened it all the same.
+            lease.trust_for(ttl)
+        term = lease.term
+        try:
+            answer = self._store.renew([term])
+            lease.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
+        finally:
+            if ttl is not None and self._auto_renew and lease.held:
+                # Its next renewal was due by the old ttl.
+                watchdog_of(self._store).watch(lease)
         return lease.held
 
     def check(self) -> None:
@@ -163,8 +182,13 @@ class Lock:
         self._mine.required(self.name).check()
 
     def holder(self) -> Hold | None:
-        """Return who holds the lock now, ``None`` if nobody does; one request."""
-        return self._store.inspect(self._escaped)
+        """Return who holds the lock now, ``None`` if nobody does; one request.
+
+        Raises:
+            LockUnavailable: the server cannot be reached.
+            LockKeyError: the key on the server is not a lock.
+        """
+        return self._store.inspect(self._key)
 
     @property
     def fence(self) -> int | None:
@@ -191,6 +215,8 @@ class Lock:
     ) -> None:
         if self._mine.is_the_parents:
             return  # a child leaving a block its parent entered
+        if error is not None and self._mine.lease is None:
+            return  # the body has given it back itself, and its own error matters more
         lease = self._mine.required(self.name)
         try:
             released = self.release()
@@ -206,6 +232,7 @@ class Lock:
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who holds."""
         if self._mine.lease is not None:
+            self._mine.check_coroutine(self.name)
             # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
             self._mine.lease.check()
             self._mine.depth += 1
@@ -214,7 +241,7 @@ class Lock:
 
     def _attempt(self) -> Hold | None:
         owner = self._owner or default_owner()
-        term = Term(self._escaped, new_token(owner), self._ttl)
+        term = Term(self._key, new_token(owner), self._ttl)
         try:
             answer = self._store.acquire(term.name, term.token, term.ttl, about=introduce(owner))
             if isinstance(answer, Refusal):

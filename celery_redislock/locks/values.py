@@ -49,7 +49,8 @@ class Hold:
         name: the lock's name.
         token: the holder's token; the whole value where a foreign client holds the key.
         about: what the holder wrote about itself (task, id, state, host, pid, since, …).
-        expires_in: seconds until the hold ends unless it is renewed.
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
         is_window: nothing is held, but ``lock_period`` has not passed since the last acceptance.
     """
 

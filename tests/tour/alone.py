@@ -3,6 +3,9 @@
 `from celery_redislock.locks import Lock, connect`.
 """
 
+import asyncio
+from typing import Any
+
 from celery_redislock.locks import Lock, connect
 from tests.tour.guide import Guide
 from tests.tour.stop import stop
@@ -36,12 +39,39 @@ def lost_inside(guide: Guide) -> None:
 
 @stop("A lock that cannot be")
 def impossible(guide: Guide) -> None:
-    """The name is the resource's; the ttl is a number of seconds."""
-    for name, ttl in (("", 30.0), ("nightly", -1.0), ("nightly", float("inf"))):
+    """The name is the resource's; times are numbers of seconds."""
+    wrong: list[dict[str, Any]] = [
+        {"name": ""},
+        {"name": 5},
+        {"name": "nightly", "ttl": -1.0},
+        {"name": "nightly", "ttl": float("inf"), "timeout": True},
+    ]
+    for terms in wrong:
         try:
-            Lock(guide.store(), name, ttl=ttl)
+            Lock(guide.store(), **terms)
         except ValueError as error:
             guide.say(error)
+
+
+@stop("A lock shared by coroutines")
+def coroutines(guide: Guide) -> None:
+    """The second of a thread is refused; without that, both would go on at once."""
+    lock = guide.lock("nightly")
+
+    async def work() -> None:
+        with lock:
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(work(), work())
+
+    asyncio.run(both())
+
+
+@stop("A timeout that bounds nothing")
+def no_timeout(guide: Guide) -> None:
+    """Every request is answered, or given up, within twice `socket_timeout`."""
+    connect(guide.url, socket_timeout=0)
 
 
 @stop("A URL that cannot be read")

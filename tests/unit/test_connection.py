@@ -1,6 +1,7 @@
 """URLs and connections, without a server."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis
@@ -216,3 +217,10 @@ def test_as_many_as_are_kept_are_never_closed_between_uses() -> None:
         first = [connections.take() for _ in range(MOST_IDLE)]
 
     assert all(one.is_open for one in first)
+
+
+@pytest.mark.parametrize("timeout", [None, True, 0, -1.0, 0.0001, float("inf"), float("nan"), "1"], ids=str)
+def test_a_timeout_that_bounds_nothing_is_refused_at_once(timeout: Any) -> None:
+    """Not at the first lock, and by the watchdog's thread."""
+    with pytest.raises(LockOptionError, match="socket_timeout="):
+        connect("redis://host", socket_timeout=timeout)

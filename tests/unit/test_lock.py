@@ -1,12 +1,14 @@
 """``Lock``, on the store in memory: waiting, re-entry, threads, terms."""
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError
+from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, MemoryStore
 from celery_redislock.locks.patience import FIRST_WAIT, LONGEST_WAIT
 from celery_redislock.locks.watchdog import watchdog_of
@@ -74,20 +76,46 @@ class TestWaiting:
         assert caught.value.expires_in == pytest.approx(25.0)
 
     def test_a_name_with_braces_is_a_lock_of_its_own(self, store: FailingStore) -> None:
-        """Braces would cut the Cluster's hash tag: they are escaped, and so is the escape."""
-        locks = [Lock(store, name, auto_renew=False) for name in ("{a}", "%7Ba%7D", "a", "a\0b", "a%00b")]
+        """Braces would cut the Cluster's hash tag: they are escaped."""
+        names = ["{a}", "a", "a\0b", "a b", "x" * 300, "x" * 301]
+        locks = [Lock(store, name, auto_renew=False) for name in names]
 
         assert all(lock.acquire(timeout=0) for lock in locks)
-        assert not any(set("{}\0") & set(name) for name in store.names())
+        assert not any(set("{}\0 ") & set(name) or len(name) > 200 for name in store.names())
 
-    @pytest.mark.parametrize("ttl", [0, -1.0, 0.0001, float("nan"), float("inf")])
-    def test_a_ttl_that_is_none_is_refused(self, store: FailingStore, ttl: float) -> None:
-        with pytest.raises(LockOptionError, match="ttl"):
-            Lock(store, "n", ttl=ttl)
+    @pytest.mark.parametrize(
+        "text", ["nightly import", "50%", "path:{p}", "{a}", "x" * 300, "naïve/Ü", "a\nb"]
+    )
+    def test_a_name_that_has_been_named_before_is_named_so_again(
+        self, store: FailingStore, text: str
+    ) -> None:
+        """A key as ``list`` shows it is a name."""
+        Lock(store, text, auto_renew=False).acquire(timeout=0)
+        (key,) = store.names()
 
-    def test_an_empty_name_is_refused(self, store: FailingStore) -> None:
-        with pytest.raises(LockOptionError, match="name"):
-            Lock(store, "")
+        assert not Lock(store, key, auto_renew=False).acquire(timeout=0)
+
+    @pytest.mark.parametrize(
+        "terms",
+        [
+            *({"ttl": ttl} for ttl in (0, -1.0, 0.0001, float("nan"), float("inf"), "30", True, None)),
+            *({"timeout": timeout} for timeout in (True, False, "5", float("nan"))),
+            *({"name": name} for name in ("", b"x", 5, None)),
+        ],
+        ids=str,
+    )
+    def test_terms_that_cannot_be_kept_are_refused(self, store: FailingStore, terms: dict[str, Any]) -> None:
+        """When the lock is made, and with what was given; ``True`` is what other locks take for "wait"."""
+        (word,) = terms
+
+        with pytest.raises(LockOptionError, match=word):
+            Lock(store, **{"name": "n", **terms})
+
+    @pytest.mark.parametrize("timeout", [True, False, float("nan")])
+    def test_a_wait_that_is_no_time_is_refused(self, lock: Lock, timeout: float) -> None:
+        with pytest.raises(LockOptionError, match="None waits for ever, 0 asks once"):
+            lock.acquire(timeout)
+        assert not lock.held
 
 
 class TestHolding:
@@ -104,6 +132,36 @@ class TestHolding:
         with lock:
             assert _in_thread(lambda: lock.acquire(timeout=0)) is False
             assert _in_thread(lambda: (lock.held, lock.fence)) == (False, None)
+
+    def test_another_coroutine_of_the_thread_is_refused(self, lock: Lock) -> None:
+        """The thread holds the lock, and both would go on at once."""
+        inside: list[str] = []
+
+        async def work(name: str) -> None:
+            with lock, lock:  # the same one may enter again
+                inside.append(name)
+                await asyncio.sleep(0)
+
+        async def both() -> list[object]:
+            return await asyncio.gather(work("first"), work("second"), return_exceptions=True)
+
+        first, second = asyncio.run(both())
+
+        assert (first, inside) == (None, ["first"])
+        assert isinstance(second, RuntimeError)
+        assert "another coroutine of this thread" in str(second)
+        assert not lock.held
+        assert lock.acquire(timeout=0)
+
+    def test_the_bodys_own_error_is_not_hidden_where_it_has_released_itself(self, lock: Lock) -> None:
+        def work() -> None:
+            with lock:
+                lock.release()
+                message = "mine"
+                raise KeyError(message)
+
+        with pytest.raises(KeyError, match="mine"):
+            work()
 
     @pytest.mark.parametrize("verb", ["release", "renew", "check"])
     def test_a_thread_that_does_not_hold_is_told_so(self, lock: Lock, verb: str) -> None:
@@ -149,6 +207,46 @@ class TestHolding:
 
         lock.check()
         assert lock.release()
+
+    def test_a_shorter_ttl_is_believed_even_without_an_answer(
+        self, store: FailingStore, clock: ManualClock
+    ) -> None:
+        """Law 1: the server may have shortened it; a deadline later than its would exclude nobody."""
+        lock, other = lock_on(store, clock), lock_on(store, clock)
+        lock.acquire()
+        store.fails = frozenset({"renew"})
+
+        with pytest.raises(LockUnavailable):
+            lock.renew(1.0)
+        clock.advance(1.0)
+
+        assert other.acquire(timeout=0)
+        with pytest.raises(LockLost):
+            lock.check()
+
+    def test_a_longer_ttl_is_not_believed_without_an_answer(
+        self, store: FailingStore, clock: ManualClock
+    ) -> None:
+        """The server may not have heard of it."""
+        lock = lock_on(store, clock, ttl=2.0)
+        lock.acquire()
+        store.fails = frozenset({"renew"})
+        with pytest.raises(LockUnavailable):
+            lock.renew(60.0)
+        clock.advance(2.0)
+
+        with pytest.raises(LockLost):
+            lock.check()
+
+    def test_what_is_lost_is_renewed_no_more(self, store: FailingStore, clock: ManualClock) -> None:
+        """Not even where nobody has it: whoever learnt of the loss was told for good."""
+        lock = lock_on(store, clock, ttl=2.0)
+        lock.acquire()
+        clock.advance(2.0)
+        assert not lock.renew()
+
+        assert not lock.renew()
+        assert store.inspect("n") is None
 
     def test_renewing_what_is_gone_says_so(self, clock: ManualClock, lock: Lock) -> None:
         lock.acquire()

@@ -19,6 +19,7 @@ from celery_redislock import (
     lock_conflict,
 )
 from celery_redislock.header import HEADER, Header
+from celery_redislock.locks import Lock
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.testing import hold, locks_off
 from tests.unit.shop import Down, Shop, debts
@@ -555,6 +556,35 @@ def test_another_task_with_the_same_key_may_ignore_its_results(shop: Shop) -> No
     quiet.delay(7)
 
     assert task.delay(7).get(timeout=1) is None
+
+
+def test_a_call_refused_by_a_plain_lock_waits_for_no_task(shop: Shop) -> None:
+    """Its holder is no task, and nobody will ever store a result under its name."""
+    task = shop.unique(body, lock_key="nightly import")
+    with Lock(shop.store, "nightly import", owner="a script"):
+        second = task.delay(7)
+
+    assert (second.is_duplicate, second.state) == (True, "REVOKED")
+    with pytest.raises(TaskRevokedError, match="duplicate of a script"):
+        second.get(timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("lock_key", "account_id"),
+    [("account:{account_id}", "a:b c"), ("nightly import", 7), (None, 7), ("x" * 300, 7), ("50%", 7)],
+)
+def test_a_plain_lock_excludes_a_task_by_its_key(shop: Shop, lock_key: Any, account_id: Any) -> None:
+    """``task.lock_for(...).key`` names the lock for everybody; a text without fields does so by itself."""
+    task = shop.unique(body, lock_key=lock_key)
+    names = [task.lock_for(account_id).key]
+    if lock_key is not None and not {"{", "%"} & set(lock_key):
+        names.append(lock_key)
+
+    for name in names:
+        with Lock(shop.store, name):
+            assert task.delay(account_id).is_duplicate
+        with hold(task, account_id):
+            assert not Lock(shop.store, name).acquire(timeout=0)
 
 
 # --- workflows -------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 
-__all__ = ["MAX_BYTES", "escape", "escaper", "shorten"]
+__all__ = ["MAX_BYTES", "escape", "escaper", "lock_name", "shorten"]
 
 #: Longest lock name in bytes of UTF-8; what is longer ends in a digest.
 MAX_BYTES = 200
 
 # Braces would end the name's hash tag; white space, controls and lone surrogates break logs and redis-cli.
-_UNSAFE = "%{}\x00-\x20\x7f-\xa0\\s\ud800-\udfff"
+_UNSAFE = "{}\x00-\x20\x7f-\xa0\\s\ud800-\udfff"
 
 # Never part of an escaped text, where "%" is always followed by two hex digits.
 _CUT = "%~"
@@ -38,11 +38,24 @@ class escaper:  # noqa: N801  named as itertools names its classes
     __slots__ = ("_pattern",)
 
     def __init__(self, more: Iterable[str] = ()) -> None:
-        self._pattern = re.compile(f"[{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
+        self._pattern = re.compile(f"[%{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
 
     def escape(self, text: str) -> str:
         """Return *text* with the unsafe characters as ``%XX``."""
         return self._pattern.sub(_percent, text)
+
+
+def lock_name(text: str) -> str:
+    """Return the name of the lock that somebody calls *text*: a resource, or a lock's name as it stands.
+
+    As :func:`escape` and :func:`shorten` make it, but ``%`` is left alone: what has been named before
+    (``task.lock_for(...).key``, ``celery redislock list``) is named so again. A resource whose own text has
+    a ``%`` before two hex digits may thus share a lock with one that has the character they stand for.
+
+    >>> lock_name("nightly import"), lock_name("nightly%20import")
+    ('nightly%20import', 'nightly%20import')
+    """
+    return shorten(_UNNAMED.sub(_percent, text))
 
 
 def shorten(name: str) -> str:
@@ -62,3 +75,4 @@ def _percent(found: re.Match[str]) -> str:
 
 
 _ALWAYS = escaper()
+_UNNAMED = re.compile(f"[{_UNSAFE}]")
