@@ -51,7 +51,8 @@ class Conflict:
         task_id: the duplicate's.
         key: the lock's name.
         holder: the holder's task id. Advisory: it may be gone by now.
-        expires_in: seconds until the hold ends unless it is renewed.
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
         side: ``client`` at publish, ``server`` on the worker.
     """
 

@@ -41,7 +41,8 @@ class DuplicateTask(RedisLockError):  # noqa: N818  the name says what it is, as
         key: the lock's name.
         task_id: the holder's task id. Advisory: it held the key when the
             server answered and may be gone by now.
-        expires_in: seconds until the hold ends unless it is renewed.
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
     """
 
     def __init__(self, key: str, task_id: str, expires_in: float) -> None:
@@ -67,7 +68,8 @@ class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprin
     Attributes:
         key: the lock's name.
         holder: the owner that held it when the server last answered. Advisory.
-        expires_in: seconds until that hold ends unless it is renewed.
+        expires_in: seconds until that hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
     """
 
     def __init__(self, key: str, holder: str, expires_in: float) -> None:

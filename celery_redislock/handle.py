@@ -26,7 +26,8 @@ class Holder:
         host: where the claim or the run was taken.
         pid: of that process.
         since: seconds since the epoch.
-        remaining: seconds until the hold ends unless it is renewed.
+        remaining: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
         token: the term of holding.
     """
 

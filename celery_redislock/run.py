@@ -173,7 +173,7 @@ class Run:
             logger.warning("no done mark for %s; delivered again, it would run again: %s", self.work, error)
 
     def announce_loss(self, lease: Lease) -> None:
-        """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the watchdog's thread."""
+        """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it."""
         facts = self.work, lease.key, lease.lost_because
         logger.warning("%s lost its lock on %r while running: %s; another one may run beside it", *facts)
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)

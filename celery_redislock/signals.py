@@ -17,8 +17,8 @@ lock_acquired = Signal(name="lock_acquired", providing_args={"key", "task_id", "
 #: A run gave its lock back. Arguments: ``key``, ``task_id``, ``lease``.
 lock_released = Signal(name="lock_released", providing_args={"key", "task_id", "lease"})
 
-#: A running task's lease was found gone; sent from the watchdog's thread. Arguments: ``key``,
-#: ``task_id``, ``lease``.
+#: A running task's lease was found gone; sent in the thread that learns of it, the watchdog's or that of
+#: the body's ``check()``. Arguments: ``key``, ``task_id``, ``lease``.
 lock_lost = Signal(name="lock_lost", providing_args={"key", "task_id", "lease"})
 
 #: A publish or a run found its key held. Arguments: ``key``, ``task_id`` (the duplicate's),

@@ -52,10 +52,11 @@ async def report(account_id: int) -> Started:
 @api.exception_handler(DuplicateTask)
 def already_at_work(_: Request, duplicate: DuplicateTask) -> JSONResponse:
     """Tell who is at work, and when the lock ends unless its holder renews it."""
+    headers = {}
+    if math.isfinite(duplicate.expires_in):  # another program may hold it without end
+        headers["Retry-After"] = str(math.ceil(duplicate.expires_in))
     return JSONResponse(
-        {"detail": "already at work", "task_id": duplicate.task_id},
-        status_code=409,
-        headers={"Retry-After": str(math.ceil(duplicate.expires_in))},
+        {"detail": "already at work", "task_id": duplicate.task_id}, status_code=409, headers=headers
     )
 
 

@@ -21,9 +21,9 @@ PATIENCE = 40.0
 def main() -> None:
     """Book on three accounts at once, then let a run write that has lost its lock."""
     with stage(app) as here:
-        os.environ.setdefault("DATABASE_URL", f"sqlite:{here.directory}/accounts.db")
+        os.environ.setdefault("EXAMPLE_DATABASE_URL", f"sqlite:{here.directory}/accounts.db")
         ledger = Ledger()
-        here.say(f"The accounts are in {os.environ['DATABASE_URL'].partition(':')[0]}.")
+        here.say(f"The accounts are in {os.environ['EXAMPLE_DATABASE_URL'].partition(':')[0]}.")
         ledger.create(*ACCOUNTS)
         try:
             here.worker(concurrency=4)

@@ -19,16 +19,20 @@ class Ledger:
 
     Args:
         url: ``sqlite:/path/to/file``, or ``postgresql://...`` as psycopg 3 takes it; default: the
-            environment's ``DATABASE_URL``.
+            environment's ``EXAMPLE_DATABASE_URL``.
 
     Raises:
+        ValueError: it is no URL of these.
         ModuleNotFoundError: PostgreSQL is asked for and psycopg is not installed.
     """
 
     def __init__(self, url: str | None = None) -> None:
-        self._url = os.environ["DATABASE_URL"] if url is None else url
+        self._url = os.environ["EXAMPLE_DATABASE_URL"] if url is None else url
         self._is_sqlite = self._url.startswith("sqlite:")
         if not self._is_sqlite:
+            if not self._url.startswith(("postgresql://", "postgres://")):
+                message = f"give sqlite:/path/to/file or postgresql://..., not {self._url.partition(':')[0]}:"
+                raise ValueError(message)
             import psycopg  # noqa: F401, PLC0415  asked for by nobody else
 
     def create(self, *account_ids: int) -> None:

@@ -24,18 +24,25 @@ def main(url: str, folder: Path, times: int) -> None:
     sys.stdin.readline()
     for _ in range(times):
         with lock or nullcontext():
-            add_one(folder)
+            number = think(folder)
             if lock:
-                lock.check()  # raises LockLost if somebody else may hold it by now
+                lock.check()  # raises LockLost if somebody else may hold it by now: before writing
+            write(folder, number)
+            if lock:
                 with (folder / "fences").open("a") as fences:
                     fences.write(f"{lock.fence}\n")
 
 
-def add_one(folder: Path) -> None:
+def think(folder: Path) -> int:
+    """Return what is to be written, based on what is there now."""
     number = int((folder / "number").read_text())
     time.sleep(0.005)
+    return number + 1
+
+
+def write(folder: Path, number: int) -> None:
     mine = folder / f"number.{os.getpid()}"
-    mine.write_text(str(number + 1))
+    mine.write_text(str(number))
     mine.replace(folder / "number")
 
 

@@ -33,7 +33,7 @@ class Example:
     """A run of an example, and every process it has started."""
 
     def __init__(self, name: str, temporary: Path, **environment: str) -> None:
-        env = {k: v for k, v in os.environ.items() if k not in {"REDISLOCK_ENABLED", "DATABASE_URL"}}
+        env = {k: v for k, v in os.environ.items() if k not in {"REDISLOCK_ENABLED", "EXAMPLE_DATABASE_URL"}}
         self.pids: set[int] = set()
         self.process = subprocess.Popen(
             [sys.executable, "-m", module_of(name)],
@@ -133,7 +133,7 @@ def test_an_example_that_is_stopped_takes_its_processes_with_it(
 @slow
 def test_fences_work_in_postgresql_too(temporary: Path) -> None:
     with postgres() as url:
-        status, out, err = Example("per_resource", temporary, DATABASE_URL=url).end()
+        status, out, err = Example("per_resource", temporary, EXAMPLE_DATABASE_URL=url).end()
 
     assert status == 0, out + err
     assert "The accounts are in postgresql." in out

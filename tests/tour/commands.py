@@ -162,7 +162,7 @@ def answered_no(guide: Guide) -> None:
 
 @stop("A lock is released")
 def released(guide: Guide) -> None:
-    """Who it was taken from is on standard output; the log line is on standard error, or where the app logs."""
+    """Who it was taken from is on standard output; the reason on standard error, or where the app logs."""
     shop = _shop(guide)
     with hold(_task(shop), 7):
         guide.celery(shop.app, "release", "shop.sync_account", "7", "--reason", "its host died", "--yes")

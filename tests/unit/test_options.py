@@ -24,6 +24,7 @@ from celery_redislock.options import (
     unknown_attributes,
     unknown_settings,
 )
+from celery_redislock.options.call import _CELERYS
 from celery_redislock.options.reference import reference_page
 from celery_redislock.options.table import ROWS, SETTING_ROWS, TASK_ROWS
 
@@ -528,7 +529,19 @@ def test_attributes_of_the_users_own_are_none_of_our_business(name):
     assert split_call_options({name: 1, "lock": None}) == {"lock": None}
 
 
-@pytest.mark.parametrize("wrong", ["onconflict", "on_conflct", "lockttl"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "onconflict",
+        "on_conflct",
+        "lockttl",
+        "lok_key",
+        "lcok_ttl",
+        "lokc_key",
+        "on_lok_lost",
+        "on_lcok_error",
+    ],
+)
 def test_a_slip_alone_in_a_call_is_told(wrong):
     """It would become a message property, or an error of the broker's."""
     assert "did you mean" in problems(split_call_options, {"countdown": 5, wrong: 1})[0]
@@ -602,6 +615,13 @@ def test_our_keywords_are_taken_out_of_a_call():
     assert taken == {"lock": None, "lock_ttl": 60, "on_conflict": "raise", "on_lock_error": "run"}
     assert options == {"countdown": 5, "link": [], "locked": True, "lockstep": 1}
     assert split_call_options(options) == {}
+
+
+def test_no_keyword_of_celerys_own_is_taken_for_one_of_ours():
+    """They are not looked at one by one at each publish."""
+    assert unknown_attributes(_CELERYS) == []
+    assert split_call_options(dict.fromkeys(_CELERYS)) == {}
+    assert not _CELERYS & TASK_ROWS.keys()
 
 
 @pytest.mark.parametrize("wrong", ["lock_tll", "on_lock_loss", "on_conflicts", "lock_for"])
