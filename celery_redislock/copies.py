@@ -16,6 +16,7 @@ from celery import states
 from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601
 
+from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark, Hold
 from celery_redislock.redeliver import visibility_timeout
@@ -43,8 +44,9 @@ __all__ = [
     "timeout_requeues",
 ]
 
-#: A holder that was killed came to nothing; whoever waited for it does the work itself.
-_KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+#: A holder that was killed, or kept from its work by its lock, came to nothing; whoever waited for it does
+#: the work itself.
+_KILLED = (WorkerLostError, TimeLimitExceeded, Terminated, LockLost, LockUnavailable)
 
 #: Since Celery 5.7 a message may want a result of a task that else ignores it.
 _MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")

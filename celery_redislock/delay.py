@@ -21,7 +21,7 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
-__all__ = ["WRITTEN_BY_BROKER", "later"]
+__all__ = ["WRITTEN_BY_BROKER", "is_broadcast", "later"]
 
 #: What RabbitMQ notes on a message that was dead-lettered or delivered again. Published with it, a message
 #: is taken for one that goes in circles when it comes to a rung of the ladder again, and is dropped.
@@ -50,6 +50,16 @@ def later(app: Any, raw: Mapping[str, Any], delay: float) -> tuple[str, str]:
     seconds = max(1, math.ceil(delay))
     return level_name(MAX_NUMBER_OF_BITS_TO_USE - 1), calculate_routing_key(
         seconds, _PREFIX.sub("", routing_key)
+    )
+
+
+def is_broadcast(app: Any, raw: Mapping[str, Any]) -> bool:
+    """Whether every worker gets this message: its exchange is a fanout (``kombu.common.Broadcast``)."""
+    return bool(raw) and any(
+        queue.exchange is not None
+        and queue.exchange.name == raw["exchange"]
+        and queue.exchange.type == "fanout"
+        for queue in app.amqp.queues.values()
     )
 
 

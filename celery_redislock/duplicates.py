@@ -15,6 +15,7 @@ from celery_redislock.conflict import (
     put_off_delay,
 )
 from celery_redislock.copies import DUPLICATE_OF, ignores_result, is_same_message, outcome_recorded
+from celery_redislock.delay import is_broadcast
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.redeliver import next_header, put_off
@@ -97,6 +98,11 @@ def _is_kept(run: "Run", hold: Hold) -> bool:
 
 
 def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
+    if is_broadcast(run.task.app, run.raw):
+        # Published again, every worker would get it again, and put it off once more for each of the others.
+        logger.info("%s %s, as every worker was sent it: nothing to do", run.work, _doing(hold))
+        ignored: Exception = Ignore("it was broadcast, and another worker has it")
+        return ignored
     logger.info("%s %s: this one waits", run.work, _doing(hold))
     # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
     return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_same_message(run, hold))
@@ -121,7 +127,9 @@ def _conflict(run: "Run", hold: Hold) -> Conflict:
 
 def _wait_for(run: "Run", hold: Hold) -> Exception:
     header = next_header(run)
-    seen = HolderSeen(hold.owner, is_same_work=hold.about.get("args") == run.work.arguments)
+    # A window's owner is over: who waits for the window to pass is to run then.
+    is_same_work = hold.about.get("args") == run.work.arguments and not hold.is_window
+    seen = HolderSeen(hold.owner, is_same_work=is_same_work)
     delay = put_off_delay(header.put_off, longest=run.options.lock_retry_delay)
     logger.info(
         "%s is part of a workflow and waits for %s, which holds %r",

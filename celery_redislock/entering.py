@@ -76,8 +76,8 @@ def _wait_for_outcome(run: Run) -> None:
     first copy of this very message, or that of a workflow's duplicate. The lock is not taken for that
     look: another duplicate, refused meanwhile, would wait for an outcome that this one does not have.
     """
-    if run.header is None or not _may_be_recorded_next(run, run.header):
-        return
+    if run.header is None or run.request.is_eager or not _may_be_recorded_next(run, run.header):
+        return  # in place nobody would deliver it again
     hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
     if hold is None and run.header.is_copy and outcome_recorded(run.task, run.request, run.header):
         raise late_copy(run)

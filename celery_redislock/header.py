@@ -9,7 +9,7 @@ copy of a message has the same one, publishing a task id again has another.
 
     {"v": 1, "k": key, "t": token, "at": epoch seconds, "c": claimed, "w": in a workflow,
      "o": {per-call options}, "p": its key was given per call, "f": {"id": …, "same": …},
-     "n": deliveries put off, "r": a copy, "a": fingerprint of the arguments}
+     "n": deliveries put off, "r": a copy, "a": fingerprint of the arguments, "i": its claim is a window}
 """
 
 import json
@@ -65,6 +65,7 @@ class Header(NamedTuple):
             flag does not survive that.
         fingerprint: ``Work.arguments`` of the publisher's, so that nobody decodes and digests the
             arguments again; ``None`` where it was not known.
+        is_window: the claim stands for ``lock_period``, and is not given back when the run starts or ends.
     """
 
     key: str | None
@@ -78,6 +79,7 @@ class Header(NamedTuple):
     put_off: int = 0
     is_copy: bool = False
     fingerprint: str | None = None
+    is_window: bool = False
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -105,6 +107,8 @@ class Header(NamedTuple):
             data["r"] = 1
         if self.fingerprint is not None:
             data["a"] = self.fingerprint
+        if self.is_window:
+            data["i"] = 1
         return _encode(data)
 
     @classmethod
@@ -146,6 +150,7 @@ class Header(NamedTuple):
                 put_off=int(data.get("n", 0)),
                 is_copy=bool(data.get("r")),
                 fingerprint=data.get("a"),
+                is_window=bool(data.get("i")),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None

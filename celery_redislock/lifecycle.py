@@ -109,6 +109,8 @@ def give_claim_back(app: Any, header: Any) -> None:
         return
     try:
         settings = read_settings("settings", app.conf.get, os.environ)
+        if not settings.enabled:
+            return
         Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=True)
     except RedisLockError as problem:
         logger.warning(
@@ -124,8 +126,10 @@ def _settle_unstarted(task: Any, error: Exception) -> None:
 
     request = task.request
     header = Header.of(request.headers, request.id)
-    if header is None or header.key is None or not header.claimed or request.is_eager:
+    if header is None or header.key is None or request.is_eager:
         return
+    if not header.claimed and not (request.delivery_info or {}).get("redelivered"):
+        return  # redelivered, it may have left a claim when it went back to its queue
     if isinstance(error, Retry) or goes_back(task, error):
         return  # a message that carries this claim is on its way again
     try:

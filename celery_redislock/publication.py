@@ -58,6 +58,7 @@ class Publication(NamedTuple):
         claimed: bool,
         is_workflow_member: bool | None = None,
         waits_for: HolderSeen | None = None,
+        published_at: float | None = None,
     ) -> Any:
         """Publish the message with its header.
 
@@ -66,6 +67,7 @@ class Publication(NamedTuple):
             claimed: there is a claim under that token.
             is_workflow_member: ``None``: as this call's options tell.
             waits_for: the holder whose outcome the worker may take.
+            published_at: seconds since the epoch; an outcome of its id from before is another's. Now.
 
         Raises:
             kombu.exceptions.OperationalError: the broker cannot be reached.
@@ -74,12 +76,13 @@ class Publication(NamedTuple):
             key=self.work.key,
             token=token or new_token(self.work.task_id),
             claimed=claimed,
-            published_at=time.time(),
+            published_at=time.time() if published_at is None else published_at,
             is_workflow_member=self.is_workflow_member if is_workflow_member is None else is_workflow_member,
             options=self.travels,
             has_own_key=self.has_own_key,
             fingerprint=self.work.arguments,
             waits_for=waits_for,
+            is_window=claimed and self.lock.is_window,
         )
         add_header(self.options, header)
         return self.send(self.args, self.kwargs, task_id=self.work.task_id, **self.options)

@@ -123,6 +123,10 @@ def _publish(publication: Publication) -> Any:
     if inherited is not None and inherited.key == work.key:
         if run is not None:
             run.has_passed_claim_on = True
+            if publication.lock.lock == "until_executing":
+                # The claim of its own message was given back when it started, or will be: what gives it back
+                # late must not end that of its retry.
+                inherited = inherited._replace(token=new_token(work.task_id))
         return _publish_on(publication, inherited)
     if publication.lock.lock == "while_executing":
         return publication.publish(claimed=False)

@@ -19,6 +19,7 @@ from celery_redislock.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.fate import LEAVES_EXITS, is_loss, will_be_requeued, will_be_retried
 from celery_redislock.header import HEADER, Header
+from celery_redislock.lifecycle import give_claim_back
 from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.redeliver import RAW, raw_message
@@ -181,7 +182,11 @@ class LockRequest(Request):
         """Give back the claim of a message that will not run; its window too, unless a copy may have."""
         header, locked = self._header, self._locked()
         may_be_copy = self.delivery_info.get("redelivered") or (header is not None and header.is_copy)
-        if may_be_copy and locked is not None and locked.options.is_window:
+        may_be_copy = may_be_copy or self._request_dict.get("retries")  # its first run was accepted, and ran
+        if locked is None:
+            give_claim_back(self.task.app, header)  # the task takes no lock any more
+            return
+        if may_be_copy and locked.options.is_window:
             return  # its claim is the window
         self._give_back(self._claim_token(), undo=not may_be_copy)
 

@@ -4,12 +4,13 @@ Lives in the process and thread that runs the body.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
-from celery_redislock.copies import DoneNote, ignores_result
+from celery_redislock.copies import CLOCK_TOLERANCE, DoneNote, ignores_result
 from celery_redislock.declaration import Declaration
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.exits import goes_back, settled_by_main_process
@@ -28,7 +29,10 @@ logger = logging.getLogger("celery_redislock")
 
 _GONE = "it had expired, or was released by force; another one may have run beside it"
 
-#: Publishes a run's continuation: ``follow_up(token, claimed=…, is_workflow_member=…)``.
+#: Seconds after a body's end within which its outcome is stored, and two hosts' clocks may differ.
+OUTCOME_FOLLOWS = CLOCK_TOLERANCE + 5.0
+
+#: Publishes a run's continuation: ``follow_up(token, claimed=…, is_workflow_member=…, published_at=…)``.
 FollowUp = Callable[..., Any]
 
 
@@ -110,6 +114,11 @@ class Run:
         return self.header is not None and self.header.claimed
 
     @property
+    def may_have_claim(self) -> bool:
+        """A hold may be there under its token: its publisher's, or that of a run that went back."""
+        return self.has_claim or (self.header is not None and self.is_redelivered)
+
+    @property
     def is_redelivered(self) -> bool:
         """There was a copy of this message before: the broker says so, or the worker that put it off did."""
         if self.header is not None and self.header.is_copy:
@@ -138,7 +147,7 @@ class Run:
         the key is free in between (both measured).
 
         Args:
-            follow_up: publishes: ``follow_up(token, claimed=…, is_workflow_member=…)``.
+            follow_up: publishes: see ``FollowUp``.
             ttl: of the claim the lease becomes, seconds.
         """
         self._follow_ups.append((follow_up, ttl))
@@ -231,12 +240,16 @@ class Run:
         """Turn the lease into a claim for the first continuation, and publish them all."""
         token = new_token(self.work.task_id)
         ttl = self._follow_ups[0][1]
+        # What goes on after its retry (throw=False) has an outcome too, stored when the retry is on its way:
+        # to the retry it is no outcome of another copy of itself.
+        is_over = not isinstance(error, Retry | Ignore)
+        published_at = time.time() + OUTCOME_FOLLOWS if is_over else None
         is_member = self.header is not None and self.header.is_workflow_member
         claimed = True  # until it is told otherwise: it may be interrupted when it is done
         try:
             claimed = self.guard.hand_on(lease, self.work, token, ttl=ttl)
             for follow_up, _ in self._follow_ups:
-                follow_up(token, claimed=claimed, is_workflow_member=is_member)
+                follow_up(token, claimed=claimed, is_workflow_member=is_member, published_at=published_at)
                 token, claimed = new_token(self.work.task_id), False
         except BaseException as problem:
             if claimed:

@@ -55,7 +55,7 @@ def run_unique(task: Any, body: Callable[[], Any], args: Sequence[Any], kwargs: 
     match run.options.lock:
         case "until_executing":
             leave_queue(run)
-            return body()
+            return _run_unlocked(run, body)
         case "until_expired":
             accept(run)
             return body()
@@ -106,7 +106,7 @@ def _enter(run: Run) -> Outcome | None:
 
 def _owe_claim(run: Run, error: BaseException) -> None:
     """Ended before it had a lease, and not to come again, it leaves a claim nobody would turn into one."""
-    if run.lease is None and run.header is not None and run.has_claim and not comes_again(run, error):
+    if run.lease is None and run.header is not None and run.may_have_claim and not comes_again(run, error):
         # With its window, unless another delivery of it may have run under that.
         ttl, undo = run.options.lock_queue_ttl, not run.may_have_run
         run.guard.give_back_later(run.work.key, run.header.token, ttl=ttl, undo=undo)
@@ -127,6 +127,14 @@ def _run_body(run: Run, body: Callable[[], Any]) -> Any:
     return value
 
 
+def _run_unlocked(run: Run, body: Callable[[], Any]) -> Any:
+    run.in_body = True
+    try:
+        return body()
+    finally:
+        run.in_body = False
+
+
 def _run_to_its_end(run: Run, body: Callable[[], Any]) -> Any:
     if run.lease is None or run.options.on_lock_lost != "terminate":
         return body()
@@ -140,5 +148,5 @@ def _run_to_its_end(run: Run, body: Callable[[], Any]) -> Any:
 def _give_unused_claim_back(run: Run, error: BaseException | None) -> None:
     """A run that had to start without its lock leaves a claim nobody would turn into a lease any more."""
     goes_on = run.has_passed_claim_on or comes_again(run, error)
-    if run.lease is None and run.has_claim and run.header is not None and not goes_on:
+    if run.lease is None and run.may_have_claim and run.header is not None and not goes_on:
         run.guard.give_back(run.work.key, run.header.token, ttl=run.options.lock_queue_ttl)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery import chain, signals
+from kombu import Exchange, Queue
 
 from celery_redislock.header import HEADER, Header
 from celery_redislock.testing import hold
@@ -97,6 +98,20 @@ def waits_for_itself(guide: Guide) -> None:
         with hold(task, 7, task_id="t1", running=running):
             shop.run(shop.receive(message, redelivered=running))
         shop.messages()
+
+
+@stop("A message that every worker was sent")
+def was_broadcast(guide: Guide) -> None:
+    """From a fanout exchange: one worker runs it."""
+    shop = guide.shop()
+    queues = [Queue(shop.queue), Queue("everywhere", Exchange("news", type="fanout"))]
+    shop.app.conf.task_queues = queues
+    task = shop.unique(sync, lock_key=KEY)
+    with hold(task, 7, task_id="t1"):
+        shop.app.send_task("shop.sync", (7,), task_id="t1")
+        message = shop.message()
+        message.delivery_info["exchange"] = "news"
+        shop.run(shop.receive(message))
 
 
 @stop("A message waits for its own window")

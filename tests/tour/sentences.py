@@ -27,6 +27,7 @@ UNSAID = {
     "client: ": "a page of this documentation",
     "(others: not yet)": "a page of this documentation",
     "a copy of this message has run already": "why Celery ignores a message: nobody shows it",
+    "it was broadcast, and another worker has it": "why Celery ignores a message: nobody shows it",
     "put off for": "why Celery ignores a message: nobody shows it",
     "the body in process": "a DEBUG line's",
     "has not ended yet": "a DEBUG line's",

@@ -608,6 +608,20 @@ def test_a_message_put_off_without_a_header_does_nothing_then_either(shop: Shop)
     assert runs == [7]
 
 
+def test_in_place_nobody_looks_once_more(shop: Shop, monkeypatch: Any) -> None:
+    """Its holder ends between the publisher's look and the run's: there is no message to be put off."""
+    shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+    runs: list[int] = []
+    task = counting(shop, runs)
+    with hold(task, 7, task_id="first"):
+        seen = shop.holder(KEY)
+    looks = iter([seen])
+    monkeypatch.setattr(shop.store, "inspect", lambda _: next(looks, None))
+
+    assert task.apply_async((7,), link=task.si(8)).get() == 7
+    assert runs[0] == 7
+
+
 def test_a_workflows_member_put_off_hands_its_outcome_on_once(shop: Shop) -> None:
     """Its first delivery, delivered again, has run, and the holder it waited for left an outcome as well."""
     runs: list[int] = []

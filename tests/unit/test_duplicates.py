@@ -1,5 +1,6 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
+import logging
 import time
 from contextlib import suppress
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import chain
 from celery.exceptions import Ignore, TaskRevokedError
+from kombu import Exchange, Queue
 
-from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
+from celery_redislock import DuplicateTask, LockLost, LockOptionError, LockUnavailable, lock_conflict
 from celery_redislock.header import HEADER, Header
 from celery_redislock.keys import arguments_digest
 from celery_redislock.testing import hold
@@ -422,6 +424,42 @@ def test_a_workflows_member_waits_for_its_holder(
     assert (header.waits_for.task_id, header.waits_for.is_same_work, header.put_off) == ("first", True, 1)
 
 
+def test_a_workflows_member_that_waits_for_a_window_runs_when_it_has_passed(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Whose outcome would depend on the moment: its owner may be over for long."""
+    again = redelivered(monkeypatch)
+    task = shop.unique(body, lock_key=KEY, lock_period=50)
+    task.apply_async((7,), task_id="first")
+    shop.run()
+
+    member = Header(KEY, "t1/m", is_workflow_member=True)
+    with shop.running(task, header=member), pytest.raises(Ignore, match="put off"):
+        task(7)
+
+    (header,) = again
+    assert (header.waits_for.task_id, header.waits_for.is_same_work) == ("first", False)
+
+
+def test_a_broadcast_message_is_not_published_again_by_those_who_come_second(shop: Shop, caplog: Any) -> None:
+    """Every worker would get it once more from each of the others, each time it is put off."""
+    caplog.set_level(logging.INFO, "celery_redislock")
+    shop.app.conf.task_queues = [
+        Queue(shop.queue),
+        Queue("bcast", Exchange("news", type="fanout"), routing_key="news"),
+    ]
+    task = shop.unique(body, lock_key=KEY)
+    with hold(task, 7, task_id="t1"):
+        shop.app.send_task(task.name, (7,), task_id="t1")
+        message = shop.message()
+        message.delivery_info["exchange"] = "news"
+
+        shop.run(shop.receive(message))
+
+    assert shop.messages() == []
+    assert "as every worker was sent it: nothing to do" in caplog.text
+
+
 def test_a_member_that_raises_fails_its_workflow_as_asked(shop: Shop) -> None:
     task = shop.unique(body, lock_key=KEY, on_conflict="raise")
 
@@ -484,7 +522,13 @@ def test_a_member_fails_as_its_holder_did(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [WorkerLostError("killed"), TimeLimitExceeded(100), Terminated(15)],
+    [
+        WorkerLostError("killed"),
+        TimeLimitExceeded(100),
+        Terminated(15),
+        LockLost(KEY, "it had expired"),
+        LockUnavailable("redis://h", "acquire", "refused"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("serializer", ["json", "pickle"])

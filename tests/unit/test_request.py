@@ -325,6 +325,54 @@ def test_a_redelivered_message_that_was_revoked_gives_its_claim_back(shop: Shop)
     assert shop.held() == {}
 
 
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("lock", ["until_executed", "until_executing", "until_expired"])
+def test_a_retry_that_is_revoked_leaves_the_window_of_the_run_before(
+    shop: Shop, lock: str, *, expired: bool
+) -> None:
+    """It was accepted, and ran: the next one is due when ``lock_period`` has passed."""
+
+    def again(self: Any, account_id: int) -> None:
+        raise self.retry(countdown=300)
+
+    task = shop.unique(again, bind=True, lock=lock, lock_period=3000, lock_key=KEY)
+    task.apply_async((7,), task_id="t1")
+    shop.run()
+
+    shop.receive()._announce_revoked("revoked", False, None, expired)
+
+    hold = shop.holder(KEY)
+    assert hold is not None
+    assert task.delay(7).is_duplicate
+    assert [state for _, state in held(shop)] in ([], ["window"])
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_message_whose_task_takes_no_lock_any_more_gives_its_claim_back(
+    shop: Shop, *, expired: bool
+) -> None:
+    """Law 4, over a deploy: it was published under the old options."""
+    request = delivered(shop)
+    request.task.lock = None
+    request._seen = None
+
+    request._announce_revoked("revoked", False, None, expired)
+
+    assert shop.held() == {}
+
+
+def test_switched_off_nothing_is_given_back(shop: Shop, monkeypatch: Any) -> None:
+    """No lock server is needed then."""
+    request = delivered(shop)
+    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
+    request._seen = None
+    shop.store.calls.clear()
+
+    request._announce_revoked("revoked", False, None, False)
+
+    assert shop.store.calls == []
+
+
 def test_the_lock_is_free_before_the_revocation_is_seen(shop: Shop) -> None:
     """Law 5, for the states the main process stores."""
     request = delivered(shop)

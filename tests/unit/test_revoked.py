@@ -96,6 +96,23 @@ def test_a_workflows_member_waits_for_no_revoked_message(shop: Shop, clock: Cloc
     assert shop.held() == {}
 
 
+@pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
+@pytest.mark.parametrize("period", [None, 50.0])
+def test_no_scope_is_kept_from_running_by_a_revoked_message(
+    shop: Shop, clock: Clock, strategy: str, period: float | None
+) -> None:
+    """Law 2: dropped for a message that never runs, the job would be lost."""
+    options = {"lock": "until_executing", "on_conflict": strategy, "lock_period": period}
+    task = claimed(shop, clock, **options)
+    shop.messages()
+    revoke(shop)
+
+    shop.app.send_task(task.name, (7,), task_id="second")
+
+    assert shop.run() == 7
+    assert shop.held() == {}
+
+
 def test_a_message_without_a_header_is_no_duplicate_of_a_revoked_one(shop: Shop, clock: Clock) -> None:
     """Law 2: nobody stands for it, so it is not skipped."""
     claimed(shop, clock)

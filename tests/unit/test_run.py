@@ -100,6 +100,47 @@ def test_what_counts_is_that_a_continuation_was_published_not_how_the_body_ended
     assert header_of(shop.message()).token == shop.held()[KEY].token
 
 
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_what_goes_on_after_its_retry_does_not_drop_that(shop: Shop, *, redelivered: bool) -> None:
+    """Law 2: the first body's outcome is stored when the retry is on its way, and is not the retry's."""
+    runs: list[int] = []
+
+    def sync(self: Any, account_id: int) -> str:
+        runs.append(self.request.retries)
+        if not self.request.retries:
+            self.retry(countdown=0, throw=False)
+        return "for now"
+
+    task = shop.unique(sync, bind=True, lock_key=KEY, acks_late=True)
+    task.delay(7)
+    shop.run()
+    shop.store.force_release(KEY)
+
+    shop.run(redelivered=redelivered)
+    for message in shop.messages():  # redelivered, it looks twice
+        shop.run(shop.receive(message))
+
+    assert runs == [0, 1]
+
+
+def test_a_retry_of_until_executing_has_a_claim_of_its_own(shop: Shop) -> None:
+    """Law 3: what gives the claim of its first message back late must not end it."""
+
+    def sync(self: Any, account_id: int) -> None:
+        raise self.retry(countdown=300)
+
+    task = shop.unique(sync, bind=True, lock="until_executing", lock_key=KEY)
+    task.delay(7)
+    first = shop.message()
+    shop.run(shop.receive(first))
+
+    shop.store.release(KEY, header_of(first).token)
+
+    (claim,) = shop.held().values()
+    assert claim.token == header_of(shop.message()).token
+    assert task.delay(7).is_duplicate
+
+
 def test_per_call_options_and_workflow_membership_survive_a_retry(shop: Shop) -> None:
     def sync(self: Any, account_id: int) -> None:
         self.retry(countdown=50)

@@ -257,7 +257,7 @@ def test_until_expired_keeps_its_claim_however_it_ends(shop: Shop) -> None:
         raise ValueError(account_id)
 
     task = shop.unique(fail, lock="until_expired", lock_period=50, lock_key=KEY)
-    header = claimed(shop)
+    header = claimed(shop, is_window=True)
 
     with shop.running(task, header=header), pytest.raises(ValueError, match="7"):
         task(7)
@@ -280,6 +280,20 @@ def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) ->
     assert (first, again) == (7, 7)
     assert shop.held()[KEY].owner == "t1"
     assert shop.held()[KEY].expires_in == pytest.approx(50, abs=0.9)
+
+
+@pytest.mark.parametrize("before", ["until_executed", "until_executing"])
+def test_a_claim_of_the_scope_before_a_deploy_becomes_a_window(shop: Shop, before: str) -> None:
+    """Law 4: kept for what it was not made for, it would stand there for ``lock_queue_ttl``."""
+    task = shop.unique(body, lock=before, lock_key=KEY)
+    task.delay(7)
+    task.lock, task.lock_period = "until_expired", 50
+
+    assert shop.run() == 7
+
+    (hold,) = shop.held().values()
+    assert hold.about["state"] == "window"
+    assert hold.expires_in == pytest.approx(50, abs=0.9)
 
 
 def test_a_retry_of_until_expired_runs_after_its_window(shop: Shop) -> None:
@@ -464,6 +478,31 @@ def test_a_release_that_is_interrupted_is_owed(shop: Shop, monkeypatch: Any, err
     assert shop.held() == {}
 
 
+@pytest.mark.parametrize("claimed_at", ["publish", "start"])
+@pytest.mark.parametrize("error", [SystemExit(1), SoftTimeLimitExceeded(), Down()], ids=repr)
+def test_a_claim_that_is_given_back_before_the_body_is_owed_if_that_is_interrupted(
+    shop: Shop, monkeypatch: Any, error: BaseException, claimed_at: str
+) -> None:
+    """Law 4: ``until_executing`` has nobody else who would give it back."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock="until_executing", lock_period=50, lock_key=KEY)
+    header = claimed(shop) if claimed_at == "publish" else Header(KEY, "t1/bare")
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise error
+
+    with shop.running(task, header=header), monkeypatch.context() as patch:
+        patch.setattr(shop.store, "release", interrupted)
+        with pytest.raises(type(error)):
+            task(7)
+
+    (hold,) = shop.held().values()
+    assert hold.expires_in <= (100 if claimed_at == "publish" else 30)
+    for release in owed:
+        release()
+    assert shop.held() == {}
+
+
 def test_a_key_overwritten_by_another_kind_does_not_change_the_outcome(shop: Shop, caplog: Any) -> None:
     def work(account_id: int) -> int:
         shop.store.has_wrong_type(KEY)
@@ -632,6 +671,36 @@ def test_what_before_start_raises_gives_the_claim_back_unless_the_message_return
         task.before_start("t1", (7,), {})
 
     assert [h.token for h in shop.held().values()] == ([header.token] if kept else [])
+
+
+@pytest.mark.parametrize("lock", ["while_executing", "until_executed"])
+def test_a_claim_for_what_went_back_to_its_queue_ends_with_before_start(shop: Shop, lock: str) -> None:
+    """Law 4: the message was published without one, and got it when its first run went back."""
+    first = [True]
+
+    class Careful(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            if not first:
+                message = "not now"
+                raise ValueError(message)
+
+    def go_back(account_id: int) -> None:
+        first.clear()
+        message = "again"
+        raise Reject(message, requeue=True)
+
+    task = shop.unique(go_back, base=Careful, lock=lock, lock_key=KEY, acks_late=True)
+    task.delay(7)
+    message = shop.message()
+    shop.run(shop.receive(message))
+    assert [hold.about["state"] for hold in shop.held().values()] == ["queued"]
+
+    outcome = shop.run(shop.receive(message, redelivered=True))
+
+    assert isinstance(outcome, ValueError)
+    assert shop.held() == {}
 
 
 def test_an_error_of_before_start_is_told_although_the_server_is_away(shop: Shop, caplog: Any) -> None:
