@@ -10,12 +10,11 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import celery.app.task
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import states
-from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601
 
+from celery_redislock.backends import ignores_result, is_readable, stores_nothing
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark, Hold
@@ -29,11 +28,8 @@ __all__ = [
     "UNPUBLISHED",
     "DoneNote",
     "Outcome",
-    "ignores_result",
     "is_identified",
     "is_overdue",
-    "is_readable",
-    "is_result_ignored",
     "is_revoked",
     "is_same_message",
     "may_still_come",
@@ -47,9 +43,6 @@ __all__ = [
 #: A holder that was killed, or kept from its work by its lock, came to nothing; whoever waited for it does
 #: the work itself.
 _KILLED = (WorkerLostError, TimeLimitExceeded, Terminated, LockLost, LockUnavailable)
-
-#: Since Celery 5.7 a message may want a result of a task that else ignores it.
-_MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
 
 #: Begins the reason under which a skipped duplicate is revoked.
 DUPLICATE_OF = "duplicate of"
@@ -98,7 +91,7 @@ class DoneNote(NamedTuple):
             return None
         request = run.request
         follows = bool(request.callbacks or request.errbacks or request.chain or request.chord)
-        is_sent = not ignores_result(run.task, request) and not isinstance(run.task.backend, DisabledBackend)
+        is_sent = not ignores_result(run.task, request) and not stores_nothing(run.task.backend)
         ttl = visibility_timeout(run.task.app) + MARK_MARGIN
         return cls(DoneMark(run.message, ttl), follows or is_sent)
 
@@ -179,26 +172,6 @@ def state_of(task: Any, task_id: str) -> str | None:
     """Return the state recorded for a task id, PENDING for an unknown one; ``None``: it cannot be asked."""
     meta = _meta(task, task_id)
     return None if meta is None else str(meta.get("status"))
-
-
-def is_readable(backend: Any) -> bool:
-    """Whether this process can read others' results: ``rpc://`` keeps them on the caller's queue."""
-    return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
-
-
-def ignores_result(task: Any, request: Any) -> bool:
-    """Whether nobody stores what a child's request comes to."""
-    return is_result_ignored(task, request.__dict__.get("ignore_result"))
-
-
-def is_result_ignored(task: Any, asked: bool | None) -> bool:
-    """Whether nobody stores what a message comes to: as it asks itself, or else as its task does.
-
-    Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
-    (5.5.0, ``app/trace.py``, ``build_tracer``).
-    """
-    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
-    return bool(task.ignore_result if task_decides else asked)
 
 
 def is_identified(run: "Run") -> bool:

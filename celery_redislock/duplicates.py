@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore
 
+from celery_redislock.backends import ignores_result
 from celery_redislock.conflict import (
     Conflict,
     announce,
@@ -14,7 +15,7 @@ from celery_redislock.conflict import (
     log_skip,
     put_off_delay,
 )
-from celery_redislock.copies import DUPLICATE_OF, ignores_result, is_same_message, outcome_recorded
+from celery_redislock.copies import DUPLICATE_OF, is_same_message, outcome_recorded
 from celery_redislock.delay import is_broadcast
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from celery_redislock.copies import is_result_ignored
+from celery_redislock.backends import is_result_ignored
 from celery_redislock.declaration import Declaration
 from celery_redislock.header import HEADER, Header, HolderSeen
 from celery_redislock.locks.store import new_token

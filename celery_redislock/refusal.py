@@ -6,8 +6,9 @@ from typing import Any
 from celery import states
 
 from celery_redislock.active import active_run
+from celery_redislock.backends import is_readable
 from celery_redislock.conflict import Conflict, announce, choose, duplicate_error, log_skip
-from celery_redislock.copies import DUPLICATE_OF, UNPUBLISHED, is_readable, state_of
+from celery_redislock.copies import DUPLICATE_OF, UNPUBLISHED, state_of
 from celery_redislock.header import HolderSeen
 from celery_redislock.locks.store import Hold
 from celery_redislock.publication import Publication

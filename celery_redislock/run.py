@@ -10,7 +10,8 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_redislock.copies import CLOCK_TOLERANCE, DoneNote, ignores_result
+from celery_redislock.backends import ignores_result
+from celery_redislock.copies import CLOCK_TOLERANCE, DoneNote
 from celery_redislock.declaration import Declaration
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.exits import goes_back, settled_by_main_process

@@ -5,7 +5,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from celery_redislock.copies import is_result_ignored
+from celery_redislock.backends import is_result_ignored
 from celery_redislock.declaration import Declaration
 from celery_redislock.guard import Guard
 from celery_redislock.locks.clock import boottime

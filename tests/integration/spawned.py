@@ -38,9 +38,9 @@ def work(task: Any) -> int:
     assert task.delay(number).is_duplicate
     assert task.lock_for(number).release(reason="over", only="queued") is not None
     store = store_in(task)
-    with Lock(store, f"child-{number}", ttl=1.8):
+    with Lock(store, f"child-{number}", ttl=6.0) as lock:
         before = watchdog_of(store).renewals
-        assert wait_until(lambda: watchdog_of(store).renewals > before, 20)
+        assert wait_until(lambda: watchdog_of(store).renewals > before, 20), f"is it held still: {lock.held}"
     connection = store._connections.take()
     connection.send_command("CLIENT", "ID")
     try:
