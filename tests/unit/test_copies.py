@@ -608,6 +608,7 @@ def test_a_message_put_off_without_a_header_does_nothing_then_either(shop: Shop)
     assert runs == [7]
 
 
+@pytest.mark.filterwarnings("ignore:Results are not stored in backend:RuntimeWarning")
 def test_in_place_nobody_looks_once_more(shop: Shop, monkeypatch: Any) -> None:
     """Its holder ends between the publisher's look and the run's: there is no message to be put off."""
     shop.app.conf.update(task_always_eager=True, redislock_eager=True)

@@ -239,14 +239,20 @@ class TestHolding:
             lock.check()
 
     def test_what_is_lost_is_renewed_no_more(self, store: FailingStore, clock: ManualClock) -> None:
-        """Not even where nobody has it: whoever learnt of the loss was told for good."""
-        lock = lock_on(store, clock, ttl=2.0)
+        """Whoever learnt of the loss was told for good; the server, which may know better, lets it expire."""
+        lock = lock_on(store, clock, ttl=10.0)
         lock.acquire()
-        clock.advance(2.0)
-        assert not lock.renew()
+        clock.advance(9.95)
+        store.fails = frozenset({"renew"})
+        with pytest.raises(LockLost):
+            lock.check()
+        store.fails = frozenset()
+        clock.advance(9.0)
 
         assert not lock.renew()
-        assert store.inspect("n") is None
+
+        hold = store.inspect("n")
+        assert hold is None or hold.expires_in == pytest.approx(1.0)
 
     def test_renewing_what_is_gone_says_so(self, clock: ManualClock, lock: Lock) -> None:
         lock.acquire()

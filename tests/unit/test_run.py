@@ -123,6 +123,27 @@ def test_what_goes_on_after_its_retry_does_not_drop_that(shop: Shop, *, redelive
     assert runs == [0, 1]
 
 
+def test_a_copy_of_a_retry_that_was_over_at_once_does_nothing(shop: Shop) -> None:
+    """Law 8: only what goes on after its retry has an outcome that is not the retry's."""
+    runs: list[int] = []
+
+    def sync(self: Any, account_id: int) -> None:
+        runs.append(self.request.retries)
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    task = shop.unique(sync, bind=True, lock_key=KEY, acks_late=True)
+    task.delay(7)
+    shop.run()
+    retry = shop.message()
+    shop.run(shop.receive(retry))
+
+    shop.run(shop.receive(retry, redelivered=True))
+
+    assert runs == [0, 1]
+    assert shop.messages() == []
+
+
 def test_a_retry_of_until_executing_has_a_claim_of_its_own(shop: Shop) -> None:
     """Law 3: what gives the claim of its first message back late must not end it."""
 

@@ -282,6 +282,20 @@ def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) ->
     assert shop.held()[KEY].expires_in == pytest.approx(50, abs=0.9)
 
 
+def test_a_window_that_was_begun_at_publish_is_not_begun_anew_when_it_runs(shop: Shop) -> None:
+    """``until_expired`` counts from acceptance."""
+    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+    task.delay(7)
+    (accepted,) = shop.held().values()
+    shop.store.calls.clear()
+
+    assert shop.run() == 7
+
+    (hold,) = shop.held().values()
+    assert (hold.token, hold.about["since"]) == (accepted.token, accepted.about["since"])
+    assert shop.store.calls == []
+
+
 @pytest.mark.parametrize("before", ["until_executed", "until_executing"])
 def test_a_claim_of_the_scope_before_a_deploy_becomes_a_window(shop: Shop, before: str) -> None:
     """Law 4: kept for what it was not made for, it would stand there for ``lock_queue_ttl``."""
@@ -700,6 +714,44 @@ def test_a_claim_for_what_went_back_to_its_queue_ends_with_before_start(shop: Sh
     outcome = shop.run(shop.receive(message, redelivered=True))
 
     assert isinstance(outcome, ValueError)
+    assert shop.held() == {}
+
+
+def went_back(shop: Shop, task: Any) -> Any:
+    """A message that was published without a claim, and whose first run has left one."""
+    header = Header(KEY, "t1/bare")
+    work = Work(KEY, "shop.sync", "t1", "digest")
+    shop.store.acquire(KEY, header.token, 100, about=work.about("queued", message=header.token))
+    delivery = {"redelivered": True, "routing_key": shop.queue, "exchange": ""}
+    return shop.running(task, header=header, delivery_info=delivery)
+
+
+def test_a_claim_for_what_went_back_is_owed_if_it_cannot_start(shop: Shop, monkeypatch: Any) -> None:
+    """Law 4, where nothing more comes of the message."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock="while_executing", lock_key=KEY)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Down
+
+    with went_back(shop, task):
+        monkeypatch.setattr(shop.store, "acquire", interrupted)
+        with pytest.raises(Down):
+            task(7)
+
+    for release in owed:
+        release()
+    assert shop.held() == {}
+
+
+def test_a_claim_for_what_went_back_ends_with_a_run_without_a_lock(shop: Shop) -> None:
+    """Law 4: with ``on_lock_error="run"`` nobody turns it into a lease."""
+    task = shop.unique(body, lock="while_executing", lock_key=KEY, on_lock_error="run")
+
+    with went_back(shop, task):
+        shop.store.failures = 1
+        assert task(7) == 7
+
     assert shop.held() == {}
 
 
