@@ -145,7 +145,7 @@ def _start(run: Run, claim: str | None, *, is_accepted: bool = False) -> Started
 
 
 def _is_own_claim(run: Run, hold: Hold) -> bool:
-    """Whether a message without a header (task protocol 1 has none) meets a claim of its own id.
+    """Whether a message without a header meets a claim of its own id.
 
     Its publisher's, or the one its timed out run left for it.
     """

@@ -123,7 +123,7 @@ def prefork_shop(shop_on: Callable[[str], Shop]) -> Shop:
 
 @pytest.fixture(scope="module")
 def protocol_1_shop(celery_url: str, redis_url: str) -> Iterator[Shop]:
-    """A shop whose messages are of task protocol 1, which has no headers."""
+    """A shop whose messages are of task protocol 1, which has no headers of its own."""
     shop = _open(celery_url, redis_url, conf={"task_protocol": 1})
     try:
         shop.start_worker("prefork", concurrency=4)

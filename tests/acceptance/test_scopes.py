@@ -155,7 +155,7 @@ def test_a_key_of_all_arguments_tells_calls_apart(any_shop: Shop, key: str) -> N
 
 
 class TestProtocol1:
-    """Task protocol 1 has no headers, so what they carry must be found again by the worker."""
+    """Task protocol 1 puts all of its own into the body; the lock's header travels beside it."""
 
     def test_claim_run_and_retry(self, protocol_1_shop: Shop, key: str) -> None:
         with protocol_1_shop.kept_on(key):

@@ -88,7 +88,7 @@ def test_a_message_without_a_header_takes_the_lock_itself(shop: Shop) -> None:
 
 
 def test_a_message_without_a_header_takes_over_its_publishers_claim(shop: Shop) -> None:
-    """Task protocol 1 has no headers; the claim is the message's own all the same."""
+    """Whatever has lost it on the way: the claim is the message's own all the same."""
     seen: list[Any] = []
     task = looking(shop, seen)
     claimed(shop)
