@@ -21,6 +21,7 @@ _CLOSE = (
     '[rabbit_networking:close_connection(Pid, "cut by a test")'
     " || [{pid, Pid}, {client_properties, About}]"
     " <- rabbit_networking:connection_info_all([pid, client_properties]),"
+    " is_list(About),"  # one that has not introduced itself yet has none
     ' {longstr, Name} <- [rabbit_misc:table_lookup(About, <<"connection_name">>)],'
     ' string:prefix(Name, <<"START">>) =/= nomatch].\n'
 )

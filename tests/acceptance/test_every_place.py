@@ -34,7 +34,8 @@ def shop(
     place = request.param
     if place in {"gevent", "eventlet"} and importlib.util.find_spec(place) is None:
         pytest.skip(f"{place} is not installed")
-    conf = {"redislock_url": network.url}
+    # A lease that is not renewed meanwhile, as trips are counted, and a debt that outlives a slow test.
+    conf = {"redislock_url": network.url, "redislock_ttl": 20.0}
     site = open_site(place, conf=conf) if place in RABBITMQ_QUEUES else open_site("redis", conf=conf)
     shop = site.shop
     pool = place if place in POOLS else "prefork"

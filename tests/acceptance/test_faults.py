@@ -12,6 +12,7 @@ from celery.result import AsyncResult
 
 from celery_redislock import LockUnavailable
 from tests.acceptance.harness import Shop
+from tests.acceptance.shop import SOCKET_TIMEOUT
 from tests.faults import Fault, FaultyProxy
 from tests.tiers import slow
 
@@ -42,9 +43,11 @@ def test_a_fault_loses_no_task_and_leaves_no_lock(
     """Laws 1, 2, 4 and 9: the publisher is told, or the body runs; then the lock is free within seconds."""
     arguments, bodies = CALLS[operation]
     network.fail(fault, of=operation, at=range(1, times + 1))
+    began = time.monotonic()
     published = _publish(faulty_shop, key, *arguments)
+    has_tried_for_long = time.monotonic() - began >= 2 * SOCKET_TIMEOUT - 0.1
 
-    assert (published is not None) or (operation == "claim" and times > 1)
+    assert (published is not None) or (operation == "claim" and (times > 1 or has_tried_for_long))
     if published is not None:
         assert published.get(timeout=20) == f"{key} done"
     faulty_shop.wait_free(key, 8.0)

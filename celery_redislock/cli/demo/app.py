@@ -27,7 +27,7 @@ __all__ = [
 #: Seconds a body waits at most for what it was told to wait for: no scene takes longer.
 PATIENCE = 30.0
 #: The time to live of the long task's lock, and how much longer than that its body takes.
-SHORT_TTL, TIMES_LONGER = 2.0, 5
+SHORT_TTL, TIMES_LONGER = 3.0, 5
 
 # No fixups: a Django project's settings are no concern of the demo.
 app = Celery("demo", fixups=(), set_as_current=False)

@@ -86,7 +86,7 @@ PROMISES: Mapping[str, Promise] = {
     "long": Promise(
         "a body five times as long as its lock's ttl",
         "runs: {runs}; at the same time: {at_once}; duplicates meanwhile: {duplicates} of {calls}",
-        {"runs": 1, "at_once": 1, "duplicates": 10, "calls": 10},
+        {"runs": 1, "at_once": 1, "duplicates": 15, "calls": 15},
     ),
     "kill": Promise(
         "kill -9 of the pool process that holds a lock",
