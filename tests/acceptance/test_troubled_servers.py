@@ -22,8 +22,11 @@ SECONDS_LATER = 8.0
 
 @pytest.fixture
 def durable(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A lock server that writes down what it is told."""
-    with EmbeddedServer(data_dir=tmp_path) as server:
+    """A lock server that has written down what it is told before it answers.
+
+    With ``everysec``, the default, it puts that off while the disk is busy, and a kill loses it.
+    """
+    with EmbeddedServer(data_dir=tmp_path, extra_args=("--appendfsync", "always")) as server:
         yield server
 
 
