@@ -34,7 +34,7 @@ def test_a_hundred_leases_outlive_their_ttl(greenlet_shop: Shop, key: str) -> No
     """All are renewed while their bodies wait; duplicates find them held."""
     keys = [f"{key}-{number}" for number in range(100)]
     with greenlet_shop.kept_on(*keys):
-        results = [greenlet_shop.sell.apply_async((each, 6.0), lock_ttl=2.0) for each in keys]
+        results = [greenlet_shop.sell.apply_async((each, 8.0), lock_ttl=5.0) for each in keys]
         for each in keys:
             greenlet_shop.wait_started(each, timeout=30.0)
         tokens = {greenlet_shop.holder(each).token for each in keys}  # type: ignore[union-attr]  # held

@@ -11,9 +11,9 @@ from tests.acceptance.harness import PATIENCE, Shop, wait_until
 def test_the_end_of_a_run_that_lost_its_lock_spares_the_new_holder(any_shop: Shop, key: str) -> None:
     """Law 3: neither renewals nor the release of the old run touch the new one's lease."""
     with ExitStack() as until_later:
-        with any_shop.running(any_shop.sell, key, lock_ttl=1.2) as old:
+        with any_shop.running(any_shop.sell, key, lock_ttl=4.0) as old:
             any_shop.sell.lock_for(key).release(reason="a test")
-            new = until_later.enter_context(any_shop.running(any_shop.sell, key, lock_ttl=1.2))
+            new = until_later.enter_context(any_shop.running(any_shop.sell, key, lock_ttl=4.0))
             any_shop.wait_lines("lost its lock", old.id)
         assert old.get(timeout=PATIENCE) == f"{key} done"
         holder = any_shop.holder(key)

@@ -60,25 +60,25 @@ def test_a_run_longer_than_lock_max_hold_loses_its_lock(any_shop: Shop, key: str
 
 def test_a_body_that_keeps_the_interpreter_keeps_its_lock(prefork_shop: Shop, key: str) -> None:
     """Law 4: C code starves the child's watchdog, and the main process renews beside it."""
-    result = prefork_shop.sell.apply_async((key, 0.0, "hold_interpreter", 3.0), lock_ttl=1.0)
+    result = prefork_shop.sell.apply_async((key, 0.0, "hold_interpreter", 9.0), lock_ttl=3.0)
     body = prefork_shop.wait_started(key)
     free = prefork_shop.wait_free(key, 2 * PATIENCE)
     result.get(timeout=PATIENCE)
 
     (held_for,) = prefork_shop.notes(f"interpreter {key}")
-    assert held_for >= 3 * 1.0
+    assert held_for >= 3 * 3.0
     assert free - body.start >= held_for
     assert not [line for line in prefork_shop.lines("lost its lock") if body.task_id in line]
 
 
 def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork_shop: Shop, key: str) -> None:
     """Law 4: a paused body may go on at any moment, so its lock must not be free."""
-    ttl = 1.2
+    ttl = 4.0
     with prefork_shop.running(prefork_shop.sell, key, lock_ttl=ttl) as result:
         (body,) = prefork_shop.bodies(key)
         os.kill(body.pid, signal.SIGSTOP)
         try:
-            holders = throughout(2.5 * ttl, lambda: prefork_shop.holder(key))
+            holders = throughout(1.5 * ttl, lambda: prefork_shop.holder(key))
         finally:
             os.kill(body.pid, signal.SIGCONT)
 

@@ -104,7 +104,7 @@ def test_publishing_a_task_id_again_is_a_new_job(prefork_shop: Shop, key: str) -
 def test_the_copy_takes_over_when_the_first_run_dies(new_shop: Callable[..., Shop], key: str) -> None:
     """Law 8: the message of a run that was killed with its worker is delivered again, and runs once more."""
     options = {"visibility_timeout": 3, **SWEEPING}
-    shop = new_shop(conf={"broker_transport_options": options, "redislock_ttl": 1.0})
+    shop = new_shop(conf={"broker_transport_options": options, "redislock_ttl": 3.0})
     shop.start_workers(2, "prefork")
     with shop.running(shop.sell_late, key) as result:
         (body,) = shop.bodies(key)
