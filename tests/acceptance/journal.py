@@ -89,10 +89,11 @@ class Journal:
             "retries": request.retries,
             "start": time.monotonic(),
         }
-        self._redis.hset(f"{self._name}:starts:{key}", number, json.dumps(about))
         self._task_ids[number] = request.id
         ended_by = ""
         try:
+            # In here, because whoever reads it may stop the body at once: before the answer is read.
+            self._redis.hset(f"{self._name}:starts:{key}", number, json.dumps(about))
             yield number
         except BaseException as error:
             ended_by = type(error).__name__
