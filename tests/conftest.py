@@ -18,6 +18,8 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import watchdog
 
+pytest_plugins = ["tests.again"]
+
 # A shell without job control lets what it starts in the background ignore SIGINT, and so would every process
 # that these tests start and interrupt (POSIX, "Signals and Error Handling").
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
