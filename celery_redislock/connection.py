@@ -78,7 +78,7 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
 
     place = _place(app, settings)
     return RedisStore(
-        Connections(_pool(app, place), socket_timeout=settings.socket_timeout),
+        Connections(_pool(app, place, settings.socket_timeout), socket_timeout=settings.socket_timeout),
         prefix=f"{place.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,
@@ -87,12 +87,16 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
 
 
 class _Place(NamedTuple):
-    """The lock server's URL, with the transport and TLS options of where it was taken from."""
+    """The lock server's URL, with the setting it was taken from and that one's transport and TLS options."""
 
     url: str
+    setting: str
     options: Mapping[str, Any]
     tls: Mapping[str, Any]
-    is_broker: bool = False
+
+    @property
+    def is_broker(self) -> bool:
+        return self.setting.startswith("broker")
 
 
 def _place(app: Any, settings: LockSettings) -> _Place:
@@ -107,14 +111,15 @@ def _place(app: Any, settings: LockSettings) -> _Place:
     if settings.url is not None:
         if _scheme(settings.url) not in _REDIS_SCHEMES:
             raise LockOptionError("redislock_url", [_unknown_scheme(settings.url)])
-        return _Place(settings.url, backend_options, backend_tls)
+        return _Place(settings.url, "redislock_url", backend_options, backend_tls)
     broker = _first(conf.broker_write_url or conf.broker_url)
     if broker and _scheme(broker) in _REDIS_SCHEMES:
         tls = _mapping(conf.get("broker_use_ssl"))
-        return _Place(broker, conf.get("broker_transport_options") or {}, tls, is_broker=True)
+        setting = "broker_url" if conf.broker_write_url == conf.broker_url else "broker_write_url"
+        return _Place(broker, setting, conf.get("broker_transport_options") or {}, tls)
     backend = conf.result_backend
     if isinstance(backend, str) and _scheme(backend) in _REDIS_SCHEMES:
-        return _Place(backend, backend_options, backend_tls)
+        return _Place(backend, "result_backend", backend_options, backend_tls)
     problem = (
         f"neither the broker ({_scheme(broker) if broker else 'none'}) nor the result backend "
         f"({_scheme(backend) if isinstance(backend, str) else 'none'}) is Redis or Valkey; "
@@ -134,7 +139,7 @@ def _mapping(given: Any) -> Mapping[str, Any]:
     return given if isinstance(given, Mapping) else {}
 
 
-def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
+def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
@@ -148,12 +153,12 @@ def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
     if _scheme(url) == "unix":
         return pool_of(url)
     if _scheme(url) == "sentinel" and not place.options.get("master_name"):
-        raise LockOptionError("redislock_url", [_no_primary(place)])
+        raise LockOptionError(place.setting, [_no_primary(place)])
     if place.tls:
         url = re.sub(r"^redis://", "rediss://", url)
     try:
         cls, backend_url = by_url(url, app.loader)
-        seen: Any = _AppSeen(app, _as_backend_settings(place, speaks_tls=_scheme(url) == "rediss"))
+        seen: Any = _AppSeen(app, _as_backend_settings(place, bound, speaks_tls=_scheme(url) == "rediss"))
         pool: redis.ConnectionPool = cls(app=seen, url=backend_url).client.connection_pool
         check_options(pool)
     except (ValueError, TypeError, ImportError, RedisError) as error:
@@ -163,17 +168,26 @@ def _pool(app: Any, place: _Place) -> "redis.ConnectionPool":
             "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend, "
             "and quote special characters of a password (urllib.parse.quote)"
         )
-        raise LockOptionError("redislock_url", [problem]) from None
+        raise LockOptionError(place.setting, [problem]) from None
     return pool
 
 
-def _as_backend_settings(place: _Place, *, speaks_tls: bool) -> dict[str, Any]:
-    """What Celery's class for the URL is to read as the result backend's settings."""
+def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> dict[str, Any]:
+    """What Celery's class for the URL is to read as the result backend's settings.
+
+    A Sentinel is given as long as the lock server: left to redis-py, one that does not answer is waited
+    for for ever (redis 5.2.1), or for a minute (8.1.0), while two others know the primary.
+    """
+    from redis.backoff import NoBackoff  # noqa: PLC0415  only when a store is made
+    from redis.retry import Retry  # noqa: PLC0415  only when a store is made
+
+    impatient = {"socket_timeout": bound, "socket_connect_timeout": bound, "retry": Retry(NoBackoff(), 0)}
+    given = place.options.get("sentinel_kwargs") or {}
     # kombu checks no certificate of a broker where nothing is said about TLS (5.7.0, connection.py).
     unchecked = place.is_broker and not place.tls
     default = {"ssl_cert_reqs": ssl.CERT_NONE if unchecked else ssl.CERT_REQUIRED}
     settings: dict[str, Any] = {
-        "result_backend_transport_options": dict(place.options),
+        "result_backend_transport_options": {**place.options, "sentinel_kwargs": {**impatient, **given}},
         "redis_backend_use_ssl": {**default, **place.tls} if place.tls or speaks_tls else None,
     }
     if place.is_broker:

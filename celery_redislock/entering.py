@@ -80,7 +80,7 @@ def _wait_for_outcome(run: Run) -> None:
     """
     if run.header is None or run.request.is_eager or not _may_be_recorded_next(run, run.header):
         return  # in place nobody would deliver it again
-    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
+    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key, to_decide=True))
     if hold is None and run.header.is_copy and outcome_recorded(run.task, run.request, run.header):
         raise late_copy(run)
     if hold is None:

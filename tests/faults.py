@@ -92,6 +92,11 @@ class FaultyProxy:
             self._plans = []
         self._black_hole = False
 
+    def lead_to(self, port: int | None) -> None:
+        """Forward new connections to another server; those that are open stay where they are."""
+        assert port is not None
+        self._target = (self._target[0], port)
+
     def black_hole(self, *, on: bool = True) -> None:
         """Accept and keep connections open, and forward nothing in either direction."""
         self._black_hole = on

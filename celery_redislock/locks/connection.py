@@ -9,6 +9,7 @@ and with the same token.
 """
 
 import os
+import re
 import socket
 import struct
 import threading
@@ -31,6 +32,12 @@ _NO_CUTOFF = 65536
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
+
+
+#: What lets a server make redis-py wait longer while it is being moved (Redis Enterprise; on by default from
+#: redis 8 on, ``maint_notifications.py``): ten seconds instead of the socket timeout, while leases expire. A
+#: question to the server for every new connection goes with it.
+_RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
 
 
 def _encoded(word: object) -> bytes:
@@ -129,7 +136,7 @@ class Connections:
         self._pool = pool
         self._clock = clock
         self._kwargs = {
-            **pool.connection_kwargs,
+            **{name: value for name, value in pool.connection_kwargs.items() if not _RELAXED.match(name)},
             "socket_timeout": socket_timeout,
             "socket_connect_timeout": socket_timeout,
             "retry": Retry(NoBackoff(), 0),

@@ -41,6 +41,9 @@ class Debts:
     Each is tried in its own time; but while the server does not answer, one
     attempt a second is made for all of them, each time for another one, so
     that none that fails for a reason of its own holds up the rest.
+
+    Attributes:
+        is_server_away: it did not answer when a debt was last tried.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -52,6 +55,7 @@ class Debts:
         self._owed: list[tuple[float, int, _Debt]] = []
         #: The one being paid: owed until that is done.
         self._in_hand: _Debt | None = None
+        self.is_server_away = False
         self._away_until = float("-inf")
         self._sweep_from = float("-inf")
         self._told_of_too_many = False
@@ -126,7 +130,7 @@ class Debts:
         try:
             debt.release()
         except LockUnavailable:
-            debt.is_early = False
+            debt.is_early, self.is_server_away = False, True
             self._away_until = self._clock() + RETRY_DELAY
             self._put_off(debt)
         except NotYet as reason:
@@ -136,6 +140,7 @@ class Debts:
         except Exception:
             logger.exception("giving back %s failed unexpectedly; it is left to expire", debt.what)
         else:
+            self.is_server_away = False
             logger.info("gave back %s late: the lock server had not answered", debt.what)
 
     def _take(self) -> tuple[_Debt | None, list[_Debt]]:

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.values import TEN_YEARS
 
 __all__ = ["Holding", "check_terms", "default_owner", "hostname", "introduce", "is_seconds"]
 
@@ -87,8 +88,8 @@ def check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> N
         problems.append(f"the name is {name!r}; give a text that names the resource the lock is for")
     elif not name:
         problems.append("the name is empty; name the resource the lock is for")
-    if not is_seconds(ttl) or not ttl >= 0.001 or math.isinf(ttl):
-        problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 up")
+    if not is_seconds(ttl) or not 0.001 <= ttl <= TEN_YEARS:
+        problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}")
     if timeout is not None and not is_seconds(timeout):
         problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
     if problems:

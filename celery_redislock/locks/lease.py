@@ -143,7 +143,10 @@ class Lease:
     def trust_for(self, ttl: float) -> None:
         """Trust it no longer than this from now on, in seconds: a request to set its end so is being sent."""
         with self._lock:
-            self._deadline = min(self._deadline, self._clock() + ttl - _margin(ttl))
+            now = self._clock()
+            self._deadline = min(self._deadline, now + ttl - _margin(ttl))
+            # The answer to a request that is on its way already must not make it longer again.
+            self._answered_at = max(self._answered_at, now)
 
     def gave_back(self, answer: Release, *, trusted: bool) -> bool:
         """Tell whether a release ended this very term.

@@ -57,7 +57,7 @@ class Lock:
             name: of the resource. Locks of the same name and prefix exclude each other, and exclude tasks
                 whose ``lock_key`` is that text; where it has fields, or a ``%``, give
                 ``task.lock_for(...).key``.
-            ttl: seconds the hold outlives its holder's last renewal, at least 0.001; several socket
+            ttl: seconds the hold outlives its holder's last renewal, from 0.001 to ten years; several socket
                 timeouts, or one lost reply costs the lock.
             timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.

@@ -109,7 +109,7 @@ class MemoryStore(LockStore):
             del self._locks[name]
             return Release(released=True)
 
-    def inspect(self, name: str) -> Hold | None:
+    def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:  # noqa: ARG002  there is one
         with self._lock:
             held = self._live(self._locks, name)
             if held is not None:

@@ -191,9 +191,10 @@ class RedisStore(LockStore):
             return Release(released=False, held_by=held_by, repeated=call.repeated)
         return Release(released=call.reply[0] == 1, repeated=call.repeated)
 
-    def inspect(self, name: str) -> Hold | None:
+    def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
-        reply = self._call("inspect", [base + "lock", base + "window"], [], name=name).reply
+        keys = [base + "lock", base + "window"]
+        reply = self._call("inspect", keys, ["1" if to_decide else "0"], name=name).reply
         if not reply:
             return None
         value, pttl, is_window = reply

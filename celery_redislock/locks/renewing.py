@@ -85,7 +85,9 @@ class Renewing:
         watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
         self.confirmed += renewed is True
         watch.is_over = not watch.lease.held
-        watch.fall_due(answer.sent_at + term.ttl / 3)
+        due = answer.sent_at + term.ttl / 3
+        # One that was not renewed and goes on (a claim that is watched beside its holder) is in no hurry.
+        watch.fall_due(due if renewed else max(due, self._clock() + _retry_delay(watch)))
 
     def _repeat_or_lose(self, watch: Watch) -> None:
         now, deadline = self._clock(), watch.lease.deadline

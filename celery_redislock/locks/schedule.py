@@ -71,7 +71,11 @@ class Schedule:
 
     def remove(self, lease: Lease) -> None:
         """Watch a lease no more; harmless if it is not watched."""
-        self._watched.pop(lease.token, None)
+        self.drop(lease.token)
+
+    def drop(self, token: str) -> None:
+        """Watch the lease of this token no more; harmless if there is none."""
+        self._watched.pop(token, None)
 
     def next_due(self) -> float:
         """When to look again; infinity if nothing is watched.

@@ -181,9 +181,8 @@ class Scripts:
     def _refusal(self, error: redis.ResponseError, request: "_Request", connection: Any) -> Exception:
         """Return what the server's refusal means to the caller."""
         words = words_of(error)
-        # In the text, because Redis 6.2 reports a replica's refusal inside a script as a plain error. The
-        # primary may have moved since this connection was opened; and with WAIT the stream is out of step.
-        moved = "READONLY" in words
+        moved = _is_no_primary(error, words)
+        # With WAIT the stream is out of step.
         if moved or request.replicas:
             connection.disconnect()
         else:
@@ -212,6 +211,17 @@ class Scripts:
             f"on {self._connections.server} {wrong}, and so no lock of this package; "
             "delete or rename that, or choose another name (lock_key) or redislock_prefix"
         )
+
+
+def _is_no_primary(error: redis.ResponseError, words: str) -> bool:
+    """Whether the primary may have moved since the connection was opened.
+
+    It leads to a replica then, or to a primary that its replicas have left. By the kind of the error, from
+    whose text redis-py takes the code away (5.2.1 to 8.1.0, ``_parsers/base.py``); and by the text, because
+    Redis 6.2 reports a refusal inside a script as a plain error, and redis-py has no kind for the last one.
+    """
+    kinds = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
+    return isinstance(error, kinds) or any(code in words for code in ("READONLY", "MASTERDOWN", "NOREPLICAS"))
 
 
 class _Request(NamedTuple):

@@ -112,8 +112,14 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def inspect(self, name: str) -> Hold | None:
-        """Return who holds the lock, or whose window it waits for, or ``None``."""
+    def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
+        """Return who holds the lock, or whose window it waits for, or ``None``.
+
+        Args:
+            name: the lock's.
+            to_decide: something will be dropped, or put off, for the holder that is found: a replica, which
+                may know only one that is long gone, does not do (``LockUnavailable``).
+        """
 
     @abstractmethod
     def force_release(self, name: str, *, expected: str | None = None) -> Release:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 __all__ = [
+    "TEN_YEARS",
     "DoneMark",
     "Grant",
     "Hold",
@@ -24,6 +25,10 @@ __all__ = [
     "new_token",
     "owner_of",
 ]
+
+
+#: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
+TEN_YEARS = 315_360_000.0
 
 
 def new_token(owner: str) -> str:

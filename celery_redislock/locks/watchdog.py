@@ -27,15 +27,15 @@ from celery_redislock.locks.renewing import Renewing
 from celery_redislock.locks.schedule import Schedule
 from celery_redislock.locks.store import LockStore
 
-__all__ = ["Watchdog", "watchdog_of"]
+__all__ = ["Watchdog", "last_call", "watchdog_of"]
 
 logger = logging.getLogger("celery_redislock")
 
 #: Seconds the thread stays when there is nothing to watch.
 LINGER = 30.0
 
-#: Seconds the end of a process is held up at most by what it still owes.
-LAST_CALL = 2.0
+#: Seconds the end of a process is held up at most by what it still owes: for two attempts after the first.
+LAST_CALL = 3.0
 
 
 class Watchdog:
@@ -102,7 +102,9 @@ class Watchdog:
                 than the server: it is called again a second later.
             within: seconds after which the hold is gone anyway.
             what: names the hold in log lines.
-            token: of the hold, if anybody may give it back sooner, with :meth:`release_now`.
+            token: of the hold, if anybody may give it back sooner, with :meth:`release_now`. From now on
+                it is renewed no more: a lease whose start was interrupted would be, for ever, once this
+                debt has expired.
         """
         given_up = self._clock()
 
@@ -111,6 +113,8 @@ class Watchdog:
                 release()
 
         with self._lock:
+            if token is not None:
+                self._schedule.drop(token)
             self._debts.add(release_behind, within=within, what=what, token=token)
             self._run_thread()
             self._wake.notify()
@@ -129,6 +133,11 @@ class Watchdog:
             return False
         release()
         return True
+
+    @property
+    def is_server_away(self) -> bool:
+        """Whether the last debt that was tried could not be paid: the server did not answer."""
+        return self._debts.is_server_away
 
     @property
     def owes(self) -> int:
@@ -233,15 +242,20 @@ def _after_fork_in_child() -> None:
         watchdog._forget_everything()
 
 
-def _settle_before_exit() -> None:
-    # A publisher that was told that the server is away, and ends at that: its claim may have been granted
-    # all the same, and would keep its key for an hour. The thread is at work until after these functions.
+def last_call() -> None:
+    """Wait, not for long, until this process has given back what it owes; it ends then.
+
+    A publisher that was told that the server is away, and ends at that: its claim may have been granted all
+    the same, and would keep its key for an hour. Called as a process exits; a pool's children, which end
+    without exit functions (billiard 4.3.2, ``pool.py``, ``_do_exit``), call it by Celery's signal.
+    """
     deadline = boottime() + LAST_CALL
     for watchdog in list(_live):
         watchdog.settle(max(0.0, deadline - boottime()))
 
 
-atexit.register(_settle_before_exit)
+# The watchdog's thread is at work until after these functions.
+atexit.register(last_call)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-__all__ = ["TEN_YEARS", "Choice", "Flag", "Key", "Kind", "Planned", "Prefix", "Seconds", "Url", "Whole"]
+from celery_redislock.locks.values import TEN_YEARS
 
-#: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
-TEN_YEARS = 315_360_000.0
+__all__ = ["Choice", "Flag", "Key", "Kind", "Planned", "Prefix", "Seconds", "Url", "Whole"]
 
 
 class Kind(Protocol):

@@ -52,6 +52,44 @@ def test_a_claim_that_was_granted_unheard_is_given_back_before_its_process_is_go
     assert case.holder() is None
 
 
+#: A task's body owes a hold, and its pool child ends after it, as with ``worker_max_tasks_per_child=1``.
+CHILD = """
+from billiard.pool import Pool
+from celery.concurrency.prefork import process_destructor
+
+import celery_redislock.task
+from celery_redislock.exceptions import LockUnavailable
+
+store.acquire("n", "job/1", 3600.0, about={"state": "queued"})
+
+
+def body():
+    away_until = time.monotonic() + 0.5
+
+    def release():
+        if time.monotonic() < away_until:
+            raise LockUnavailable("away", "release", "for half a second")
+        store.release("n", "job/1")
+
+    watchdog_of(store).release_later(release, within=3600.0, what="the claim")
+    return os.getpid()
+
+
+with Pool(1, maxtasksperchild=1, on_process_exit=process_destructor) as pool:
+    first, second = pool.apply(body), pool.apply(os.getpid)
+    assert len({os.getpid(), first, second}) == 3
+    until(lambda: store.inspect("n") is None)
+    print("free")
+"""
+
+
+def test_a_pool_child_gives_back_what_it_owes_before_it_is_replaced(case: RedisCase) -> None:
+    """Law 2: it ends without exit functions, and a claim without a message would refuse all for an hour."""
+    told = run_program(PATIENT + CHILD, case.url, case.prefix)
+
+    assert told == "free\n"
+
+
 def test_a_server_that_stays_away_holds_no_process_up_for_long(proxy: FaultyProxy, case: RedisCase) -> None:
     """Law 9: bounded in time."""
     proxy.black_hole()

@@ -10,8 +10,9 @@ import redis
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import RedisStore, connect
-from celery_redislock.locks.values import DoneMark, Hold, Term
+from celery_redislock.locks.values import DoneMark, Grant, Hold, Term
 from tests.facts import wait_until
+from tests.faults import faulty_proxy
 from tests.stores import ABOUT, RedisCase, granted, refused, server_names, start_server
 
 A, B = "job-a/1", "job-b/1"
@@ -156,6 +157,42 @@ class TestReplicas:
 
             assert hold.token == A
             assert store.names() == ["n"]
+
+    def test_nothing_is_decided_by_what_a_replica_knows(
+        self, case: RedisCase, replica: EmbeddedServer
+    ) -> None:
+        """Law 2: a message would be dropped for a holder that may be long gone."""
+        case.take(A)
+        with closing(connect(replica.redis_url, prefix=case.prefix)) as store:
+            _until_replicated(store)
+
+            with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                store.inspect("n", to_decide=True)
+
+    @pytest.mark.parametrize("deposed", ["replica", "left by its replicas"])
+    def test_who_is_refused_by_a_deposed_primary_asks_for_the_present_one(
+        self, own_server: EmbeddedServer, deposed: str
+    ) -> None:
+        """Laws 4 and 9: the connection to it lives, and would be refused for as long as it does."""
+        with ExitStack() as stack:
+            old, new = (
+                stack.enter_context(EmbeddedServer(binary=own_server.binary, port=0)) for _ in range(2)
+            )
+            assert old.port is not None
+            proxy = stack.enter_context(faulty_proxy(old.port))
+            store = stack.enter_context(closing(connect(proxy.url)))
+            assert isinstance(store.acquire("before", A, 30.0, about=ABOUT), Grant)
+            client = stack.enter_context(closing(RedisCase(old.redis_url))).client
+            if deposed == "replica":
+                client.execute_command("REPLICAOF", "127.0.0.1", str(new.port))  # type: ignore[no-untyped-call]
+            else:
+                client.config_set("min-replicas-to-write", 1)
+            proxy.lead_to(new.port)
+
+            granted(store.acquire("after", A, 30.0, about=ABOUT))
+
+            there = stack.enter_context(closing(connect(new.redis_url)))
+            assert there.names() == ["after"]
 
     def test_a_lock_that_a_replica_must_confirm_is_granted_when_one_does(
         self, own_server: EmbeddedServer, replica: EmbeddedServer

@@ -73,9 +73,9 @@ class FlakyStore(MemoryStore):
             finally:
                 self._is_busy = False
 
-    def inspect(self, name: str) -> Hold | None:
+    def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         self._asked("inspect")
-        return super().inspect(name)
+        return super().inspect(name, to_decide=to_decide)
 
     def mark_done(self, *args: Any, **kwargs: Any) -> None:
         self._asked("mark_done")

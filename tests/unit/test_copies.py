@@ -617,7 +617,7 @@ def test_in_place_nobody_looks_once_more(shop: Shop, monkeypatch: Any) -> None:
     with hold(task, 7, task_id="first"):
         seen = shop.holder(KEY)
     looks = iter([seen])
-    monkeypatch.setattr(shop.store, "inspect", lambda _: next(looks, None))
+    monkeypatch.setattr(shop.store, "inspect", lambda *_, **__: next(looks, None))
 
     assert task.apply_async((7,), link=task.si(8)).get() == 7
     assert runs[0] == 7

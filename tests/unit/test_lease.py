@@ -29,6 +29,16 @@ class TestDeadline:
 
         assert lease.deadline == pytest.approx(1028.0)
 
+    def test_an_answer_to_an_earlier_request_makes_a_shorter_one_no_longer(
+        self, renewer: ScriptedRenewer
+    ) -> None:
+        """Law 1: the watchdog's renewal was on its way when the holder asked for less, and got no answer."""
+        lease = lease_on(renewer, ttl=30.0)
+        lease.trust_for(5.0)
+        lease.learn(True, 999.9, 1000.1)
+
+        assert lease.deadline < 1005.0
+
     @pytest.mark.parametrize("ttl", [0.001, 0.25, 3600.0])
     def test_it_never_lies_beyond_the_servers_own(self, renewer: ScriptedRenewer, ttl: float) -> None:
         assert lease_on(renewer, ttl=ttl).deadline < 1000.0 + ttl

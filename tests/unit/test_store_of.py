@@ -303,6 +303,38 @@ def test_an_unusable_place_is_told_with_a_remedy(settings: dict[str, Any], said:
         reached(**settings)
 
 
+def test_a_sentinel_is_given_as_long_as_the_lock_server() -> None:
+    """Law 9: one that does not answer would be waited for for ever (redis 5), or for a minute (8)."""
+    options = {"master_name": "mine", "sentinel_kwargs": {"socket_timeout": 7.0}}
+    app = app_with(broker_url="sentinel://h:26379", broker_transport_options=options)
+
+    found = store_of(app, LockSettings(socket_timeout=0.4))._scripts._connections._pool  # type: ignore[attr-defined]
+
+    (sentinel,) = found.sentinel_manager.sentinels
+    kwargs = sentinel.connection_pool.connection_kwargs
+    assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (7.0, 0.4)
+    assert kwargs["retry"]._retries == 0
+
+
+def test_a_server_that_is_being_moved_cannot_make_us_wait_longer() -> None:
+    """Law 9: redis 8 would wait ten seconds where the server asks for it, and asks it to say so."""
+    found = connections("redis://h/0")
+
+    assert [name for name in found._kwargs if name.startswith(("maint", "orig_", "oss_"))] == []
+    assert getattr(found.take(), "_maint_notifications_connection_handler", None) is None
+
+
+@pytest.mark.parametrize("setting", ["broker_url", "broker_write_url", "result_backend", "redislock_url"])
+@pytest.mark.parametrize("url", ["redis://h/nonsense", "sentinel://h:26379/0"])
+def test_what_cannot_be_read_is_told_of_the_setting_it_was_found_in(setting: str, url: str) -> None:
+    given = {"broker_url": "amqp://h//", setting: url}
+
+    with pytest.raises(LockOptionError) as raised:
+        reached(**given)
+
+    assert raised.value.where == setting
+
+
 @pytest.mark.parametrize(
     "password", ["hunter2", "a/hunter2", "a@hunter2", "a?hunter2", "a#hunter2", "a:hunter2"]
 )

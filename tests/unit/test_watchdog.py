@@ -277,6 +277,15 @@ class TestForgetting:
         assert renewer.calls == []
         assert not watchdog.watches(lease)
 
+    def test_a_lease_that_is_owed_is_not_renewed(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        """Law 4: one whose start was interrupted would be kept for ever, once its debt has expired."""
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+
+        watchdog.release_later(lambda: None, within=30.0, what="it", token=lease.token)
+
+        assert not watchdog.watches(lease)
+
     def test_watching_twice_renews_once(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
         lease = lease_on(renewer)
         watchdog.watch(lease)

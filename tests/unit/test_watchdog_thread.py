@@ -137,6 +137,19 @@ class TestMaxHold:
         watchdog.run_until(began + 200.0)
         assert not watchdog.watches(beside)
 
+    def test_a_claim_that_is_gone_is_asked_about_without_haste(self) -> None:
+        """It goes on being watched; a third of a millisecond would be no pause at all."""
+        renewer = ScriptedRenewer(ManualClock(boottime()))
+        watchdog, request, began = Driven(renewer), InHand(), renewer.clock()
+        beside = Support(cast("LockStore", renewer), Term("n", "job/n", 0.001), cast("LockRequest", request))
+        watchdog.watch(beside)
+        renewer.then(*[[None]] * 100)
+
+        watchdog.run_until(began + 1.0)
+
+        assert watchdog.watches(beside)
+        assert 10 < len(renewer.calls) <= 21
+
 
 class InHand:
     """As much of a worker's request as is asked for here."""
