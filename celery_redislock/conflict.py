@@ -33,7 +33,7 @@ logger = logging.getLogger("celery_redislock")
 
 Side = Literal["client", "server"]
 
-#: What a callable strategy may answer; the other names of the blueprint come with their strategies.
+#: What a callable strategy may answer; other names come with their strategies.
 _NAMES = frozenset({"skip", "raise", "retry"})
 
 #: Seconds a duplicate inside a workflow waits for its holder the first time; doubled each time.
@@ -101,7 +101,7 @@ def announce(conflict: Conflict, hold: Hold, *, what_happens: str) -> None:
 
 def duplicate_error(hold: Hold) -> DuplicateTask:
     """Return the error of strategy ``raise``."""
-    return DuplicateTask(hold.name, hold.owner, hold.expires_in)
+    return DuplicateTask(hold.name, hold.owner, hold.expires_in, state_of_holder(hold) == ACCEPTED)
 
 
 def log_skip(work: Work, hold: Hold, *, side: Side) -> None:

@@ -36,7 +36,8 @@ def later(app: Any, raw: Mapping[str, Any], delay: float) -> tuple[str, str]:
     """Return the exchange and routing key that bring this message to its queue when the time has come.
 
     Those it came with, where a worker can keep it without being held up, or where nobody else can: Celery's
-    ladder serves no direct exchange. The ladder counts in whole seconds, one at least; never less than
+    ladder serves no direct exchange. One that was broadcast comes to the app's default queue: it waits once,
+    not in every worker. The ladder counts in whole seconds, one at least; never less than
     ``delay``.
 
     Args:
@@ -45,6 +46,10 @@ def later(app: Any, raw: Mapping[str, Any], delay: float) -> tuple[str, str]:
         delay: seconds from now.
     """
     exchange, routing_key = raw["exchange"], raw["routing_key"]
+    if is_broadcast(app, raw):
+        # Every worker would get it again, and put it off once more for each of the others.
+        queue = app.amqp.default_queue
+        exchange, routing_key = queue.exchange.name, queue.routing_key
     if not _is_held_up(app) or not _serves(app, exchange):
         return exchange, routing_key
     seconds = max(1, math.ceil(delay))

@@ -99,14 +99,16 @@ def _is_kept(run: "Run", hold: Hold) -> bool:
 
 
 def _wait_for_itself(run: "Run", hold: Hold) -> Exception:
-    if is_broadcast(run.task.app, run.raw):
-        # Published again, every worker would get it again, and put it off once more for each of the others.
+    is_same = is_same_message(run, hold)
+    # Without a header a copy cannot be told from another message of its id; where all are copied it is one.
+    may_be_same = (is_same or run.header is None) and not run.is_redelivered
+    if may_be_same and is_broadcast(run.task.app, run.raw):
         logger.info("%s %s, as every worker was sent it: nothing to do", run.work, _doing(hold))
         ignored: Exception = Ignore("it was broadcast, and another worker has it")
         return ignored
     logger.info("%s %s: this one waits", run.work, _doing(hold))
     # Another message of the same id is a new job, not a copy, and runs whatever the first came to.
-    return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_same_message(run, hold))
+    return put_off(run, jittered(run.options.lock_retry_delay), is_copy=is_same)
 
 
 def _doing(hold: Hold) -> str:

@@ -17,6 +17,7 @@ rebuild an exception as ``type(*args)`` (celery 5.7.0, ``backends/base.py``,
 """
 
 import math
+import shlex
 from collections.abc import Sequence
 
 __all__ = [
@@ -34,7 +35,7 @@ class RedisLockError(Exception):
     """The root of all errors of this package."""
 
 
-class DuplicateTask(RedisLockError):  # noqa: N818  the name says what it is, as KeyboardInterrupt does
+class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """A publish or a run was refused: another task holds its key.
 
     Attributes:
@@ -43,26 +44,32 @@ class DuplicateTask(RedisLockError):  # noqa: N818  the name says what it is, as
             server answered and may be gone by now.
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
+        is_window: the holder was accepted less than ``lock_period`` ago, and may be over: that time
+            is not renewed, and nobody's end shortens it.
     """
 
-    def __init__(self, key: str, task_id: str, expires_in: float) -> None:
-        super().__init__(key, task_id, expires_in)
+    def __init__(self, key: str, task_id: str, expires_in: float, is_window: bool = False) -> None:
+        super().__init__(key, task_id, expires_in, is_window)
         self.key = key
         self.task_id = task_id
         self.expires_in = expires_in
+        self.is_window = is_window
 
     def __str__(self) -> str:
+        if self.is_window:
+            return (
+                f"duplicate of task {self.task_id}, accepted less than its lock_period ago: {self.key!r} is "
+                f"taken for another {self.expires_in:.1f} s; call again then"
+            )
+        if math.isinf(self.expires_in):
+            return f"duplicate: {_endless(self.key, self.task_id)}"
         return (
             f"duplicate of task {self.task_id}, which holds {self.key!r} ({_time_left(self.expires_in)}); "
-            + (
-                "see who that is"
-                if math.isinf(self.expires_in)
-                else "wait for that task, or call again later"
-            )
+            "wait for that task, or call again later"
         )
 
 
-class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprint
+class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """A lock could not be acquired in time: somebody else holds it.
 
     Attributes:
@@ -79,13 +86,15 @@ class LockBusy(RedisLockError):  # noqa: N818  public name fixed by the blueprin
         self.expires_in = expires_in
 
     def __str__(self) -> str:
+        if math.isinf(self.expires_in):
+            return _endless(self.key, self.holder)
         return (
             f"{self.key!r} is held by {self.holder} ({_time_left(self.expires_in)}); "
             "wait longer with a larger timeout, or look at the holder"
         )
 
 
-class LockLost(RedisLockError):  # noqa: N818  public name fixed by the blueprint
+class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """The lease is gone while its holder still runs: somebody else may hold the key.
 
     Attributes:
@@ -107,7 +116,7 @@ class LockLost(RedisLockError):  # noqa: N818  public name fixed by the blueprin
         )
 
 
-class LockUnavailable(RedisLockError):  # noqa: N818  public name fixed by the blueprint
+class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """The lock server did not answer in time, or refused the command.
 
     Whether the command took effect is unknown; it is resolved by token: a hold
@@ -173,4 +182,12 @@ class LockKeyError(RedisLockError, ValueError):
 
 
 def _time_left(seconds: float) -> str:
-    return "with no end" if math.isinf(seconds) else f"for another {seconds:.1f} s unless renewed"
+    return f"for another {seconds:.1f} s unless renewed"
+
+
+def _endless(key: str, holder: str) -> str:
+    return (
+        f"{key!r} is held by {holder} with no end, so by another program's lock: release it "
+        f"(celery-redislock release --reason TEXT -- {shlex.quote(key)}), and let that program set a time "
+        "to live"
+    )

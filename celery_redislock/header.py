@@ -155,6 +155,14 @@ class Header(NamedTuple):
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
 
+    @property
+    def has_passing_claim(self) -> bool:
+        """There is a claim under its token that is given back when the run starts or ends: no window.
+
+        Also where the task's scope is one of windows by now: a deploy may have changed it since.
+        """
+        return self.claimed and not self.is_window
+
     def put_off_for(self, seen: HolderSeen) -> "Header":
         """Return the header for the next delivery of a message that waits for this holder."""
         return self._replace(waits_for=seen, put_off=self.put_off + 1)

@@ -35,6 +35,7 @@ def install() -> None:
     signals.task_postrun.connect(_settle, weak=False, dispatch_uid="celery_redislock.settle")
     signals.task_unknown.connect(_unwanted, weak=False, dispatch_uid="celery_redislock.unknown")
     signals.task_rejected.connect(_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
+    signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
     signals.celeryd_after_setup.connect(_check_program, weak=False, dispatch_uid="celery_redislock.check")
 
@@ -95,12 +96,13 @@ def as_written(cls: type, name: str) -> Callable[..., Any]:
     return method
 
 
-def give_claim_back(app: Any, header: Any) -> None:
-    """Give back the claim and the window of a message that will never run; logs what goes wrong.
+def give_claim_back(app: Any, header: Any, *, undo: bool = True) -> None:
+    """Give back the claim of a message that will never run; logs what goes wrong.
 
     Args:
         app: whose settings name the lock server; the task's own options are not asked.
         header: the message's, ``None`` for none.
+        undo: its window as well: no copy of it has run.
     """
     from celery_redislock.connection import store_of
     from celery_redislock.guard import Guard
@@ -111,7 +113,7 @@ def give_claim_back(app: Any, header: Any) -> None:
         settings = read_settings("settings", app.conf.get, os.environ)
         if not settings.enabled:
             return
-        Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=True)
+        Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=undo)
     except RedisLockError as problem:
         logger.warning(
             "could not give back the claim on %r, which is left to expire: %s", header.key, problem
@@ -128,13 +130,13 @@ def _settle_unstarted(task: Any, error: Exception) -> None:
     header = Header.of(request.headers, request.id)
     if header is None or header.key is None or request.is_eager:
         return
-    if not header.claimed and not (request.delivery_info or {}).get("redelivered"):
-        return  # redelivered, it may have left a claim when it went back to its queue
+    if not header.claimed and not header.is_copy and not (request.delivery_info or {}).get("redelivered"):
+        return  # a copy may have left a claim when it went back to its queue
     if isinstance(error, Retry) or goes_back(task, error):
         return  # a message that carries this claim is on its way again
     try:
         declaration = declaration_of(task)
-        if from_header(declaration.options, header.options).is_window:
+        if from_header(declaration.options, header.options).is_window and not header.has_passing_claim:
             return
         declaration.guard.give_back(header.key, header.token, ttl=declaration.options.lock_queue_ttl)
     except RedisLockError as problem:
@@ -158,6 +160,13 @@ def _settle(task: Any = None, **_: Any) -> None:
     run = run_of(task.request_stack.top) if task is not None and hasattr(task, "request_stack") else None
     if run is not None:
         run.settle()
+
+
+def _last_call(**_: Any) -> None:
+    """``worker_process_shutdown``, in a pool child: it ends without the interpreter's exit functions."""
+    watchdog = sys.modules.get("celery_redislock.locks.watchdog")
+    if watchdog is not None:
+        watchdog.last_call()
 
 
 def _prepare_worker(sender: Any = None, **_: Any) -> None:

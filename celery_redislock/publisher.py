@@ -8,7 +8,7 @@ from celery.utils import uuid
 
 from celery_redislock.active import active_run
 from celery_redislock.declaration import Declaration, declaration_of
-from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.header import Header
 from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal, new_token
 from celery_redislock.options import LockOptions, split_call_options, to_header
@@ -142,7 +142,7 @@ def _run_eagerly(publication: Publication) -> Any:
 
 def _holder(publication: Publication) -> Hold | None:
     try:
-        return publication.declaration.guard.store.inspect(publication.work.key)
+        return publication.declaration.guard.store.inspect(publication.work.key, to_decide=True)
     except LockUnavailable as error:
         if publication.lock.on_lock_error == "raise":
             raise error.with_remark(NEEDS_NO_SERVER) from error
@@ -164,6 +164,12 @@ def _publish_on(publication: Publication, carried: Header) -> Any:
             guard.claim(work, carried.token, ttl=ttl)
         except LockUnavailable as error:
             logger.warning("publishing %s without renewing its claim, which may expire: %s", work, error)
+        except RedisLockError:
+            raise  # that is an answer: nothing was taken
+        except BaseException:
+            # A signal's handler raised (a soft time limit): it may be taken, and no message will carry it.
+            guard.give_back_later(work.key, carried.token, ttl=ttl)
+            raise
     try:
         return publication.publish(
             carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member
@@ -187,7 +193,8 @@ def _claim_and_publish(publication: Publication) -> Any:
             remark = f"{work} was not published"
             raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", work, error)
-        return publication.publish(claimed=False)
+        # With the token all the same: should only the answers have got lost, the message finds its own claim.
+        return publication.publish(token, claimed=False)
     if isinstance(answer, Refusal):
         return refuse(publication, answer.hold)
     try:

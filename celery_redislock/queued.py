@@ -26,7 +26,9 @@ def leave_queue(run: Run) -> None:
         hold = _queued_before(run)
     if hold is None:
         return
-    if hold.owner == run.work.task_id and (hold.is_window or header is None):
+    # A claim of its own token: its publisher was never told of it.
+    is_own = hold.is_window or header is None or hold.token == header.token
+    if hold.owner == run.work.task_id and is_own:
         run.guard.give_back(run.work.key, hold.token, ttl=run.options.lock_queue_ttl)
     else:
         resolve(run, hold)
@@ -40,7 +42,7 @@ def _give_claim_back(run: Run) -> None:
 
 def _queued_before(run: Run) -> Hold | None:
     """Return what stands in the way; where nothing does and there is a window to begin, begin it."""
-    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key))
+    hold = ask_patiently(run, lambda: run.guard.store.inspect(run.work.key, to_decide=True))
     if hold is not None or run.options.lock_period is None:
         return hold
     ttl = run.options.lock_ttl
@@ -54,7 +56,7 @@ def _queued_before(run: Run) -> Hold | None:
 
 def accept(run: Run) -> None:
     """Scope ``until_expired``: what was accepted at publish runs, the rest is decided here."""
-    if run.header is not None and run.has_claim and not run.header.is_window:
+    if run.header is not None and run.header.has_passing_claim:
         _give_claim_back(run)  # of another scope, which the task had when its message was published
     elif run.has_claim or run.request.retries:
         return

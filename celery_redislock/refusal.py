@@ -75,12 +75,14 @@ def _skip(publication: Publication, hold: Hold) -> Any:
             work.task,
             hold.owner,
         )
-    if publication.declaration.always_eager or not hold.about.get("task"):
+    why, is_eager = f"{DUPLICATE_OF} {hold.owner}", publication.declaration.always_eager
+    is_told = publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result
+    if is_told and not is_eager:
+        _tell_waiting(task, work.task_id, f"{why}{UNPUBLISHED}")
+    if is_eager or not hold.about.get("task"):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
         # package's, another program's lock).
-        return LockEagerResult.duplicate(hold.owner, work.task, f"{DUPLICATE_OF} {hold.owner}")
-    if publication.has_fixed_id and work.task_id != hold.owner and not publication.ignores_result:
-        _tell_waiting(task, work.task_id, f"{DUPLICATE_OF} {hold.owner}{UNPUBLISHED}")
+        return LockEagerResult.duplicate(hold.owner, work.task, why)
     result = task.AsyncResult(hold.owner)
     result.is_duplicate = True
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores. The holder

@@ -103,7 +103,11 @@ class LockRequest(Request):
 
     def _settle_for_dead_child(self, error: BaseException) -> None:
         locked = self._locked()
-        if self._is_over or locked is None or locked.options.is_window:
+        if self._is_over or locked is None:
+            return
+        if locked.options.is_window:
+            if not will_be_requeued(self, error) and not (is_loss(self, error) and will_be_retried(self)):
+                self._give_back_passing_claim()
             return
         if will_be_requeued(self, error):
             self._convert_to_claim(self._claim_token() or new_token(self.id))
@@ -146,7 +150,11 @@ class LockRequest(Request):
     def _release_when_dead(self) -> None:
         """Shorten the lease now, and release it once the child is seen to be dead."""
         locked = self._locked()
-        if self._is_over or locked is None or locked.options.is_window:
+        if self._is_over or locked is None:
+            return
+        if locked.options.is_window:
+            if not timeout_requeues(self.task):
+                self._give_back_passing_claim()
             return
         self._over()
         store, key, token = locked.guard.store, locked.work.key, self._run_token
@@ -183,12 +191,26 @@ class LockRequest(Request):
         header, locked = self._header, self._locked()
         may_be_copy = self.delivery_info.get("redelivered") or (header is not None and header.is_copy)
         may_be_copy = may_be_copy or self._request_dict.get("retries")  # its first run was accepted, and ran
-        if locked is None:
-            give_claim_back(self.task.app, header)  # the task takes no lock any more
-            return
-        if may_be_copy and locked.options.is_window:
+        if may_be_copy and header is not None and header.is_window:
             return  # its claim is the window
-        self._give_back(self._claim_token(), undo=not may_be_copy)
+        if locked is None:
+            # The task takes no lock any more, or none that could be told here.
+            give_claim_back(self.task.app, header, undo=not may_be_copy)
+            return
+        token, ttl, undo = self._claim_token(), locked.options.lock_queue_ttl, not may_be_copy
+        if token is not None and locked.guard.watchdog.is_server_away:
+            # Two socket timeouts for each of a thousand such messages: the worker would miss its heartbeats.
+            locked.guard.give_back_later(locked.work.key, token, ttl=ttl, undo=undo)
+            return
+        self._give_back(token, undo=undo)
+
+    def _give_back_passing_claim(self) -> None:
+        """Give back the claim of a run that holds nothing: killed before it started, it may be there still.
+
+        Its task had another scope when it was published; the run itself gives it back when it starts.
+        """
+        if self._header is not None and self._header.has_passing_claim:
+            self._give_back(self._header.token)
 
     def _give_back(self, token: str | None, *, undo: bool = False) -> None:
         locked = self._locked()

@@ -28,7 +28,10 @@ __all__ = ["Run", "run_of"]
 
 logger = logging.getLogger("celery_redislock")
 
-_GONE = "it had expired, or was released by force; another one may have run beside it"
+_GONE = (
+    "it had expired, or was released by force; another one may have run beside it. If nobody released it, "
+    "lock_ttl is shorter than what this process, or the lock server, stands still"
+)
 
 #: Seconds after a body's end within which its outcome is stored, and two hosts' clocks may differ.
 OUTCOME_FOLLOWS = CLOCK_TOLERANCE + 5.0
@@ -185,7 +188,11 @@ class Run:
     def announce_loss(self, lease: Lease) -> None:
         """Say that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it."""
         facts = self.work, lease.key, lease.lost_because
-        logger.warning("%s lost its lock on %r while running: %s; another one may run beside it", *facts)
+        logger.warning(
+            "%s lost its lock on %r while running: %s; another one may run beside it, and on_lock_lost says "
+            "what becomes of this one",
+            *facts,
+        )
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.work.task_id, lease=lease)
         action = self.options.on_lock_lost
         if callable(action):

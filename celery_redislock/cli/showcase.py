@@ -14,7 +14,7 @@ __all__ = ["demo"]
 def demo(server: Server, url: str | None, verbose: bool) -> None:
     """Show what is promised: real worker, real tasks, duplicates visibly stopped.
 
-    Takes about 15 seconds, needs no server (it starts one of its own) and leaves nothing behind.
+    Takes about 20 seconds, needs no server (it starts one of its own) and leaves nothing behind.
     Exit status 0: everything was seen as promised; 1: not; 2: there was no server or no worker.
     """
     from celery_redislock.cli.demo.show import run  # noqa: PLC0415  imports Celery

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from celery_redislock.options.kinds import Planned
 from celery_redislock.options.strategies import (
     PLANNED_SCOPES,
     PLANNED_STRATEGIES,
@@ -30,6 +31,12 @@ A callable given for one call stays with the publisher: as `lock_key` it names t
 `on_conflict` it decides at publish, as `on_lock_lost` it is refused.
 """
 
+#: What is refused as a value of a setting that there is.
+_PLANNED_SERVERS = (
+    ("`redislock_url='redis+cluster://…'`", "Redis Cluster; meanwhile use a single server or `sentinel://`"),
+    ("`redislock_url=[…]`", "a quorum of servers; meanwhile name one, or `sentinel://`"),
+)
+
 _STRATEGY_NOTE = """\
 One value counts for each side the scope has; `{'client': …, 'server': …}` names them one by one.
 A callable is given the conflict and returns a strategy's name.
@@ -56,7 +63,7 @@ def reference_page() -> str:
         "These are refused with a word on what to use meanwhile.\n",
         _table(
             ("asked for", "meaning"),
-            [*((f"`{row.name}`", row.meaning) for row in planned), *_planned_names()],
+            [*map(_planned_cells, planned), *_planned_names(), *_PLANNED_SERVERS],
         ),
     ]
     return "\n".join(sections)
@@ -80,6 +87,11 @@ def _scope_cells(scope: str) -> tuple[str, ...]:
         SCOPE_MEANINGS[scope],
         *(f"`{sides[side]!r}`" if side in sides else "-" for side in ("client", "server")),
     )
+
+
+def _planned_cells(row: Row) -> tuple[str, str]:
+    assert isinstance(row.kind, Planned)  # noqa: S101  what is_planned means
+    return f"`{row.name}`", f"{row.meaning}; {row.kind.instead}"
 
 
 def _planned_names() -> list[tuple[str, str]]:

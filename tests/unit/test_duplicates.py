@@ -449,15 +449,33 @@ def test_a_broadcast_message_is_not_published_again_by_those_who_come_second(sho
         Queue("bcast", Exchange("news", type="fanout"), routing_key="news"),
     ]
     task = shop.unique(body, lock_key=KEY)
-    with hold(task, 7, task_id="t1"):
-        shop.app.send_task(task.name, (7,), task_id="t1")
-        message = shop.message()
-        message.delivery_info["exchange"] = "news"
+    holding(shop, task_id="t1", message="t1")
+    shop.app.send_task(task.name, (7,), task_id="t1")
+    message = shop.message()
+    message.delivery_info["exchange"] = "news"
 
-        shop.run(shop.receive(message))
+    shop.run(shop.receive(message))
 
     assert shop.messages() == []
     assert "as every worker was sent it: nothing to do" in caplog.text
+
+
+@pytest.mark.parametrize("is_same", [False, True], ids=["for somebody else", "delivered again"])
+def test_a_broadcast_message_that_waits_does_so_in_the_default_queue(shop: Shop, *, is_same: bool) -> None:
+    """Law 2: it is not dropped for its exchange's sake; and every worker would put it off for each other."""
+    shop.app.conf.task_queues = [
+        Queue(shop.queue),
+        Queue("bcast", Exchange("news", type="fanout"), routing_key="news"),
+    ]
+    task = shop.unique(body, lock="while_executing", lock_key=KEY, acks_late=True)
+    holding(shop, task_id="t1", message="t1")
+    shop.app.send_task(task.name, (7,), task_id="t1" if is_same else "t2")
+    message = shop.message()
+    message.delivery_info["exchange"] = "news"
+
+    shop.run(shop.receive(message, redelivered=is_same))
+
+    assert len(shop.messages()) == 1
 
 
 def test_a_member_that_raises_fails_its_workflow_as_asked(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """What bad input gets: a typed error that says what happened, with which values, and what to do."""
 
 import json
+import math
 import pickle
 from typing import Any
 
@@ -24,7 +25,10 @@ from tests.unit.shop import Shop
 
 ERRORS = [
     DuplicateTask("account:7", "t1", 12.5),
+    DuplicateTask("account:7", "t1", 12.5, True),
+    DuplicateTask("account:7", "t1", math.inf),
     LockBusy("account:7", "host:1:2", 12.5),
+    LockBusy("account:7", "host:1:2", math.inf),
     LockLost("account:7", "taken away", 17),
     LockLost("account:7", "taken away"),
     LockUnavailable("redis://h:6379/0", "acquire", "Connection refused"),
@@ -52,7 +56,8 @@ class TestEachError:
         assert isinstance(error, RedisLockError)
         for fact in vars(error).values():
             for part in fact if isinstance(fact, list) else [fact]:
-                assert part is None or str(part) in str(error) or part == error.args[-1]
+                said = "no end" if part == math.inf else str(part)
+                assert part is None or said in str(error) or part == error.args[-1]
 
 
 def test_a_wrong_value_is_also_a_value_error() -> None:

@@ -559,12 +559,14 @@ def test_another_task_with_the_same_key_may_ignore_its_results(shop: Shop) -> No
 
 
 def test_a_call_refused_by_a_plain_lock_waits_for_no_task(shop: Shop) -> None:
-    """Its holder is no task, and nobody will ever store a result under its name."""
+    """Its holder is no task, and nobody will ever store a result under its name; a fixed id is told so."""
     task = shop.unique(body, lock_key="nightly import")
     with Lock(shop.store, "nightly import", owner="a script"):
         second = task.delay(7)
+        task.apply_async((7,), task_id="mine")
 
     assert (second.is_duplicate, second.state) == (True, "REVOKED")
+    assert shop.state("mine") == "REVOKED"
     with pytest.raises(TaskRevokedError, match="duplicate of a script"):
         second.get(timeout=1)
 
@@ -706,6 +708,32 @@ def test_a_claim_whose_answer_nobody_waited_for_is_given_back(
     assert not task.delay(7).is_duplicate
 
 
+@pytest.mark.parametrize("lock", ["until_executed", "until_executing", "until_expired"])
+def test_a_claim_whose_answer_got_lost_does_not_stand_in_its_own_messages_way(
+    shop: Shop, monkeypatch: Any, lock: str
+) -> None:
+    """Law 2: the publisher was not told of it, and may end before it has given it back."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock=lock, lock_period=50, on_lock_error="run")
+    acquire = shop.store.acquire
+
+    def unanswered(*args: Any, **kwargs: Any) -> None:
+        acquire(*args, **kwargs)
+        raise LockUnavailable("memory", "acquire", "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "acquire", unanswered)
+        task.delay(7)
+    message = shop.message()
+
+    assert (len(owed), len(shop.held())) == (1, 1)
+    assert not header_of(message).claimed
+    assert shop.run(shop.receive(message)) == 7
+    assert shop.messages() == []
+    assert shop.held() == {} or lock == "until_expired"
+    assert task.delay(7).is_duplicate  # within its window
+
+
 def test_run_publishes_without_a_claim_and_says_so(shop: Shop, caplog: Any) -> None:
     task = shop.unique(body, on_lock_error="run")
     shop.store.failures = 1
@@ -841,6 +869,31 @@ def test_a_carried_hold_that_cannot_be_renewed_is_published_all_the_same(shop: S
 
     assert header_of(shop.message()).token == "same/old"
     assert "without renewing its claim" in caplog.text
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), SoftTimeLimitExceeded(), Down()], ids=repr)
+def test_a_carried_hold_taken_by_a_publish_that_was_interrupted_is_given_back(
+    shop: Shop, monkeypatch: Any, error: BaseException
+) -> None:
+    """Laws 2 and 4: no message will come for it."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key="account:{account_id}")
+    carried = Header("account:7", "same/old", claimed=True)
+    acquire = shop.store.acquire
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        acquire(*args, **kwargs)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "acquire", interrupted)
+        with pytest.raises(type(error)):
+            task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)
+
+    assert (len(shop.held()), shop.messages()) == (1, [])
+    (give_back,) = owed
+    give_back()
+    assert shop.held() == {}
 
 
 def test_a_message_of_this_id_and_another_key_takes_its_own_lock(shop: Shop) -> None:

@@ -316,6 +316,36 @@ def test_a_late_copy_that_expired_leaves_the_window_of_what_ran(
     assert task.delay(7).is_duplicate
 
 
+def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Law 9: the worker's main process would miss its heartbeats over a thousand of them."""
+    request = delivered(shop)
+    owed = debts(shop, monkeypatch)
+    monkeypatch.setattr(type(watchdog_of(shop.store)), "is_server_away", True)
+    shop.store.calls.clear()
+
+    request._announce_revoked("revoked", False, None, False)
+
+    assert (shop.store.calls, len(owed)) == ([], 1)
+    owed[0]()
+    assert shop.held() == {}
+
+
+def test_a_late_copy_leaves_the_window_also_where_its_lock_cannot_be_told(shop: Shop) -> None:
+    """A worker with a wrong option knows no more of the task; its message says what the claim is."""
+    task = shop.unique(body, lock="until_expired", lock_key=KEY, lock_period=50)
+    task.apply_async((7,), task_id="t1")
+    message = shop.message()
+    shop.run(shop.receive(message))
+    request = shop.receive(message, redelivered=True)
+    request._locked = lambda: None  # type: ignore[method-assign]
+
+    request._announce_revoked("revoked", False, None, False)
+
+    assert task.delay(7).is_duplicate
+
+
 def test_a_redelivered_message_that_was_revoked_gives_its_claim_back(shop: Shop) -> None:
     """Law 4: whether a copy of it runs or not, nothing will come for this claim."""
     shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
@@ -471,6 +501,23 @@ def test_a_child_that_died_before_it_started_leaves_no_claim(shop: Shop) -> None
     request = delivered(shop)
 
     request.on_failure(einfo(WorkerLostError("killed")))
+
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("is_timeout", [False, True])
+def test_a_child_that_died_before_it_started_leaves_no_claim_of_the_scope_before_a_deploy(
+    shop: Shop, *, is_timeout: bool
+) -> None:
+    """Law 4: a run of a window holds nothing, but its message was published under another scope."""
+    request = delivered(shop)
+    request.task.lock, request.task.lock_period = "until_expired", 50
+    request._seen = None
+
+    if is_timeout:
+        request.on_timeout(False, 100)
+    else:
+        request.on_failure(einfo(WorkerLostError("killed")))
 
     assert shop.held() == {}
 

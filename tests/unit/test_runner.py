@@ -687,8 +687,11 @@ def test_what_before_start_raises_gives_the_claim_back_unless_the_message_return
     assert [h.token for h in shop.held().values()] == ([header.token] if kept else [])
 
 
+@pytest.mark.parametrize("put_off", [False, True])
 @pytest.mark.parametrize("lock", ["while_executing", "until_executed"])
-def test_a_claim_for_what_went_back_to_its_queue_ends_with_before_start(shop: Shop, lock: str) -> None:
+def test_a_claim_for_what_went_back_to_its_queue_ends_with_before_start(
+    shop: Shop, lock: str, *, put_off: bool
+) -> None:
     """Law 4: the message was published without one, and got it when its first run went back."""
     first = [True]
 
@@ -711,9 +714,29 @@ def test_a_claim_for_what_went_back_to_its_queue_ends_with_before_start(shop: Sh
     shop.run(shop.receive(message))
     assert [hold.about["state"] for hold in shop.held().values()] == ["queued"]
 
-    outcome = shop.run(shop.receive(message, redelivered=True))
+    if put_off:
+        message.headers[HEADER] = Header.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
+    outcome = shop.run(shop.receive(message, redelivered=not put_off))
 
     assert isinstance(outcome, ValueError)
+    assert shop.held() == {}
+
+
+def test_what_before_start_raises_gives_back_the_claim_of_the_scope_before_a_deploy(shop: Shop) -> None:
+    """Law 4: what holds nothing while it runs was published when the task had another scope."""
+
+    class Careful(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            message = "not now"
+            raise ValueError(message)
+
+    task = shop.unique(body, base=Careful, lock="until_expired", lock_period=50, lock_key=KEY)
+
+    with shop.running(task, header=claimed(shop)), pytest.raises(ValueError, match="not now"):
+        task.before_start("t1", (7,), {})
+
     assert shop.held() == {}
 
 
