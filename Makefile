@@ -11,7 +11,7 @@ FIGURES := tests/acceptance/ladder/figures.json
 .PHONY: help demo ladder test test-all soak lint docs clean
 
 help:
-	@echo "make demo      see it work: embedded server, real worker, real tasks (about 30 s)"
+	@echo "make demo      see it work: embedded server, real worker, real tasks (about 20 s)"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make soak      random faults under load, ten minutes"

@@ -15,7 +15,10 @@ __all__: list[str] = []
 
 @stop("A lock is busy")
 def busy(guide: Guide) -> None:
-    """`with lock:` waited for its `timeout`; `acquire()` returns `False` instead."""
+    """`with lock:` waited for its `timeout`.
+
+    `acquire(timeout=...)` returns `False` instead; `acquire()` waits for ever.
+    """
     store = guide.store()
     with Lock(store, "nightly", owner="somebody-else"):
         in_time = Lock(store, "nightly", timeout=0)

@@ -46,6 +46,16 @@ def refused(guide: Guide) -> None:
         task.delay(7)
 
 
+@stop("A duplicate is refused within its window")
+def refused_within_window(guide: Guide) -> None:
+    """With `on_conflict="raise"`; also where the one that was accepted is over."""
+    shop = guide.shop()
+    task = shop.unique(sync, lock="until_expired", lock_period=60, on_conflict="raise")
+    task.delay(7)
+    shop.run()
+    task.delay(7)
+
+
 @stop("A task publishes itself")
 def published_from_its_own_run(guide: Guide) -> None:
     """It is running, so what it publishes with the same key is a duplicate of itself."""

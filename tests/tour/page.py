@@ -21,10 +21,10 @@ _HEAD = """\
 
 <!-- Made from tests/tour: python -m tests.tour.page docs/messages.md -->
 
-Every error, every log line and every complaint of the command line that this package has, each as it was
-said when a test provoked it. Log lines have their level in front, errors their class; `<...>` stands for what
-differs each time. Almost all errors derive from `RedisLockError`, and have their values as attributes; log
-lines are of the logger `celery_redislock`.
+Every error, every log line from INFO up and every complaint of the command line that this package has, each
+as it was said when a test provoked it. Log lines have their level in front, errors their class; `<...>`
+stands for what differs each time. Almost all errors derive from `RedisLockError`, and have their values as
+attributes; log lines are of the logger `celery_redislock`.
 
 What to look at when something is wrong and nothing is said: [troubleshooting.md](troubleshooting.md).
 """
