@@ -189,10 +189,13 @@ class TestDebts:
                 raise unavailable()
 
         watchdog.release_later(release, within=30.0, what="a lock")
+        watchdog.run_until(1001.5)
+        was_away = watchdog.is_server_away
         watchdog.run_until(1060.0)
 
         assert tries == [1000.0, 1001.0, 1002.0, 1003.0]
         assert watchdog.owes == 0
+        assert (was_away, watchdog.is_server_away) == (True, False)
 
     def test_it_is_given_up_when_the_hold_has_expired(
         self, watchdog: Driven, caplog: pytest.LogCaptureFixture
