@@ -87,7 +87,9 @@ class DoneNote(NamedTuple):
     @classmethod
     def needed(cls, run: "Run") -> "DoneNote | None":
         """Return the note this run must leave: only where a copy can come and no result would tell it."""
-        if not _may_have_copies(run) or _tells(run.task, run.request):
+        # The outcome of a retry is not told by its date where that of the run it retries was stored as well.
+        tells = _tells(run.task, run.request) and not _is_ahead(run)
+        if not _may_have_copies(run) or tells:
             return None
         request = run.request
         follows = bool(request.callbacks or request.errbacks or request.chain or request.chord)
@@ -211,6 +213,11 @@ def _meta(task: Any, task_id: str) -> dict[str, Any] | None:
 def _is_since(meta: dict[str, Any], when: float) -> bool:
     ended = _timestamp(meta.get("date_done"))
     return ended is None or ended >= when - CLOCK_TOLERANCE
+
+
+def _is_ahead(run: "Run") -> bool:
+    """Whether a message is dated so late that an outcome recorded now would not count as its own."""
+    return run.header is not None and time.time() < run.header.published_at - CLOCK_TOLERANCE
 
 
 def _tells(task: Any, request: Any) -> bool:

@@ -123,14 +123,15 @@ def test_what_goes_on_after_its_retry_does_not_drop_that(shop: Shop, *, redelive
     assert runs == [0, 1]
 
 
-def test_a_copy_of_a_retry_that_was_over_at_once_does_nothing(shop: Shop) -> None:
-    """Law 8: only what goes on after its retry has an outcome that is not the retry's."""
+@pytest.mark.parametrize("throw", [False, True])
+def test_a_copy_of_a_retry_that_was_over_at_once_does_nothing(shop: Shop, *, throw: bool) -> None:
+    """Law 8: what goes on after its retry has an outcome too, and the retry's is told from it."""
     runs: list[int] = []
 
     def sync(self: Any, account_id: int) -> None:
         runs.append(self.request.retries)
         if not self.request.retries:
-            raise self.retry(countdown=0)
+            self.retry(countdown=0, throw=throw)
 
     task = shop.unique(sync, bind=True, lock_key=KEY, acks_late=True)
     task.delay(7)
