@@ -52,6 +52,12 @@ def test_bad(pytestconfig):
 
 def test_unlucky():
     assert attempts("unlucky") == 2
+
+
+def test_hanging(pytestconfig):
+    attempts("hanging")
+    stand_still(pytestconfig)
+    time.sleep(60)
 """
 
 
@@ -92,7 +98,7 @@ def test_only_what_failed_in_a_standstill_is_run_again_and_only_once(tmp_path: P
     (tmp_path / "test_theirs.py").write_text(TESTS)
     root = Path(__file__).parents[2]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", str(jobs), tmp_path],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout=5", "-n", str(jobs), tmp_path],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(root), "PYTEST_PLUGINS": "tests.again"},
         capture_output=True,
@@ -100,10 +106,10 @@ def test_only_what_failed_in_a_standstill_is_run_again_and_only_once(tmp_path: P
         timeout=60,
         check=False,
     )
-    attempts = {name: (tmp_path / name).stat().st_size for name in ("hit", "bad", "unlucky")}
+    attempts = {name: (tmp_path / name).stat().st_size for name in ("hit", "bad", "unlucky", "hanging")}
 
-    assert attempts == {"hit": 2, "bad": 2, "unlucky": 1}, run.stdout
-    assert "2 failed, 2 passed, 2 run again" in run.stdout
+    assert attempts == {"hit": 2, "bad": 2, "unlucky": 1, "hanging": 2}, run.stdout
+    assert "3 failed, 2 passed, 3 run again" in run.stdout
     assert run.returncode == 1
     assert "never stood still for 0.25 s during this attempt" in run.stdout
     told = run.stdout.partition("failed while the machine stood still, and run again")[2]
