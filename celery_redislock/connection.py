@@ -175,13 +175,14 @@ def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
 def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> dict[str, Any]:
     """What Celery's class for the URL is to read as the result backend's settings.
 
-    A Sentinel is given as long as the lock server: left to redis-py, one that does not answer is waited
-    for for ever (redis 5.2.1), or for a minute (8.1.0), while two others know the primary.
+    All Sentinels together are given as long as the lock server: left to redis-py, one that does not answer
+    is waited for for ever (redis 5.2.1), or for a minute (8.1.0), while two others know the primary.
     """
     from redis.backoff import NoBackoff  # noqa: PLC0415  only when a store is made
     from redis.retry import Retry  # noqa: PLC0415  only when a store is made
 
-    impatient = {"socket_timeout": bound, "socket_connect_timeout": bound, "retry": Retry(NoBackoff(), 0)}
+    each = bound / (place.url.count(";") + 1)  # several may be silent, and one call asks them in turn
+    impatient = {"socket_timeout": each, "socket_connect_timeout": each, "retry": Retry(NoBackoff(), 0)}
     given = place.options.get("sentinel_kwargs") or {}
     # kombu checks no certificate of a broker where nothing is said about TLS (5.7.0, connection.py).
     unchecked = place.is_broker and not place.tls

@@ -15,6 +15,7 @@ from celery import states
 from celery.utils.time import maybe_iso8601
 
 from celery_redislock.backends import ignores_result, is_readable, stores_nothing
+from celery_redislock.delay import is_broadcast
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.header import Header
 from celery_redislock.locks.store import DoneMark, Hold
@@ -89,7 +90,7 @@ class DoneNote(NamedTuple):
         """Return the note this run must leave: only where a copy can come and no result would tell it."""
         # The outcome of a retry is not told by its date where that of the run it retries was stored as well.
         tells = _tells(run.task, run.request) and not _is_ahead(run)
-        if not _may_have_copies(run) or tells:
+        if tells or not _may_have_copies(run):
             return None
         request = run.request
         follows = bool(request.callbacks or request.errbacks or request.chain or request.chord)
@@ -196,7 +197,9 @@ def is_overdue(run: "Run") -> bool:
 
 
 def _may_have_copies(run: "Run") -> bool:
-    return bool(run.task.acks_late) or run.is_redelivered or is_overdue(run)
+    if run.task.acks_late or run.may_have_run or is_overdue(run):
+        return True
+    return is_broadcast(run.task.app, run.raw)  # every worker has one
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:

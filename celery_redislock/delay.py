@@ -9,6 +9,7 @@ kombu, ``transport/native_delayed_delivery.py``). What is published again
 here goes the same way.
 """
 
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
-__all__ = ["WRITTEN_BY_BROKER", "is_broadcast", "later"]
+__all__ = ["WRITTEN_BY_BROKER", "is_broadcast", "later", "queue_for_one"]
+
+logger = logging.getLogger("celery_redislock")
 
 #: What RabbitMQ notes on a message that was dead-lettered or delivered again. Published with it, a message
 #: is taken for one that goes in circles when it comes to a rung of the ladder again, and is dropped.
@@ -36,8 +39,7 @@ def later(app: Any, raw: Mapping[str, Any], delay: float) -> tuple[str, str]:
     """Return the exchange and routing key that bring this message to its queue when the time has come.
 
     Those it came with, where a worker can keep it without being held up, or where nobody else can: Celery's
-    ladder serves no direct exchange. One that was broadcast comes to the app's default queue: it waits once,
-    not in every worker. The ladder counts in whole seconds, one at least; never less than
+    ladder serves no direct exchange. The ladder counts in whole seconds, one at least; never less than
     ``delay``.
 
     Args:
@@ -46,10 +48,6 @@ def later(app: Any, raw: Mapping[str, Any], delay: float) -> tuple[str, str]:
         delay: seconds from now.
     """
     exchange, routing_key = raw["exchange"], raw["routing_key"]
-    if is_broadcast(app, raw):
-        # Every worker would get it again, and put it off once more for each of the others.
-        queue = app.amqp.default_queue
-        exchange, routing_key = queue.exchange.name, queue.routing_key
     if not _is_held_up(app) or not _serves(app, exchange):
         return exchange, routing_key
     seconds = max(1, math.ceil(delay))
@@ -66,6 +64,28 @@ def is_broadcast(app: Any, raw: Mapping[str, Any]) -> bool:
         and queue.exchange.type == "fanout"
         for queue in app.amqp.queues.values()
     )
+
+
+def queue_for_one(app: Any, raw: Mapping[str, Any]) -> Any | None:
+    """Return where a broadcast message waits; ``None`` for others, and where the app has no such queue.
+
+    Published again as it came, every worker would get it from each of the others, every time it is put off.
+    The app's default queue, if that is one of its queues, else the first of them that is no broadcast.
+    """
+    if not is_broadcast(app, raw):
+        return None
+    # Not all of app.amqp.queues: whoever publishes to a name adds a queue that nobody need consume.
+    given = [each if isinstance(each, str) else each.name for each in app.conf.task_queues or ()]
+    names = sorted(given, key=lambda name: name != app.conf.task_default_queue)
+    for queue in (app.amqp.queues[name] for name in names):
+        if queue.exchange is not None and queue.exchange.type != "fanout":
+            return queue
+    logger.warning(
+        "a task that was broadcast to %r has to wait for its lock, and is broadcast again: none of the app's "
+        "queues is there for one worker each; list one in task_queues, or let the task take no lock",
+        raw["exchange"],
+    )
+    return None
 
 
 def _is_held_up(app: Any) -> bool:

@@ -62,7 +62,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
                 f"taken for another {self.expires_in:.1f} s; call again then"
             )
         if math.isinf(self.expires_in):
-            return f"duplicate: {_endless(self.key, self.task_id)}"
+            return f"duplicate: {_endless(self.key, self.task_id, 'celery -A proj redislock')}"
         return (
             f"duplicate of task {self.task_id}, which holds {self.key!r} ({_time_left(self.expires_in)}); "
             "wait for that task, or call again later"
@@ -87,7 +87,7 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __str__(self) -> str:
         if math.isinf(self.expires_in):
-            return _endless(self.key, self.holder)
+            return _endless(self.key, self.holder, "celery-redislock --url URL")
         return (
             f"{self.key!r} is held by {self.holder} ({_time_left(self.expires_in)}); "
             "wait longer with a larger timeout, or look at the holder"
@@ -185,9 +185,8 @@ def _time_left(seconds: float) -> str:
     return f"for another {seconds:.1f} s unless renewed"
 
 
-def _endless(key: str, holder: str) -> str:
+def _endless(key: str, holder: str, program: str) -> str:
     return (
         f"{key!r} is held by {holder} with no end, so by another program's lock: release it "
-        f"(celery-redislock release --reason TEXT -- {shlex.quote(key)}), and let that program set a time "
-        "to live"
+        f"({program} release --reason TEXT -- {shlex.quote(key)}), and let that program set a time to live"
     )

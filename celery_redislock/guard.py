@@ -95,6 +95,17 @@ class Guard:
             self.give_back_later(key, token, ttl=ttl, undo=undo)
             raise
 
+    def give_back_unrun(self, key: str, token: str, *, ttl: float, undo: bool) -> None:
+        """Release the claim of a message that will not run, in a worker's main process; never raises.
+
+        Later, once the server is known to be away: two socket timeouts for each of a thousand such
+        messages, and the worker would miss its heartbeats. Arguments as for :meth:`give_back`.
+        """
+        if self.watchdog.is_server_away:
+            self.give_back_later(key, token, ttl=ttl, undo=undo)
+        else:
+            self.give_back(key, token, ttl=ttl, undo=undo)
+
     def give_back(self, key: str, token: str, *, ttl: float, undo: bool = False) -> Release | None:
         """Release a hold that is not watched; never raises.
 

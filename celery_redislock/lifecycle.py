@@ -113,7 +113,7 @@ def give_claim_back(app: Any, header: Any, *, undo: bool = True) -> None:
         settings = read_settings("settings", app.conf.get, os.environ)
         if not settings.enabled:
             return
-        Guard(store_of(app, settings)).give_back(header.key, header.token, ttl=UNWANTED_TTL, undo=undo)
+        Guard(store_of(app, settings)).give_back_unrun(header.key, header.token, ttl=UNWANTED_TTL, undo=undo)
     except RedisLockError as problem:
         logger.warning(
             "could not give back the claim on %r, which is left to expire: %s", header.key, problem

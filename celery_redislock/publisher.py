@@ -188,13 +188,16 @@ def _claim_and_publish(publication: Publication) -> Any:
         if isinstance(answer, Refusal) and make_way(guard, task, answer.hold, ttl=publication.ttl):
             answer = _claim(publication, token)
     except LockUnavailable as error:
-        # A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
-        if publication.lock.on_lock_error == "raise" and not publication.is_awaited:
+        if not _goes_on_without_claim(publication):
             remark = f"{work} was not published"
             raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", work, error)
-        # With the token all the same: should only the answers have got lost, the message finds its own claim.
-        return publication.publish(token, claimed=False)
+        try:
+            # With the token all the same: should only the answers have got lost, the message finds its claim.
+            return publication.publish(token, claimed=False)
+        except BaseException:
+            guard.give_back_later(work.key, token, ttl=publication.ttl, undo=True)
+            raise
     if isinstance(answer, Refusal):
         return refuse(publication, answer.hold)
     try:
@@ -207,16 +210,34 @@ def _claim_and_publish(publication: Publication) -> Any:
     return result
 
 
+def _goes_on_without_claim(publication: Publication) -> bool:
+    """Whether a message is published although the lock server cannot be reached.
+
+    A member of a workflow that is not published breaks it; unclaimed, its run takes the lock.
+    """
+    return publication.lock.on_lock_error != "raise" or publication.is_awaited
+
+
 def _claim(publication: Publication, token: str) -> Grant | Refusal:
     guard, work, ttl = publication.declaration.guard, publication.work, publication.ttl
     is_window = publication.lock.is_window
     with guard.owing(work.key, token, ttl=ttl, undo=True):
-        answer = guard.claim(
-            work,
-            token,
-            ttl=ttl,
-            period=None if is_window else publication.lock.lock_period,
-            state=ACCEPTED if is_window else QUEUED,
-        )
-    assert not isinstance(answer, Recorded)  # noqa: S101  a claim names no message to be done
-    return answer
+        try:
+            answer = guard.claim(
+                work,
+                token,
+                ttl=ttl,
+                period=None if is_window else publication.lock.lock_period,
+                state=ACCEPTED if is_window else QUEUED,
+            )
+        except LockUnavailable as error:
+            if not _goes_on_without_claim(publication):
+                raise
+            unanswered = error
+        else:
+            assert not isinstance(answer, Recorded)  # noqa: S101  a claim names no message to be done
+            return answer
+    # Its message goes out: the window, if one was begun, is that message's, which relies on it.
+    if not is_window:
+        guard.give_back_later(work.key, token, ttl=ttl)
+    raise unanswered

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject
 
-from celery_redislock.delay import WRITTEN_BY_BROKER, later
+from celery_redislock.delay import WRITTEN_BY_BROKER, later, queue_for_one
 from celery_redislock.header import HEADER, Header
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ def redeliver(app: Any, raw: Mapping[str, Any], header: Header, *, delay: float)
         properties["expiration"] = float(properties["expiration"]) / 1000
     # kombu has decompressed the body and left the header: asked for again, it compresses again.
     compression = headers.pop("compression", None)
+    queue = queue_for_one(app, raw)
+    if queue is not None:
+        raw = {**raw, "exchange": queue.exchange.name, "routing_key": queue.routing_key}
     exchange, routing_key = later(app, raw, delay)
     with app.producer_or_acquire() as producer:
         producer.publish(
@@ -149,6 +152,7 @@ def redeliver(app: Any, raw: Mapping[str, Any], header: Header, *, delay: float)
             content_encoding=raw["content_encoding"],
             headers=headers,
             compression=compression,
+            declare=[queue] if queue is not None else [],
             retry=bool(app.conf.task_publish_retry),
             retry_policy=app.conf.task_publish_retry_policy,
             **properties,

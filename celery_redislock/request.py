@@ -197,12 +197,9 @@ class LockRequest(Request):
             # The task takes no lock any more, or none that could be told here.
             give_claim_back(self.task.app, header, undo=not may_be_copy)
             return
-        token, ttl, undo = self._claim_token(), locked.options.lock_queue_ttl, not may_be_copy
-        if token is not None and locked.guard.watchdog.is_server_away:
-            # Two socket timeouts for each of a thousand such messages: the worker would miss its heartbeats.
-            locked.guard.give_back_later(locked.work.key, token, ttl=ttl, undo=undo)
-            return
-        self._give_back(token, undo=undo)
+        if header is not None:
+            ttl = locked.options.lock_queue_ttl
+            locked.guard.give_back_unrun(locked.work.key, header.token, ttl=ttl, undo=not may_be_copy)
 
     def _give_back_passing_claim(self) -> None:
         """Give back the claim of a run that holds nothing: killed before it started, it may be there still.
@@ -212,10 +209,10 @@ class LockRequest(Request):
         if self._header is not None and self._header.has_passing_claim:
             self._give_back(self._header.token)
 
-    def _give_back(self, token: str | None, *, undo: bool = False) -> None:
+    def _give_back(self, token: str | None) -> None:
         locked = self._locked()
         if locked is not None and token is not None:
-            locked.guard.give_back(locked.work.key, token, ttl=locked.options.lock_queue_ttl, undo=undo)
+            locked.guard.give_back(locked.work.key, token, ttl=locked.options.lock_queue_ttl)
 
     def _claim_token(self) -> str | None:
         return self._header.token if self._header is not None else None

@@ -41,9 +41,6 @@ class Debts:
     Each is tried in its own time; but while the server does not answer, one
     attempt a second is made for all of them, each time for another one, so
     that none that fails for a reason of its own holds up the rest.
-
-    Attributes:
-        is_server_away: it did not answer when a debt was last tried.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -55,7 +52,7 @@ class Debts:
         self._owed: list[tuple[float, int, _Debt]] = []
         #: The one being paid: owed until that is done.
         self._in_hand: _Debt | None = None
-        self.is_server_away = False
+        self._is_unanswered = False
         self._away_until = float("-inf")
         self._sweep_from = float("-inf")
         self._told_of_too_many = False
@@ -95,6 +92,11 @@ class Debts:
         return next((debt.release for debt in self._all() if debt.token == token), None)
 
     @property
+    def is_server_away(self) -> bool:
+        """Whether it did not answer when a debt was last tried, and another one will be."""
+        return self._is_unanswered and bool(self)
+
+    @property
     def wait_for_the_server(self) -> bool:
         """Whether any could be given back if only the server answered, as far as is known."""
         return not all(debt.is_early for debt in self._all())
@@ -130,7 +132,7 @@ class Debts:
         try:
             debt.release()
         except LockUnavailable:
-            debt.is_early, self.is_server_away = False, True
+            debt.is_early, self._is_unanswered = False, True
             self._away_until = self._clock() + RETRY_DELAY
             self._put_off(debt)
         except NotYet as reason:
@@ -140,7 +142,7 @@ class Debts:
         except Exception:
             logger.exception("giving back %s failed unexpectedly; it is left to expire", debt.what)
         else:
-            self.is_server_away = False
+            self._is_unanswered = False
             logger.info("gave back %s late: the lock server had not answered", debt.what)
 
     def _take(self) -> tuple[_Debt | None, list[_Debt]]:

@@ -136,7 +136,7 @@ class Watchdog:
 
     @property
     def is_server_away(self) -> bool:
-        """Whether the last debt that was tried could not be paid: the server did not answer."""
+        """Whether the server did not answer when a debt was last tried, and will be asked again."""
         return self._debts.is_server_away
 
     @property

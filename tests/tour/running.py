@@ -114,6 +114,19 @@ def was_broadcast(guide: Guide) -> None:
         shop.run(shop.receive(message))
 
 
+@stop("A message that every worker was sent has to wait")
+def broadcast_waits(guide: Guide) -> None:
+    """Each time it is put off every worker gets it from each of the others: soon that are many."""
+    shop = guide.shop()
+    shop.app.conf.task_queues = [Queue("everywhere", Exchange("news", type="fanout"))]
+    task = shop.unique(sync, lock="while_executing", lock_key=KEY)
+    shop.app.send_task("shop.sync", (7,), task_id="t1", queue=Queue(shop.queue))
+    message = shop.message()
+    message.delivery_info["exchange"] = "news"
+    with hold(task, 7, task_id="t2"):
+        shop.run(shop.receive(message))
+
+
 @stop("A message waits for its own window")
 def waits_for_its_window(guide: Guide) -> None:
     """A task id was published again before `lock_period` had passed."""

@@ -1,6 +1,7 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
 import logging
+import secrets
 import time
 from contextlib import suppress
 from typing import Any
@@ -13,8 +14,10 @@ from celery.exceptions import Ignore, TaskRevokedError
 from kombu import Exchange, Queue
 
 from celery_redislock import DuplicateTask, LockLost, LockOptionError, LockUnavailable, lock_conflict
+from celery_redislock.delay import queue_for_one
 from celery_redislock.header import HEADER, Header
 from celery_redislock.keys import arguments_digest
+from celery_redislock.redeliver import raw_message, redeliver
 from celery_redislock.testing import hold
 from celery_redislock.work import Work
 from tests.unit.shop import Shop
@@ -476,6 +479,56 @@ def test_a_broadcast_message_that_waits_does_so_in_the_default_queue(shop: Shop,
     shop.run(shop.receive(message, redelivered=is_same))
 
     assert len(shop.messages()) == 1
+
+
+@pytest.mark.parametrize("default", ["mine", "unknown"])
+def test_a_broadcast_message_waits_where_somebody_will_look_for_it(shop: Shop, default: str) -> None:
+    """Law 2: with Celery's ``Broadcast`` alone there is no default queue, and what is sent to it is lost."""
+    shop.app.conf.update(
+        task_queues=[Queue("bcast", Exchange("news", type="fanout")), Queue("other"), Queue("mine")],
+        task_default_queue=default,
+    )
+    raw = {"exchange": "news", "routing_key": ""}
+
+    queue = queue_for_one(shop.app, raw)
+
+    assert queue is not None
+    assert queue.name == ("mine" if default == "mine" else "other")
+    assert queue_for_one(shop.app, {"exchange": "other", "routing_key": "other"}) is None
+    assert set(shop.app.amqp.queues) == {"bcast", "other", "mine"}
+
+
+def test_the_queue_in_which_a_broadcast_message_waits_is_there(shop: Shop) -> None:
+    """Law 2: nobody may have declared it yet; brokers drop what has nowhere to go."""
+    quiet = secrets.token_hex(6)
+    shop.app.conf.task_queues = [Queue("bcast", Exchange("news", type="fanout")), Queue(quiet)]
+    shop.unique(body, lock_key=KEY).delay(7)
+    message = shop.message()
+    raw = {**raw_message(message), "exchange": "news"}
+
+    redeliver(shop.app, raw, Header(KEY, "t1/m"), delay=0)
+
+    with shop.app.connection_for_read() as connection:
+        assert connection.default_channel.basic_get(quiet, no_ack=True) is not None
+
+
+def test_who_comes_later_with_a_broadcast_message_that_has_run_does_nothing(shop: Shop) -> None:
+    """Law 8: nobody else would know where results are ignored."""
+    shop.app.conf.task_queues = [Queue(shop.queue), Queue("bcast", Exchange("news", type="fanout"))]
+    runs: list[int] = []
+
+    def note(account_id: int) -> None:
+        runs.append(account_id)
+
+    task = shop.unique(note, lock_key=KEY, ignore_result=True)
+    task.delay(7)
+    message = shop.message()
+    message.delivery_info["exchange"] = "news"
+
+    for _ in range(3):
+        shop.run(shop.receive(message))
+
+    assert runs == [7]
 
 
 def test_a_member_that_raises_fails_its_workflow_as_asked(shop: Shop) -> None:

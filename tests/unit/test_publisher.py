@@ -726,12 +726,40 @@ def test_a_claim_whose_answer_got_lost_does_not_stand_in_its_own_messages_way(
         task.delay(7)
     message = shop.message()
 
-    assert (len(owed), len(shop.held())) == (1, 1)
+    assert len(shop.held()) == 1
     assert not header_of(message).claimed
     assert shop.run(shop.receive(message)) == 7
     assert shop.messages() == []
     assert shop.held() == {} or lock == "until_expired"
+    for give_back in owed:
+        give_back()
     assert task.delay(7).is_duplicate  # within its window
+
+
+def test_a_claim_whose_answer_got_lost_is_given_back_where_its_message_cannot_be_sent(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Law 2: with its window: nothing will run under it."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock="until_expired", lock_period=50, on_lock_error="run")
+    acquire = shop.store.acquire
+
+    def unanswered(*args: Any, **kwargs: Any) -> None:
+        acquire(*args, **kwargs)
+        raise LockUnavailable("memory", "acquire", "no answer")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise Down
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "acquire", unanswered)
+        patch.setattr(shop.app, "send_task", fail)
+        with pytest.raises(Down):
+            task.delay(7)
+    for give_back in owed:
+        give_back()
+
+    assert not task.delay(7).is_duplicate
 
 
 def test_run_publishes_without_a_claim_and_says_so(shop: Shop, caplog: Any) -> None:

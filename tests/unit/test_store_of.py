@@ -303,17 +303,18 @@ def test_an_unusable_place_is_told_with_a_remedy(settings: dict[str, Any], said:
         reached(**settings)
 
 
-def test_a_sentinel_is_given_as_long_as_the_lock_server() -> None:
+def test_sentinels_together_are_given_as_long_as_the_lock_server() -> None:
     """Law 9: one that does not answer would be waited for for ever (redis 5), or for a minute (8)."""
     options = {"master_name": "mine", "sentinel_kwargs": {"socket_timeout": 7.0}}
-    app = app_with(broker_url="sentinel://h:26379", broker_transport_options=options)
+    app = app_with(broker_url="sentinel://h:26379;sentinel://i:26379", broker_transport_options=options)
 
     found = store_of(app, LockSettings(socket_timeout=0.4))._scripts._connections._pool  # type: ignore[attr-defined]
 
-    (sentinel,) = found.sentinel_manager.sentinels
-    kwargs = sentinel.connection_pool.connection_kwargs
-    assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (7.0, 0.4)
-    assert kwargs["retry"]._retries == 0
+    assert len(found.sentinel_manager.sentinels) == 2
+    for sentinel in found.sentinel_manager.sentinels:
+        kwargs = sentinel.connection_pool.connection_kwargs
+        assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (7.0, 0.2)
+        assert kwargs["retry"]._retries == 0
 
 
 def test_a_server_that_is_being_moved_cannot_make_us_wait_longer() -> None:
