@@ -8,7 +8,7 @@ from celery.utils import uuid
 
 from celery_redislock.active import active_run
 from celery_redislock.declaration import Declaration, declaration_of
-from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.header import Header
 from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal, new_token
 from celery_redislock.options import LockOptions, split_call_options, to_header
@@ -160,16 +160,11 @@ def _publish_on(publication: Publication, carried: Header) -> Any:
     guard, work, ttl = publication.declaration.guard, publication.work, publication.ttl
     if carried.claimed and not publication.lock.is_window:
         # Not a new claim: the old one's time starts anew, for the countdown that lies ahead.
-        try:
-            guard.claim(work, carried.token, ttl=ttl)
-        except LockUnavailable as error:
-            logger.warning("publishing %s without renewing its claim, which may expire: %s", work, error)
-        except RedisLockError:
-            raise  # that is an answer: nothing was taken
-        except BaseException:
-            # A signal's handler raised (a soft time limit): it may be taken, and no message will carry it.
-            guard.give_back_later(work.key, carried.token, ttl=ttl)
-            raise
+        with guard.owing(work.key, carried.token, ttl=ttl):
+            try:
+                guard.claim(work, carried.token, ttl=ttl)
+            except LockUnavailable as error:
+                logger.warning("publishing %s without renewing its claim, which may expire: %s", work, error)
     try:
         return publication.publish(
             carried.token, claimed=carried.claimed, is_workflow_member=carried.is_workflow_member

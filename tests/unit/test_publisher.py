@@ -2,7 +2,8 @@
 
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -680,6 +681,20 @@ def test_without_a_lock_server_whom_somebody_waits_for_is_published_without_a_cl
     assert len(owed) == 1
 
 
+@contextmanager
+def granted_and_then(shop: Shop, monkeypatch: Any, error: BaseException) -> Iterator[Any]:
+    """Grant what is asked for, and raise this instead of saying so."""
+    acquire = shop.store.acquire
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        acquire(*args, **kwargs)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "acquire", interrupted)
+        yield patch
+
+
 @pytest.mark.parametrize(
     "error", [SystemExit(1), KeyboardInterrupt(), SoftTimeLimitExceeded(), Down()], ids=repr
 )
@@ -689,16 +704,9 @@ def test_a_claim_whose_answer_nobody_waited_for_is_given_back(
     """Laws 2 and 4: it was granted, and no message is on its way that would ever take it over."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock_period=50)
-    acquire = shop.store.acquire
 
-    def interrupted(*args: Any, **kwargs: Any) -> None:
-        acquire(*args, **kwargs)
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "acquire", interrupted)
-        with pytest.raises(type(error)) as raised:
-            task.delay(7)
+    with granted_and_then(shop, monkeypatch, error), pytest.raises(type(error)) as raised:
+        task.delay(7)
 
     assert raised.value is error
     assert (len(shop.held()), shop.messages()) == (1, [])
@@ -715,14 +723,8 @@ def test_a_claim_whose_answer_got_lost_does_not_stand_in_its_own_messages_way(
     """Law 2: the publisher was not told of it, and may end before it has given it back."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock=lock, lock_period=50, on_lock_error="run")
-    acquire = shop.store.acquire
 
-    def unanswered(*args: Any, **kwargs: Any) -> None:
-        acquire(*args, **kwargs)
-        raise LockUnavailable("memory", "acquire", "no answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "acquire", unanswered)
+    with granted_and_then(shop, monkeypatch, LockUnavailable("memory", "acquire", "no answer")):
         task.delay(7)
     message = shop.message()
 
@@ -742,17 +744,11 @@ def test_a_claim_whose_answer_got_lost_is_given_back_where_its_message_cannot_be
     """Law 2: with its window: nothing will run under it."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock="until_expired", lock_period=50, on_lock_error="run")
-    acquire = shop.store.acquire
-
-    def unanswered(*args: Any, **kwargs: Any) -> None:
-        acquire(*args, **kwargs)
-        raise LockUnavailable("memory", "acquire", "no answer")
 
     def fail(*_: Any, **__: Any) -> None:
         raise Down
 
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "acquire", unanswered)
+    with granted_and_then(shop, monkeypatch, LockUnavailable("memory", "acquire", "no answer")) as patch:
         patch.setattr(shop.app, "send_task", fail)
         with pytest.raises(Down):
             task.delay(7)
@@ -907,16 +903,9 @@ def test_a_carried_hold_taken_by_a_publish_that_was_interrupted_is_given_back(
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock_key="account:{account_id}")
     carried = Header("account:7", "same/old", claimed=True)
-    acquire = shop.store.acquire
 
-    def interrupted(*args: Any, **kwargs: Any) -> None:
-        acquire(*args, **kwargs)
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "acquire", interrupted)
-        with pytest.raises(type(error)):
-            task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)
+    with granted_and_then(shop, monkeypatch, error), pytest.raises(type(error)):
+        task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)
 
     assert (len(shop.held()), shop.messages()) == (1, [])
     (give_back,) = owed
