@@ -115,3 +115,23 @@ def test_only_what_failed_in_a_standstill_is_run_again_and_only_once(tmp_path: P
     told = run.stdout.partition("failed while the machine stood still, and run again")[2]
     assert 'assert not "because of the machine"' in told
     assert "It stood still for 0." in told
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_more_than_a_few_that_were_run_again_are_a_failure(tmp_path: Path, most: int) -> None:
+    """Nothing can be judged on a machine that stands still all the time."""
+    (tmp_path / "test_theirs.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(f"from tests import again\n\nagain.MOST = {most}\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "hit", tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_PLUGINS": "tests.again"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert "1 passed, 4 deselected, 1 run again" in run.stdout
+    assert run.returncode == (0 if most else 1)
+    assert ("this machine cannot judge" in run.stdout) == (not most)

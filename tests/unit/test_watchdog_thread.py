@@ -206,6 +206,7 @@ class TestDebts:
 
         assert watchdog.owes == 0
         assert "gave up giving back a lock" in caplog.text
+        assert not watchdog.is_server_away
 
     def test_an_unexpected_error_ends_that_debt_only(
         self, watchdog: Driven, caplog: pytest.LogCaptureFixture
