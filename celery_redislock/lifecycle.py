@@ -10,10 +10,11 @@ from typing import Any
 
 from celery import signals
 
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.options import read_settings, risks
+from celery_redislock.declaring.server import setting_problems
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.misspelt import misspelt_settings
-from celery_redislock.options import from_header, read_settings, risks
 
 __all__ = [
     "as_written",
@@ -104,7 +105,7 @@ def give_claim_back(app: Any, header: Any, *, undo: bool = True) -> None:
         header: the message's, ``None`` for none.
         undo: its window as well: no copy of it has run.
     """
-    from celery_redislock.connection import store_of
+    from celery_redislock.declaring.server import store_of
     from celery_redislock.guard import Guard
 
     if header is None or header.key is None or not header.claimed:
@@ -192,7 +193,7 @@ def _check_worker(app: Any) -> None:
     policy = app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
-    problems = misspelt_settings(app)
+    problems = setting_problems(app)
     is_server_known = False
     for task in tasks:
         try:

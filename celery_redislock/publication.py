@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.backends import is_result_ignored
-from celery_redislock.declaration import Declaration
+from celery_redislock.declaring.declaration import Declaration
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.header import HEADER, Header, HolderSeen
 from celery_redislock.locks.store import new_token
-from celery_redislock.options import LockOptions
 from celery_redislock.timing import claim_ttl
 from celery_redislock.work import Work
 

@@ -7,11 +7,12 @@ from typing import Any
 from celery.utils import uuid
 
 from celery_redislock.active import active_run
-from celery_redislock.declaration import Declaration, declaration_of
+from celery_redislock.declaring.call_options import split_call_options, to_header
+from celery_redislock.declaring.declaration import Declaration, declaration_of
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.header import Header
 from celery_redislock.locks.store import Grant, Hold, Recorded, Refusal, new_token
-from celery_redislock.options import LockOptions, split_call_options, to_header
 from celery_redislock.outage import NEEDS_NO_SERVER
 from celery_redislock.publication import Publication, Send, add_header
 from celery_redislock.refusal import refuse

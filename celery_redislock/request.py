@@ -15,7 +15,7 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_redislock.copies import timeout_requeues
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.fate import LEAVES_EXITS, is_loss, will_be_requeued, will_be_retried
 from celery_redislock.header import HEADER, Header

@@ -12,14 +12,14 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redislock.backends import ignores_result
 from celery_redislock.copies import CLOCK_TOLERANCE, DoneNote
-from celery_redislock.declaration import Declaration
+from celery_redislock.declaring.declaration import Declaration
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.exits import goes_back, settled_by_main_process
 from celery_redislock.guard import Guard
 from celery_redislock.header import Header
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import DoneMark, new_token
-from celery_redislock.options import LockOptions
 from celery_redislock.redeliver import RAW
 from celery_redislock.signals import lock_lost, lock_released
 from celery_redislock.work import Work

@@ -15,14 +15,14 @@ from typing import Any
 from celery.exceptions import Ignore
 
 from celery_redislock.copies import Outcome
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.entering import enter, holders_outcome
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockOptionError
 from celery_redislock.exits import comes_again
 from celery_redislock.header import Header
 from celery_redislock.interrupt import run_interruptible
 from celery_redislock.lifecycle import give_claim_back
-from celery_redislock.options import from_header
 from celery_redislock.queued import accept, leave_queue
 from celery_redislock.run import Run
 

@@ -6,12 +6,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 from celery_redislock.backends import is_result_ignored
-from celery_redislock.declaration import Declaration
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import Declaration
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.guard import Guard
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Grant, LockStore, Term
-from celery_redislock.options import LockOptions, from_header
 from celery_redislock.work import Work
 
 if TYPE_CHECKING:

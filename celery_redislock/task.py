@@ -7,22 +7,19 @@ both before it forks.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.app.task import Context
 
 from celery_redislock import lifecycle
+from celery_redislock.declaring.table import INHERIT
 from celery_redislock.exceptions import DuplicateTask
-from celery_redislock.options import INHERIT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from celery_redislock.handle import LockHandle
-    from celery_redislock.locks.lease import InertLease, Lease
-    from celery_redislock.options import Inherit
-    from celery_redislock.results import LockEagerResult, LockResult
-    from celery_redislock.typed import (
+    from celery_redislock.declaring.table import Inherit
+    from celery_redislock.declaring.types import (
         CallOptions,
         ConflictChoice,
         ErrorChoice,
@@ -31,7 +28,10 @@ if TYPE_CHECKING:
         LossChoice,
         Seconds,
     )
-    from celery_redislock.typed import TypedTask as Task
+    from celery_redislock.declaring.types import TypedTask as Task
+    from celery_redislock.handle import LockHandle
+    from celery_redislock.locks.lease import InertLease, Lease
+    from celery_redislock.results import LockEagerResult, LockResult
 else:
     from celery import Task
 
@@ -54,6 +54,9 @@ class SingletonTask(Task):
 
     #: The worker's main process knows each run's token through this class, and acts for killed children.
     Request = "celery_redislock.request:LockRequest"
+
+    #: What this class itself defines, so that its declaration can tell what a task adds.
+    _lock_names: "ClassVar[frozenset[str]]" = frozenset()
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
     lock: "LockChoice | Inherit" = INHERIT
@@ -181,11 +184,27 @@ class SingletonTask(Task):
             LockKeyError: no key can be made of these arguments.
             TypeError: the arguments do not fit the task.
         """
-        from celery_redislock.declaration import declaration_of
+        from celery_redislock.declaring.declaration import declaration_of
         from celery_redislock.handle import LockHandle
 
         declaration = declaration_of(self)
         return LockHandle(self, declaration.guard, declaration.work(args, kwargs, "").key)
+
+    def _lock_problems(self) -> list[str]:
+        """Say what is wrong with the class beside its options: a foreign ``Request``."""
+        if self.Request == SingletonTask.Request:
+            return []
+        from celery.utils.imports import symbol_by_name
+
+        from celery_redislock.request import LockRequest
+
+        if issubclass(symbol_by_name(self.Request), LockRequest):
+            return []
+        problem = (
+            f"its Request class {self.Request!r} is not a subclass of celery_redislock.request.LockRequest, "
+            "so nothing would free the lock of a killed pool child; derive it from that class"
+        )
+        return [problem]
 
     @property
     def lease(self) -> "Lease | InertLease":
@@ -199,6 +218,9 @@ class SingletonTask(Task):
 
         run = run_of(self.request_stack.top)
         return run.lease if run is not None and run.lease is not None else InertLease()
+
+
+SingletonTask._lock_names = frozenset(dir(SingletonTask))
 
 
 def _is_outermost(request: Context) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from celery_redislock.options import LockOptions
+from celery_redislock.declaring.options import LockOptions
 
 __all__ = ["claim_ttl"]
 

@@ -2,14 +2,14 @@
 
 Its names may be used in annotations::
 
-    from celery_redislock.typed import Scope, Strategy
+    from celery_redislock.declaring.types import ScopeName, Strategy
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from celery_redislock.options.strategies import Scope, Side, Strategy
+from celery_redislock.declaring.scopes import ScopeName, Side, Strategy
 
 if TYPE_CHECKING:
     import kombu
@@ -28,7 +28,7 @@ __all__ = [
     "KeyChoice",
     "LockChoice",
     "LossChoice",
-    "Scope",
+    "ScopeName",
     "Seconds",
     "Side",
     "Strategies",
@@ -41,7 +41,7 @@ __all__ = [
 #: A duration: seconds, or a ``timedelta``.
 Seconds: TypeAlias = float | timedelta
 #: ``lock``: a scope; ``None`` or ``False`` for no lock.
-LockChoice: TypeAlias = Scope | Literal[False] | None
+LockChoice: TypeAlias = ScopeName | Literal[False] | None
 #: ``lock_key``: some of the arguments, a resource, or a callable that is given them by name.
 KeyChoice: TypeAlias = (
     str | tuple[str, ...] | list[str] | Callable[[Mapping[str, Any]], str | tuple[Any, ...]] | None

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from celery_redislock.declaring.keys.digest import as_worker_sees, digest
+from celery_redislock.declaring.keys.template import Template, parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
-from celery_redislock.keys.digest import as_worker_sees, digest
-from celery_redislock.keys.template import Template, parse_template
 from celery_redislock.locks.naming import escape, shorten
 
 __all__ = ["VERSION", "KeyRule", "parse_key"]
