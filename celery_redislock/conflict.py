@@ -5,18 +5,14 @@ import math
 import random
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
 
+from celery_redislock.declaring.scopes import Conflict, Side
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import Hold
 from celery_redislock.signals import lock_conflict
 from celery_redislock.work import ACCEPTED, Work, state_of_holder
-
-if TYPE_CHECKING:
-    from celery_redislock.task import SingletonTask
 
 __all__ = [
     "Conflict",
@@ -31,39 +27,11 @@ __all__ = [
 
 logger = logging.getLogger("celery_redislock")
 
-Side = Literal["client", "server"]
-
 #: What a callable strategy may answer; other names come with their strategies.
 _NAMES = frozenset({"skip", "raise", "retry"})
 
 #: Seconds a duplicate inside a workflow waits for its holder the first time; doubled each time.
 FIRST_PUT_OFF = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A duplicate, as a callable strategy sees it.
-
-    Attributes:
-        task: the bound task.
-        args: positional arguments of the duplicate.
-        kwargs: keyword arguments of the duplicate.
-        task_id: the duplicate's.
-        key: the lock's name.
-        holder: the holder's task id. Advisory: it may be gone by now.
-        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
-            lock that has no end.
-        side: ``client`` at publish, ``server`` on the worker.
-    """
-
-    task: "SingletonTask"
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    task_id: str
-    key: str
-    holder: str
-    expires_in: float
-    side: Side
 
 
 def choose(strategy: str | Callable[..., object], conflict: Conflict) -> str:

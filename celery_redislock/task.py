@@ -16,6 +16,7 @@ from celery_redislock.declaring.table import INHERIT
 from celery_redislock.exceptions import DuplicateTask
 
 if TYPE_CHECKING:
+    from celery import Task as CeleryTask
     from typing_extensions import Unpack
 
     from celery_redislock.declaring.table import Inherit
@@ -28,10 +29,27 @@ if TYPE_CHECKING:
         LossChoice,
         Seconds,
     )
-    from celery_redislock.declaring.types import TypedTask as Task
     from celery_redislock.handle import LockHandle
     from celery_redislock.locks.lease import InertLease, Lease
     from celery_redislock.results import LockEagerResult, LockResult
+
+    class Task(CeleryTask[..., Any]):
+        """Celery's task, with what publishing a unique one returns."""
+
+        def delay(self, *args: Any, **kwargs: Any) -> LockResult:
+            """Publish with these arguments."""
+
+        def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+            """Publish when Django's transaction commits; what it returns then is seen by nobody."""
+
+        def apply_async_on_commit(
+            self,
+            args: Sequence[Any] | None = None,
+            kwargs: Mapping[str, Any] | None = None,
+            **options: Unpack[CallOptions],
+        ) -> None:
+            """Publish with these arguments and options when Django's transaction commits."""
+
 else:
     from celery import Task
 

@@ -4,9 +4,9 @@ A row of :data:`SCOPES` says all there is to say about a scope. Other modules
 ask a row for its attributes and never compare a scope's name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import Kind
 
@@ -15,6 +15,7 @@ __all__ = [
     "STRATEGIES",
     "Asked",
     "Choice",
+    "Conflict",
     "ConflictKind",
     "Scope",
     "ScopeKind",
@@ -125,6 +126,32 @@ class Asked(NamedTuple):
     def over(self, other: "Asked") -> "Asked":
         """Return what is asked here, and *other* where nothing is."""
         return Asked(self.client or other.client, self.server or other.server, by_side=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A duplicate, as a callable strategy is given it.
+
+    Attributes:
+        task: the bound task.
+        args: positional arguments of the duplicate.
+        kwargs: keyword arguments of the duplicate.
+        task_id: the duplicate's.
+        key: the lock's name.
+        holder: the holder's task id. Advisory: it may be gone by now.
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
+        side: ``client`` at publish, ``server`` on the worker.
+    """
+
+    task: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    task_id: str
+    key: str
+    holder: str
+    expires_in: float
+    side: Side
 
 
 class ScopeKind(Kind):
