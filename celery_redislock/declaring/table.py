@@ -72,8 +72,8 @@ ROWS: tuple[Row, ...] = (
         meaning="least time between two accepted tasks; required by `until_expired`. "
         "For a scheduled task choose 0.8 of its interval"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
-        meaning="longest time until a waiting run looks again: it waits from 0.1 s on, the longer the "
-        "longer the holder has held, up to this"),
+        meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
+        "has held the lock so far"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
         kind=Choice("log", "terminate", or_callable=True),
         is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),

@@ -10,11 +10,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Strategy
+from celery_redislock.declaring.table import INHERIT
 
 if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
 
 __all__ = [
+    "INHERIT",
     "CallOptions",
     "ConflictChoice",
     "ErrorChoice",
