@@ -39,7 +39,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 docs: $(VENV)/dev
-	$(BIN)/python -m celery_redislock.options docs/options.md
+	$(BIN)/python tools/options_page.py docs/options.md
 	$(BIN)/python -m tests.acceptance.ladder.page docs/endings.md
 	$(BIN)/python -m tests.tour.page docs/messages.md
 

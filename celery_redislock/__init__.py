@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redislock.conflict import Conflict
+    from celery_redislock.declaring.scopes import Conflict
     from celery_redislock.exceptions import (
         DuplicateTask,
         LockBusy,
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Conflict": "conflict",
+    "Conflict": "declaring.scopes",
     "SingletonTask": "task",
     "lock_acquired": "signals",
     "lock_conflict": "signals",

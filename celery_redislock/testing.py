@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from celery_redislock.connection import use_store
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.options import ENABLED_VARIABLE
+from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Grant, LockStore, Refusal, Term, new_token
-from celery_redislock.options.settings import ENABLED_VARIABLE
 from celery_redislock.outage import NEEDS_NO_SERVER
 from celery_redislock.task import SingletonTask
 from celery_redislock.work import QUEUED, RUNNING

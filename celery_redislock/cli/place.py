@@ -111,8 +111,8 @@ def place_of(ctx: click.Context) -> Place:
     """
     if isinstance(ctx.obj, Server):
         return _place_of_url(ctx.obj)
-    from celery_redislock.connection import store_of  # noqa: PLC0415  imports redis
-    from celery_redislock.options import read_settings  # noqa: PLC0415  only here
+    from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
+    from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
 
     app = ctx.obj.app
     named = ctx.find_root().params.get("app")

@@ -94,7 +94,7 @@ def _no_constant(word: str) -> Any:
 
 
 def _key_of(task: Any, words: Sequence[str]) -> str:
-    from celery_redislock.declaration import declaration_of  # noqa: PLC0415  imports Celery
+    from celery_redislock.declaring.declaration import declaration_of  # noqa: PLC0415  imports Celery
     from celery_redislock.exceptions import RedisLockError  # noqa: PLC0415  only here
     from celery_redislock.task import SingletonTask  # noqa: PLC0415  imports Celery
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from celery_redislock.locks.values import (
+    TEN_YEARS,
     DoneMark,
     Grant,
     Hold,
@@ -26,6 +27,7 @@ from celery_redislock.locks.values import (
 )
 
 __all__ = [
+    "TEN_YEARS",
     "DoneMark",
     "Grant",
     "Hold",

@@ -8,8 +8,8 @@ import pytest
 from celery import chord
 
 from celery_redislock import LockUnavailable
-from celery_redislock.connection import store_of
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.server import store_of
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.acceptance.harness import PATIENCE, Shop, wait_until
 from tests.acceptance.shop import SOCKET_TIMEOUT

@@ -37,7 +37,7 @@ APP = """
 from celery import Celery
 from celery.app.trace import build_tracer
 from celery_redislock import SingletonTask, lock_acquired, lock_released
-from celery_redislock.connection import use_store
+from celery_redislock.declaring.server import use_store
 
 app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
 use_store(app, store)

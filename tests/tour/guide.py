@@ -21,7 +21,7 @@ from celery import _state
 from celery.app import builtins
 
 from celery_redislock.cli import main, redislock
-from celery_redislock.connection import use_store
+from celery_redislock.declaring.server import use_store
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import Lock, RedisStore, connect
 from celery_redislock.locks.watchdog import Watchdog

@@ -11,7 +11,7 @@ from celery_redislock import Conflict, LockBusy, LockLost, SingletonTask
 from celery_redislock.handle import Holder
 from celery_redislock.locks import Hold, Lock, MemoryStore, RedisStore, connect
 from celery_redislock.locks.lease import InertLease, Lease
-from celery_redislock.options import INHERIT
+from celery_redislock.declaring.types import INHERIT
 from celery_redislock.results import LockEagerResult, LockResult
 
 app = Celery("shop", broker="redis://localhost:6379/0")

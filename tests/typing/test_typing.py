@@ -20,8 +20,8 @@ import pytest
 
 import celery_redislock
 from celery_redislock import SingletonTask
-from celery_redislock.options.table import live_rows
-from celery_redislock.typed import CallOptions, TaskOptions
+from celery_redislock.declaring.table import live_rows
+from celery_redislock.declaring.types import CallOptions, TaskOptions
 
 HERE = Path(__file__).parent
 MARK = re.compile(r"# expect-error( \(mypy: with celery-types\))?$")

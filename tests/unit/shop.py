@@ -18,7 +18,7 @@ from celery.app.task import Context
 from celery.app.trace import trace_task_ret
 
 from celery_redislock import SingletonTask
-from celery_redislock.connection import use_store
+from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks.memory import MemoryStore

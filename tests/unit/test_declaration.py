@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery_redislock.declaration import declaration_of
 
 from celery_redislock import LockOptionError, SingletonTask, declaration
-from celery_redislock.declaration import declaration_of
 from celery_redislock.request import LockRequest
 from tests.forks import gets_through, held_elsewhere
 from tests.unit.shop import Shop

@@ -14,9 +14,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 from kombu import Exchange, Queue
 
 from celery_redislock import DuplicateTask, LockLost, LockOptionError, LockUnavailable, lock_conflict
+from celery_redislock.declaring.keys import arguments_digest
 from celery_redislock.delay import queue_for_one
 from celery_redislock.header import HEADER, Header
-from celery_redislock.keys import arguments_digest
 from celery_redislock.redeliver import raw_message, redeliver
 from celery_redislock.testing import hold
 from celery_redislock.work import Work

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from celery import signals
 
-from celery_redislock.connection import store_of, use_store
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.server import store_of, use_store
 from celery_redislock.header import HEADER, Header
 from celery_redislock.lifecycle import install
-from celery_redislock.options import LockSettings
 from tests.unit.shop import Shop
 
 

@@ -8,8 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-
-from celery_redislock.exceptions import LockOptionError
 from celery_redislock.options import (
     INHERIT,
     Asked,
@@ -27,6 +25,8 @@ from celery_redislock.options import (
 from celery_redislock.options.call import _CELERYS
 from celery_redislock.options.reference import reference_page
 from celery_redislock.options.table import ROWS, SETTING_ROWS, TASK_ROWS
+
+from celery_redislock.exceptions import LockOptionError
 
 PARAMETERS = ("account_id", "amount")
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"

@@ -10,12 +10,12 @@ import celery
 import pytest
 import redis
 from celery import Celery
+from celery_redislock.connection import store_of, use_store
+from celery_redislock.options import LockSettings
 
 from celery_redislock import connection
-from celery_redislock.connection import store_of, use_store
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.options import LockSettings
 from tests.forks import gets_through, held_elsewhere
 
 

@@ -257,7 +257,7 @@ def test_a_put_off_delay_is_bounded_however_often() -> None:
 
 def test_strategies_are_named_once() -> None:
     from celery_redislock.conflict import _NAMES
-    from celery_redislock.options.strategies import STRATEGIES
+    from celery_redislock.declaring.scopes import STRATEGIES
 
     assert set(STRATEGIES) == _NAMES
     assert callable(choose)

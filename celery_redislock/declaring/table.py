@@ -1,14 +1,14 @@
 """The table: one row for each option and setting, and nothing said twice."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
-from celery_redislock.options.kinds import Choice, Flag, Key, Kind, Planned, Prefix, Seconds, Url, Whole
-from celery_redislock.options.strategies import Asked, ConflictKind, ScopeKind
+from celery_redislock.declaring.kinds import Choice, Flag, Key, Kind, Prefix, Seconds, Url, Whole
+from celery_redislock.declaring.scopes import SCOPES, Asked, ConflictKind, ScopeKind
 
-__all__ = ["DEFAULTS", "INHERIT", "ROWS", "SETTING_ROWS", "TASK_ROWS", "Inherit", "Row", "live_rows", "said"]
+__all__ = ["DEFAULTS", "INHERIT", "ROWS", "SETTING_ROWS", "TASK_ROWS", "Inherit", "Row", "said"]
 
 
 class Inherit(Enum):
@@ -35,6 +35,8 @@ class Row:
         kind: what values are allowed.
         meaning: one sentence for the reference page.
         default_note: how the default reads where its value does not say it.
+        is_of_a_lease: it promises something about the lock of a run, so it has no effect in a scope
+            that holds none while running.
     """
 
     attribute: str | None = None
@@ -43,11 +45,7 @@ class Row:
     kind: Kind
     meaning: str
     default_note: str = ""
-
-    @property
-    def is_planned(self) -> bool:
-        """It does not exist yet."""
-        return isinstance(self.kind, Planned)
+    is_of_a_lease: bool = False
 
     @property
     def name(self) -> str:
@@ -56,8 +54,8 @@ class Row:
 
 
 ROWS: tuple[Row, ...] = (
-    Row(attribute="lock", setting="redislock_lock", default="until_executed", kind=ScopeKind(),
-        meaning="how long the task is unique"),
+    Row(attribute="lock", setting="redislock_lock", default=SCOPES["until_executed"], kind=ScopeKind(),
+        default_note="`'until_executed'`", meaning="how long the task is unique"),
     Row(attribute="lock_key", default=None, kind=Key(), default_note="all arguments",
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
     Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=ConflictKind(),
@@ -69,31 +67,19 @@ ROWS: tuple[Row, ...] = (
         meaning="how long the lock of a queued task outlives its last sign of life; a countdown is added"),
     Row(attribute="lock_max_hold", setting="redislock_max_hold", default=None, kind=Seconds(),
         default_note="the hard time limit + 10 s, if there is one, and at least twice `lock_ttl`",
-        meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
+        is_of_a_lease=True, meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
     Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
         meaning="least time between two accepted tasks; required by `until_expired`. "
         "For a scheduled task choose 0.8 of its interval"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
-        meaning="base delay of the strategy `retry`, jittered"),
+        meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
+        "has held the lock so far"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
-        kind=Choice(("log", "terminate"), or_callable=True),
-        meaning="what happens to a run whose lock is lost"),
+        kind=Choice("log", "terminate", or_callable=True),
+        is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),
     Row(attribute="on_lock_error", setting="redislock_on_lock_error", default="raise",
-        kind=Choice(("raise", "run")),
+        kind=Choice("raise", "run"),
         meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
-    Row(attribute="lock_limit", default=1, meaning="how many may hold a key at once",
-        kind=Planned(1, "meanwhile limit a queue's concurrency with a worker of its own")),
-    Row(attribute="lock_order", default="arrival", meaning="the order of those that wait",
-        kind=Planned("arrival", "meanwhile consume the queue with one worker process")),
-    Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=None,
-        meaning="bound of a line", kind=Planned(None, "nothing waits in line so far; leave it out")),
-    Row(attribute="lock_wait_queue", setting="redislock_wait_queue", default=None,
-        meaning="queue for tasks whose turn has come",
-        kind=Planned(None, "nothing waits in line so far; leave it out")),
-    Row(attribute="lock_debounce", default=None, meaning="run once calls have ceased for this long",
-        kind=Planned(None, "meanwhile use lock='until_executing' with a countdown")),
-    Row(attribute="lock_debounce_max", default=None, meaning="longest delay of a debounce",
-        kind=Planned(None, "meanwhile use lock='until_executing' with a countdown")),
     Row(setting="redislock_url", default=None, kind=Url(),
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
     Row(setting="redislock_prefix", default="redislock", kind=Prefix(),
@@ -104,13 +90,13 @@ ROWS: tuple[Row, ...] = (
         meaning="how long a worker keeps trying to reach the lock server before it gives a task back"),
     Row(setting="redislock_min_replicas", default=0, kind=Whole(0, 100),
         meaning="replicas that must have a lock before it counts (`WAIT`)"),
-    Row(setting="redislock_fence", default="time", kind=Choice(("time", "strict")),
+    Row(setting="redislock_fence", default="time", kind=Choice("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
     Row(setting="redislock_eager", default=False, kind=Flag(),
         meaning="take locks in eager mode and direct calls too"),
     Row(setting="redislock_enabled", default=True, kind=Flag(),
         meaning="the switch for an incident; the environment variable `REDISLOCK_ENABLED` wins"),
-    Row(setting="redislock_check", default="warn", kind=Choice(("ignore", "warn", "error")),
+    Row(setting="redislock_check", default="warn", kind=Choice("ignore", "warn", "error"),
         meaning="what a worker does at start about settings, options and a lock server that endanger "
         "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),
 )  # fmt: skip
@@ -126,8 +112,3 @@ DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in ROWS}
 def said(row: Row, value: object) -> bool:
     """Tell whether *value* says something, or leaves the matter to the next source."""
     return value is not INHERIT and (value is not None or row.name == "lock")
-
-
-def live_rows() -> Iterator[tuple[str, Row]]:
-    """Yield attribute and row of the task options that exist."""
-    return ((name, row) for name, row in TASK_ROWS.items() if not row.is_planned)

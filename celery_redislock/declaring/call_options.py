@@ -1,67 +1,14 @@
 """Options of one call: taken out of ``apply_async``, checked, sent along, applied on the worker."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import fields
 
+from celery_redislock.declaring.options import LockOptions, disagreements, problems_of, read_value, settle
+from celery_redislock.declaring.scopes import Asked, Scope
+from celery_redislock.declaring.table import INHERIT, TASK_ROWS, Row, said
+from celery_redislock.declaring.unknown import is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.options.reading import (
-    LockOptions,
-    disagreements,
-    key_problems,
-    read_value,
-    settle,
-    without_effect,
-)
-from celery_redislock.options.strategies import Asked, contradictions
-from celery_redislock.options.table import INHERIT, TASK_ROWS, Row, live_rows, said
-from celery_redislock.options.unknown import unknown_attributes
 
 __all__ = ["from_header", "override", "split_call_options", "to_header"]
-
-_DERIVED = frozenset({"client", "server"})
-#: Keywords of Celery's own (5.7.0, ``Task.apply_async``, ``app/base.py`` ``send_task``, ``app/amqp.py``).
-_CELERYS = frozenset(
-    {
-        "add_to_parent",
-        "chain",
-        "chord",
-        "compression",
-        "connection",
-        "countdown",
-        "delivery_mode",
-        "eta",
-        "exchange",
-        "expires",
-        "group_id",
-        "group_index",
-        "headers",
-        "ignore_result",
-        "link",
-        "link_error",
-        "mandatory",
-        "parent_id",
-        "priority",
-        "producer",
-        "properties",
-        "publisher",
-        "queue",
-        "replaced_task_nesting",
-        "reply_to",
-        "retries",
-        "retry",
-        "retry_policy",
-        "root_id",
-        "route_name",
-        "router",
-        "routing_key",
-        "serializer",
-        "shadow",
-        "soft_time_limit",
-        "stamped_headers",
-        "task_id",
-        "time_limit",
-    }
-)
 
 
 def split_call_options(
@@ -69,7 +16,7 @@ def split_call_options(
 ) -> dict[str, object]:
     """Take this package's keywords out of *options* and return them.
 
-    Runs at every publish. What Celery is not spared becomes a message property
+    Runs at every publish. A keyword that stayed would become a message property
     or a broker's error (celery 5.7.0, ``app/base.py``, ``send_task``).
 
     Args:
@@ -77,15 +24,15 @@ def split_call_options(
         where: the task's name, for the error.
 
     Raises:
-        LockOptionError: a keyword looks like ours and does not exist.
+        LockOptionError: a keyword looks like ours and does not exist, or is another library's option.
     """
-    # One look at all names together is several times faster than one at each.
-    if options.keys() <= _CELERYS:
+    ours = [name for name in options if is_meant_for_us(name)]
+    if not ours:
         return {}
-    problems = unknown_attributes(options, methods=())
+    problems = unknown_options(ours)
     if problems:
         raise LockOptionError(where, problems)
-    return {name: options.pop(name) for name in list(options) if name in TASK_ROWS}
+    return {name: options.pop(name) for name in ours}
 
 
 def override(
@@ -99,8 +46,8 @@ def override(
 
     ``None`` leaves an option as the task has it; ``lock=None`` means not locked
     anywhere. A strategy for one side leaves the other as the task has it. A
-    callable cannot travel: as ``on_conflict`` it counts at publish only, as
-    ``on_lock_lost`` it is refused.
+    callable cannot travel: as ``lock_key`` or ``on_conflict`` it counts at
+    publish only, as ``on_lock_lost`` it is refused.
 
     Args:
         base: the task's options.
@@ -117,20 +64,15 @@ def override(
         for name, value in call_options.items()
         if said(TASK_ROWS[name], value)
     }
-    values = {**_values(base), **{name: v for name, v in asked.items() if not TASK_ROWS[name].is_planned}}
+    values = {**_values(base), **asked}
     if callable(asked.get("on_lock_lost")):
         problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
     conflict = asked.get("on_conflict")
     if isinstance(conflict, Asked):
-        conflict = _publishing_side(conflict, problems)
-        scope = values["lock"]
-        problems += contradictions(scope if isinstance(scope, str) else None, conflict)
+        asked["on_conflict"] = conflict = _publishing_side(conflict, problems)
         values["on_conflict"] = conflict.over(base.on_conflict)
-    problems += without_effect(values["lock"] if isinstance(values["lock"], str) else None, asked)
-    if "lock_key" in asked:
-        problems += key_problems(asked["lock_key"], where, parameters)
     options = settle(values)
-    problems += disagreements(options)
+    problems += problems_of(options, asked, where, parameters)
     if problems:
         raise LockOptionError(where, problems)
     return options
@@ -143,21 +85,18 @@ def to_header(call_options: Mapping[str, object]) -> dict[str, object]:
     travels instead. Values must have passed :func:`override`.
     """
     header: dict[str, object] = {}
-    if not call_options:
-        return header
-    for name, row in live_rows():
-        value = call_options.get(name, INHERIT)
+    for name, value in call_options.items():
+        row = TASK_ROWS[name]
         if name == "lock_key" or not said(row, value):
             continue
-        value = row.kind.read(value)
-        if isinstance(value, Asked):
-            value = {
-                side: one for side in ("client", "server") if isinstance(one := getattr(value, side), str)
-            }
-            if not value:
-                continue
-        if not callable(value):
-            header[name] = value
+        read = row.kind.read(value)
+        if isinstance(read, Scope):
+            read = read.name
+        elif isinstance(read, Asked):
+            sides = {"client": read.client, "server": read.server}
+            read = {side: one for side, one in sides.items() if isinstance(one, str)}
+        if read != {} and not callable(read):
+            header[name] = read
     return header
 
 
@@ -171,7 +110,7 @@ def from_header(base: LockOptions, data: object) -> LockOptions:
     if not isinstance(data, Mapping) or not data:
         return base
     values = _values(base)
-    for name, row in live_rows():
+    for name, row in TASK_ROWS.items():
         value = data.get(name, INHERIT)
         if name != "lock_key" and said(row, value) and not callable(value):
             values[name] = _lenient(row, value, values[name])
@@ -180,9 +119,7 @@ def from_header(base: LockOptions, data: object) -> LockOptions:
 
 
 def _values(options: LockOptions) -> dict[str, object]:
-    return {
-        field.name: getattr(options, field.name) for field in fields(options) if field.name not in _DERIVED
-    }
+    return {name: options.scope if name == "lock" else getattr(options, name) for name in TASK_ROWS}
 
 
 def _publishing_side(asked: Asked, problems: list[str]) -> Asked:

@@ -20,8 +20,8 @@ from string import Formatter
 from typing import NamedTuple
 from uuid import UUID
 
+from celery_redislock.declaring.keys.digest import as_worker_sees
 from celery_redislock.exceptions import LockKeyError
-from celery_redislock.keys.digest import as_worker_sees
 from celery_redislock.locks.naming import escape, escaper
 
 __all__ = ["Field", "Template", "parse_template"]

@@ -1,53 +1,47 @@
-"""What a type checker is told: the values of options, and a task's methods. Nothing here is needed to run.
+"""Types of options, for checkers and for annotations. Nothing here is needed to run.
 
-Its names may be used in annotations::
+::
 
-    from celery_redislock.typed import Scope, Strategy
+    from celery_redislock.declaring.types import ScopeName, Strategy
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from celery_redislock.options.strategies import Scope, Side, Strategy
+from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Strategy
+from celery_redislock.declaring.table import INHERIT
 
 if TYPE_CHECKING:
-    import kombu
-    from celery import Task
-    from celery.canvas import Signature
-    from typing_extensions import Unpack
-
-    from celery_redislock.conflict import Conflict
     from celery_redislock.locks.lease import Lease
-    from celery_redislock.results import LockResult
 
 __all__ = [
+    "INHERIT",
     "CallOptions",
     "ConflictChoice",
     "ErrorChoice",
     "KeyChoice",
     "LockChoice",
     "LossChoice",
-    "Scope",
+    "ScopeName",
     "Seconds",
     "Side",
     "Strategies",
     "Strategy",
     "StrategyChoice",
     "TaskOptions",
-    "TypedTask",
 ]
 
 #: A duration: seconds, or a ``timedelta``.
 Seconds: TypeAlias = float | timedelta
 #: ``lock``: a scope; ``None`` or ``False`` for no lock.
-LockChoice: TypeAlias = Scope | Literal[False] | None
+LockChoice: TypeAlias = ScopeName | Literal[False] | None
 #: ``lock_key``: some of the arguments, a resource, or a callable that is given them by name.
 KeyChoice: TypeAlias = (
     str | tuple[str, ...] | list[str] | Callable[[Mapping[str, Any]], str | tuple[Any, ...]] | None
 )
 #: A strategy, or a callable that is given the conflict and returns one.
-StrategyChoice: TypeAlias = Strategy | Callable[["Conflict"], str]
+StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str]
 
 
 class Strategies(TypedDict, total=False):
@@ -97,19 +91,19 @@ class CallOptions(_Options, total=False):
 
     add_to_parent: bool
     compression: str | None
-    connection: "kombu.Connection"
+    connection: Any
     countdown: float | None
     delivery_mode: int | str
     eta: datetime | None
-    exchange: "str | kombu.Exchange"
+    exchange: str | Any
     expires: float | datetime | None
     headers: Mapping[str, Any] | None
     ignore_result: bool
     mandatory: bool
     parent_id: str | None
     priority: int | None
-    publisher: "kombu.Producer"
-    queue: "str | kombu.Queue | None"
+    publisher: Any
+    queue: str | Any | None
     reply_to: str | None
     retry: bool
     retry_policy: Mapping[str, Any]
@@ -118,27 +112,3 @@ class CallOptions(_Options, total=False):
     serializer: str | None
     soft_time_limit: float | None
     time_limit: float | None
-
-
-if TYPE_CHECKING:
-    Links: TypeAlias = Signature[Any] | Sequence[Signature[Any]] | None
-
-    class TypedTask(Task[..., Any]):
-        """Celery's task, with what publishing a unique one returns."""
-
-        def delay(self, *args: Any, **kwargs: Any) -> LockResult:
-            """Publish with these arguments."""
-
-        def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
-            """Publish when Django's transaction commits; what it returns then is seen by nobody."""
-
-        def apply_async_on_commit(
-            self,
-            args: Sequence[Any] | None = None,
-            kwargs: Mapping[str, Any] | None = None,
-            **options: Unpack[CallOptions],
-        ) -> None:
-            """Publish with these arguments and options when Django's transaction commits."""
-
-else:
-    TypedTask = object

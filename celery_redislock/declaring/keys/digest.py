@@ -52,8 +52,8 @@ def digest(value: object, *, where: str = "digest") -> str:
 def arguments_digest(task_name: str, arguments: Mapping[str, object]) -> str:
     """Fingerprint "this task with these arguments", for the lock's value.
 
-    Two runs under one shared key may be different work; equal fingerprints say
-    that they are the same work, so that a copy may take the other's outcome.
+    Two calls under one shared key may do different work; equal fingerprints say
+    that they do the same.
 
     Args:
         task_name: the task's full name.
@@ -61,8 +61,8 @@ def arguments_digest(task_name: str, arguments: Mapping[str, object]) -> str:
 
     Returns:
         32 hex digits. For arguments that have no fingerprint (see
-        :func:`digest`) a random text that equals no other, so that nobody's
-        outcome is taken for them by mistake: the key itself may be fine.
+        :func:`digest`) a random text that equals no other: the key itself may
+        be fine.
     """
     try:
         text = f"[{_SORTED.encode(task_name)},{_canonical(dict(arguments))}]"

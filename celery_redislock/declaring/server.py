@@ -5,25 +5,26 @@ form it knows (TLS, Unix sockets, Sentinel, credential providers) means here
 what it means there.
 """
 
-import os
+import logging
 import re
 import ssl
-import threading
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.local import Proxy
 
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.unknown import unknown_settings
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
-from celery_redislock.misspelt import tell_misspelt_settings
-from celery_redislock.options import LockSettings
 
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["store_of", "use_store"]
+__all__ = ["setting_problems", "store_of", "use_store"]
+
+logger = logging.getLogger("celery_redislock")
 
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
 #: Settings with which Celery completes its result backend's URL: another server's, seen from the broker.
@@ -35,27 +36,28 @@ _OF_THE_BACKEND = (
     "redis_password",
     "redis_backend_credential_provider",
 )
-_stores: "weakref.WeakKeyDictionary[Any, tuple[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
-# Reentrant: a signal handler may publish in the middle of it.
-_making = threading.RLock()
+#: The stores of an app by the settings they were made with; under ``None`` one given for tests.
+_stores: "weakref.WeakKeyDictionary[Any, dict[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
+_told: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def store_of(app: Any, settings: LockSettings) -> LockStore:
     """Return the app's lock store, made at the first call; opens no connection.
 
-    One per app and process; made anew when the settings have changed.
+    One per app, settings and process, whichever thread asks.
 
     Raises:
         LockOptionError: no setting names a Redis server, or the URL cannot be read.
     """
-    known = _stores.get(app)
-    if known is not None and (known[0] is None or known[0] is settings or known[0] == settings):
-        return known[1]
-    with _making:
-        tell_misspelt_settings(app)
-        store = _make_store(app, settings)
-        _stores[app] = (settings, store)
-    return store
+    stores = _stores.setdefault(app, {})
+    known = stores.get(None) or stores.get(settings)
+    if known is not None:
+        return known
+    if app not in _told and app.conf.get("redislock_check") != "ignore":
+        # A worker checks them when it starts. Of a program that only publishes, nobody else does.
+        for problem in setting_problems(app):
+            logger.warning("redislock: %s", problem)
+    return stores.setdefault(settings, _make_store(app, settings))
 
 
 def use_store(app: Any, store: LockStore | None) -> LockStore | None:
@@ -66,10 +68,17 @@ def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     """
     if issubclass(type(app), Proxy):
         app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
-    known = _stores.pop(app, None)
+    stores = _stores.setdefault(app, {})
+    before = stores.pop(None, None)
     if store is not None:
-        _stores[app] = (None, store)
-    return known[1] if known is not None and known[0] is None else None
+        stores[None] = store
+    return before
+
+
+def setting_problems(app: Any) -> list[str]:
+    """Return a problem for each unknown setting of the app; the caller logs them, so that it is done once."""
+    _told.add(app)
+    return unknown_settings(map(str, app.conf))
 
 
 def _make_store(app: Any, settings: LockSettings) -> LockStore:
@@ -242,12 +251,3 @@ def _unknown_scheme(url: str) -> str:
         return f"{masked!r}: Redis Cluster is not supported yet; use a single server or sentinel://"
     known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
     return f"{masked!r} has the unknown scheme {_scheme(url) or '(none)'!r}; use one of {known}"
-
-
-def _after_fork_in_child() -> None:
-    global _making  # noqa: PLW0603  another thread of the parent may have held it, and is not here
-    _making = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

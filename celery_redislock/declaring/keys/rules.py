@@ -13,13 +13,14 @@ a callable             a resource (str) or per task        as above
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
 
+from celery_redislock.declaring.keys.digest import as_worker_sees, digest
+from celery_redislock.declaring.keys.template import Template, parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
-from celery_redislock.keys.digest import as_worker_sees, digest
-from celery_redislock.keys.template import Template, parse_template
 from celery_redislock.locks.naming import escape, shorten
 
 __all__ = ["VERSION", "KeyRule", "parse_key"]
@@ -28,14 +29,15 @@ __all__ = ["VERSION", "KeyRule", "parse_key"]
 VERSION = "v1"
 
 
-class KeyRule(Protocol):
-    """Names the lock of one call."""
+class KeyRule(ABC):
+    """Names the lock of one call. Immutable."""
 
     @property
     def tells_all(self) -> bool:
         """Equal names mean: the same task with the same arguments."""
-        ...
+        return False
 
+    @abstractmethod
     def name(self, arguments: Mapping[str, object], /) -> str:
         """Return the lock's name: at most 200 bytes of UTF-8, no braces, white space or controls.
 
@@ -47,7 +49,6 @@ class KeyRule(Protocol):
         Raises:
             LockKeyError: these arguments have no name.
         """
-        ...
 
 
 def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | None) -> KeyRule:
@@ -69,7 +70,8 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     return rule
 
 
-class _PerTask(NamedTuple):
+@dataclass(frozen=True)
+class _PerTask(KeyRule):
     task_name: str
     names: tuple[str, ...] | None = None
 
@@ -78,12 +80,10 @@ class _PerTask(NamedTuple):
         return self.names is None
 
     def name(self, arguments: Mapping[str, object], /) -> str:
-        chosen = dict(arguments) if self.names is None else self._chosen(self.names, arguments)
-        return _per_task(self.task_name, chosen)
-
-    def _chosen(self, names: tuple[str, ...], arguments: Mapping[str, object]) -> dict[str, object]:
+        if self.names is None:
+            return _per_task(self.task_name, dict(arguments))
         try:
-            return {name: arguments[name] for name in names}
+            return _per_task(self.task_name, {name: arguments[name] for name in self.names})
         except KeyError as error:
             given = ", ".join(map(repr, arguments)) or "no arguments"
             problem = (
@@ -93,24 +93,10 @@ class _PerTask(NamedTuple):
             raise LockKeyError(self.task_name, problem) from None
 
 
-class _Fixed(NamedTuple):
-    resource: str
-
-    @property
-    def tells_all(self) -> bool:
-        return False
-
-    def name(self, _arguments: Mapping[str, object], /) -> str:
-        return self.resource
-
-
-class _Templated(NamedTuple):
+@dataclass(frozen=True)
+class _Templated(KeyRule):
     task_name: str
     template: Template
-
-    @property
-    def tells_all(self) -> bool:
-        return False
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         text = self.template.render(arguments, where=self.task_name)
@@ -124,13 +110,10 @@ class _Templated(NamedTuple):
         return shorten(text)
 
 
-class _Computed(NamedTuple):
+@dataclass(frozen=True)
+class _Computed(KeyRule):
     task_name: str
     function: Callable[[Mapping[str, object]], object]
-
-    @property
-    def tells_all(self) -> bool:
-        return False
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})
@@ -183,8 +166,7 @@ def _parse(
         return None
     problems.append(
         f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple of "
-        "parameter names, a text such as 'account:{account_id}', or a callable. Several locks at once "
-        "(Resources) are not yet supported: meanwhile name the one resource that orders the work"
+        "parameter names, a text such as 'account:{account_id}', or a callable"
     )
     return None
 
@@ -211,13 +193,11 @@ def _parse_text(
     if not text.strip():
         problems.append(f"lock_key {text!r} is empty; name a resource, or leave it out for all arguments")
         return None
-    if "{" not in text and "}" not in text:
-        if text in (parameters or ()):
-            problems.append(
-                f"lock_key {text!r} is the name of a parameter, and as a text would be one lock for all its "
-                f"values; did you mean ({text!r},) or '{text}:{{{text}}}'?"
-            )
-        return _Fixed(shorten(escape(text)))
+    if text in (parameters or ()):
+        problems.append(
+            f"lock_key {text!r} is the name of a parameter, and as a text would be one lock for all its "
+            f"values; did you mean ({text!r},) or '{text}:{{{text}}}'?"
+        )
     try:
         template = parse_template(text)
     except ValueError as error:
