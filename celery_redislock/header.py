@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from celery_redislock.locks.values import owner_of
+from celery_redislock.locks.store import owner_of
 
 __all__ = ["HEADER", "Header", "HolderSeen"]
 

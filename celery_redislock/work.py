@@ -5,7 +5,7 @@ import time
 from typing import Any, NamedTuple
 
 from celery_redislock.locks.holding import hostname
-from celery_redislock.locks.values import Hold
+from celery_redislock.locks.store import Hold
 
 __all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Work", "state_of_holder"]
 

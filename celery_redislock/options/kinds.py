@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from celery_redislock.locks.values import TEN_YEARS
+from celery_redislock.locks.store import TEN_YEARS
 
 __all__ = ["Choice", "Flag", "Key", "Kind", "Planned", "Prefix", "Seconds", "Url", "Whole"]
 
