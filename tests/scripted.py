@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
-from celery_redislock.locks.values import Grant, Renewal, Term
+from celery_redislock.locks.store import Grant, Renewal, Term
 from tests.clocks import ManualClock
 
 __all__ = ["Driven", "FailingStore", "ScriptedRenewer", "lease_on", "lock_on", "unavailable"]

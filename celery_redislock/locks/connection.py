@@ -10,12 +10,8 @@ and with the same token.
 
 import os
 import re
-import socket
-import struct
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -23,9 +19,9 @@ from redis.backoff import NoBackoff
 from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
-from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.clock import Clock
 
-__all__ = ["MOST_IDLE", "Connections", "connect_by", "reset_on_close"]
+__all__ = ["MOST_IDLE", "Connections", "connect_by"]
 
 #: Bytes up to which a greeting is sent in one piece: all of it.
 _NO_CUTOFF = 65536
@@ -79,35 +75,8 @@ def connect_by(connection: Any, give_up: float, *, patience: float, clock: Clock
     try:
         connection.connect()
         connection._sock.settimeout(connection.socket_timeout)
-        reset_on_close(connection._sock)
     finally:
         del connection.read_response
-
-
-#: ``struct linger``: on, for no time.
-_NO_TIME = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
-
-
-def reset_on_close(sock: socket.socket) -> None:
-    """Let closing a TCP socket take back what the network has not delivered; for others nothing changes.
-
-    Timeline without it, while packets get lost::
-
-        claim sent      no answer: socket closed, the hold is owed back
-        ...             released on a new connection: "missing", so nothing is owed any more
-        ...             the kernel goes on repeating what was written to the closed socket, for minutes
-        claim arrives   and holds the key for an hour, for a message that was never published
-
-    Closed with no time to linger, what is unsent or unacknowledged is dropped, and the server is told by a
-    reset. Set once it is connected, and not when an answer is overdue: redis-py closes a connection itself
-    before its error is seen (``read_response``, redis 5.2.1 to 8.1.0, ``connection.py``), the system those
-    of a killed process. Whose last request was answered has nothing left to deliver.
-
-    What remains: a request that has left this host, and is held up by the network or by a proxy until
-    after the release.
-    """
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_TIME)
 
 
 class Connections:
@@ -120,21 +89,20 @@ class Connections:
     with none: it never speaks on, nor shuts down, its parent's sockets (a
     dropped ``Connection`` of another pid only closes its descriptor, redis
     5.2.1 to 8.1.0, ``connection.py``, ``disconnect``).
+
+    Each counts, in ``redislock_unread``, the requests sent on it whose answers
+    nobody waited for; who uses it next reads those first.
     """
 
-    def __init__(
-        self, pool: "redis.ConnectionPool", *, socket_timeout: float, clock: Clock = boottime
-    ) -> None:
+    def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
         """Take over how to connect from a redis-py pool.
 
         Args:
             pool: knows address, credentials, TLS, Sentinel; it is kept alive because a
                 Sentinel connection asks it for the primary.
             socket_timeout: seconds any one send, reply or connect may take.
-            clock: what :meth:`opened_since` is told in.
         """
         self._pool = pool
-        self._clock = clock
         self._kwargs = {
             **{name: value for name, value in pool.connection_kwargs.items() if not _RELAXED.match(name)},
             "socket_timeout": socket_timeout,
@@ -153,7 +121,6 @@ class Connections:
         self._make: Callable[..., Any] = pool.connection_class
         self._socket_timeout = socket_timeout
         self._idle: deque[Any] = deque()
-        self._asked = threading.local()
         self._pid = os.getpid()
 
     @property
@@ -174,40 +141,10 @@ class Connections:
         if self._pid != os.getpid():
             self._idle = deque()
             self._pid = os.getpid()
-        since, older = getattr(self._asked, "since", None), []
         try:
-            while True:
-                connection = self._idle.pop()
-                if since is None or connection.redislock_opened > since:
-                    return connection
-                older.append(connection)
+            return self._idle.pop()
         except IndexError:
             return self._open(self._kwargs)
-        finally:
-            self._idle.extend(reversed(older))
-
-    @contextmanager
-    def opened_since(self, since: float) -> Iterator[None]:
-        """Lend this thread only connections opened after a moment, until the block ends.
-
-        What is sent on such a one is read after whatever was sent on others before that moment. It is not
-        on one that was open already. Timeline, seen with Redis 7.0 and Valkey 9.1 on one host::
-
-            a claim is written on A, and its reply no longer waited for (a signal, a timeout)
-            the server, busy with something else, has read neither A nor B
-            its release is written on B
-            B is read first if B was the last to be answered: epoll puts it in front of A
-            the claim is read then, and holds its key for an hour, for nobody
-
-        A connection opened after the claim was given up has been accepted, and greeted, after a look at all
-        that could be read.
-        """
-        before = getattr(self._asked, "since", None)
-        self._asked.since = since
-        try:
-            yield
-        finally:
-            self._asked.since = before
 
     def take_new(self, *, within: float) -> Any:
         """Lend a fresh connection and drop the idle ones: what broke one has mostly broken all.
@@ -228,7 +165,7 @@ class Connections:
 
     def _open(self, kwargs: dict[str, Any]) -> Any:
         connection = self._make(**kwargs)
-        connection.redislock_opened = self._clock()
+        connection.redislock_unread = 0
         return connection
 
     def drop_idle(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.values import TEN_YEARS
+from celery_redislock.locks.store import TEN_YEARS
 
 __all__ = ["Holding", "check_terms", "default_owner", "hostname", "introduce", "is_seconds"]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.values import Grant, Release, Renewal, Term
+from celery_redislock.locks.store import Grant, Release, Renewal, Term
 
 __all__ = ["InertLease", "Lease", "Renewer"]
 

@@ -10,8 +10,7 @@ from celery_redislock.locks.holding import Holding, check_terms, default_owner, 
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.patience import outwait
-from celery_redislock.locks.store import LockStore
-from celery_redislock.locks.values import Grant, Hold, Refusal, Term, new_token
+from celery_redislock.locks.store import Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Lock"]

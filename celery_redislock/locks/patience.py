@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.values import Hold
+from celery_redislock.locks.store import Hold
 
 __all__ = ["keep_trying", "outwait"]
 

@@ -8,11 +8,12 @@ set otherwise, with Celery's ``global_keyprefix`` in front):
 key                            type    value                       expiry; written by
 =============================  ======  ==========================  =============================
 ``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew, release
+                                                                   hand_on
 ``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire, release (undo)
 ``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
-``redislock:{N}:done:MSG``     string  token                       the mark's ttl; release, mark_done
-``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew, release
-                                       window``), score expiry ms
+``redislock:{N}:mark:MSG``     string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
+``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew, release,
+                                       window``), score expiry ms  hand_on
 =============================  ======  ==========================  =============================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
@@ -23,19 +24,18 @@ excluded by it. No key is ever without a TTL.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.scripts import SCRIPTS, Scripts
+from celery_redislock.locks.scripts import SCRIPTS, Call, Scripts
 from celery_redislock.locks.store import (
-    DoneMark,
     Grant,
     Hold,
     LockStore,
-    Recorded,
+    Mark,
+    Marked,
     Refusal,
     Release,
     Renewal,
@@ -79,11 +79,9 @@ class RedisStore(LockStore):
             prefix: put in front of every key.
             strict_fence: draw fences from a counter on the server that also outlives a clock set
                 back, instead of the server's clock alone.
-            min_replicas: replicas that must confirm an acquire (``WAIT``); with fewer everything is
-                put back as it was (a hold that was taken over goes back to the token it was taken
-                from, one that the same token had already stays, to be given back by who asked) and
-                :class:`LockUnavailable` raised. It narrows the gap a failover opens, it does not
-                close it.
+            min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
+                also one that was taken over, and :class:`LockUnavailable` raised. It narrows the gap a
+                failover opens, it does not close it.
             socket_timeout: seconds, half of the bound on every verb.
             clock: of this process, running through suspends; injected by tests.
         """
@@ -110,11 +108,11 @@ class RedisStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-    ) -> Grant | Refusal | Recorded:
+    ) -> Grant | Refusal | Marked:
         base = self._base(name)
         call = self._call(
             "acquire",
-            [base + "lock", base + "window", base + "fence", f"{base}done:{message or ''}", self._index],
+            [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
             [
                 token,
                 _ms(ttl),
@@ -123,42 +121,22 @@ class RedisStore(LockStore):
                 name,
                 _ms(period) if period else 0,
                 self._strict_ms,
-                "1" if self._min_replicas else "0",
             ],
             name=name,
             replicas=self._min_replicas,
         )
         status, *rest = call.reply
         if status == 3:
-            return Recorded()
+            is_done, pttl = rest
+            return Marked(is_done == 1, _seconds(pttl))
         if status == 0:
             value, pttl, is_window = rest
             return Refusal(Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window)))
         if call.replicas < self._min_replicas:
-            self._undo(name, token, instead_of or "", call.reply)
+            self.release(name, token, undo=True)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
         return Grant(rest[0], status == 2, call.sent_at, call.answered_at, repeated=status == 4)
-
-    def _undo(self, name: str, token: str, instead_of: str, reply: list[Any]) -> None:
-        """Leave the lock as a grant that was not confirmed found it.
-
-        Where the token held already, it stays: with an answer that got lost it is not known what was there
-        before, and giving it back would let others in while its holder goes on asking.
-        """
-        if reply[0] == 1:
-            self.release(name, token, undo=True)
-        elif reply[0] == 2:
-            # A claim: its message is on its way still, and no later one may overtake it.
-            _, _, value, pttl = reply
-            about = value.partition(b"\0")[2].decode("utf-8", "replace")
-            base = self._base(name)
-            self._call(
-                "acquire",
-                [base + "lock", base + "window", base + "fence", f"{base}done:", self._index],
-                [instead_of, max(1, pttl), about, token, name, 0, self._strict_ms, "0"],
-                name=name,
-            )
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []
@@ -176,20 +154,40 @@ class RedisStore(LockStore):
             sent_at, answered_at = (call.sent_at if start == 0 else sent_at), call.answered_at
         return Renewal(renewed, sent_at, answered_at)
 
-    def release(self, name: str, token: str, *, undo: bool = False, done: DoneMark | None = None) -> Release:
+    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         base = self._base(name)
-        mark = f"{base}done:{done.message if done else ''}"
         call = self._call(
             "release",
-            [base + "lock", base + "window", mark, self._index],
-            [token, name, "1" if undo else "0", _ms(done.ttl) if done else 0],
+            [base + "lock", base + "window", base + _key_of(mark), self._index],
+            [token, name, "1" if undo else "0", *_what_it_says(mark)],
             name=name,
         )
-        if call.reply[0] == -1:
-            _, value, pttl = call.reply
+        return self._release(name, call)
+
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+    ) -> Release:
+        base = self._base(name)
+        call = self._call(
+            "hand_on",
+            [base + "lock", f"{base}mark:{new}", base + _key_of(mark), self._index],
+            [old, new, _ms(ttl), _json(about), name, *_what_it_says(mark)],
+            name=name,
+        )
+        return self._release(name, call)
+
+    @staticmethod
+    def _release(name: str, call: Call) -> Release:
+        status, *held = call.reply
+        if status == -1:
+            value, pttl = held
             held_by = Hold.parse(name, value, _seconds(pttl), is_window=False)
             return Release(released=False, held_by=held_by, repeated=call.repeated)
-        return Release(released=call.reply[0] == 1, repeated=call.repeated)
+        return Release(released=status > 0, repeated=call.repeated)
+
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        key = f"{self._base(name)}mark:{message}"
+        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
@@ -213,10 +211,6 @@ class RedisStore(LockStore):
         held_by = Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
         return Release(released=status == 1, held_by=held_by, repeated=call.repeated)
 
-    def mark_done(self, name: str, done: DoneMark) -> None:
-        # The release script under a token nobody holds writes the mark and touches nothing else.
-        self.release(name, f"{done.message}/done", done=done)
-
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a window is on it twice.
         members = self._call("names", [self._index], [2 * limit], name=self._index).reply
@@ -228,15 +222,21 @@ class RedisStore(LockStore):
         found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.info("memory"))
         return found[1].decode() if found else None
 
-    def behind(self, moment: float) -> AbstractContextManager[None]:
-        return self._connections.opened_since(moment)
-
     def close(self) -> None:
         """Close the idle connections; the store stays usable."""
         self._connections.drop_idle()
 
     def _base(self, name: str) -> str:
         return f"{self._prefix}:{{{name}}}:"
+
+
+def _key_of(mark: Mark | None) -> str:
+    return f"mark:{mark.message if mark else ''}"
+
+
+def _what_it_says(mark: Mark | None) -> tuple[str, int]:
+    """Return the scripts' last two arguments: the mark's state, and its ttl."""
+    return ("done" if mark.is_done else "ending", _ms(mark.ttl)) if mark else ("", 0)
 
 
 def _ms(seconds: float) -> int:

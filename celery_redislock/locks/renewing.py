@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.schedule import Watch
-from celery_redislock.locks.store import LockStore
-from celery_redislock.locks.values import Renewal, Term
+from celery_redislock.locks.store import LockStore, Renewal, Term
 
 __all__ = ["Renewing"]
 

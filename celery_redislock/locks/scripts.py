@@ -7,6 +7,7 @@ line, because such a script is refused under OOM even when it only releases.
 
 import functools
 import hashlib
+import logging
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -20,8 +21,10 @@ from celery_redislock.locks.wording import words_of, wrong_kind
 
 __all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
 
+logger = logging.getLogger("celery_redislock")
+
 #: The scripts of this package, one file each under ``lua/``.
-SCRIPTS = ("acquire", "force_release", "inspect", "names", "release", "renew")
+SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "renew")
 
 
 class Script(NamedTuple):
@@ -118,6 +121,53 @@ class Scripts:
                 lost = second
         raise LockUnavailable(self._connections.server, operation, str(lost)) from lost.__cause__
 
+    def send(self, operation: str, *command: object) -> None:
+        """Send a command without waiting for its answer; whoever uses the connection next reads it.
+
+        Args:
+            operation: its name in errors.
+            *command: the command and its arguments.
+
+        Raises:
+            LockUnavailable: it could not be sent.
+        """
+        give_up = self._clock() + 2 * self._socket_timeout
+        connection = self._connections.take()
+        try:
+            self._send(connection, command, give_up)
+        except (redis.RedisError, OSError):
+            connection.disconnect()
+            connection = self._connections.take_new(within=self._socket_timeout)
+            try:
+                self._send(connection, command, give_up)
+            except (redis.RedisError, OSError) as error:
+                connection.disconnect()
+                raise LockUnavailable(self._connections.server, operation, words_of(error)) from error
+        self._connections.give_back(connection)
+
+    def _send(self, connection: Any, command: Sequence[object], give_up: float) -> None:
+        try:
+            self._prepare(connection, give_up, self._socket_timeout)
+            connection.send_packed_command([_packed(*command)], check_health=False)
+        except BaseException:
+            # Also a signal's SystemExit in the middle of it: the stream may be out of step.
+            connection.disconnect()
+            raise
+        connection.redislock_unread += 1
+
+    def _prepare(self, connection: Any, give_up: float, patience: float) -> None:
+        """Connect, or read the answers to what was sent without waiting for them."""
+        connect_by(connection, give_up, patience=patience, clock=self._clock)
+        while connection.redislock_unread:
+            left = min(patience, give_up - self._clock())
+            if left <= 0 or not connection.can_read(left):
+                raise redis.TimeoutError("no answer in time to an earlier request")
+            try:
+                connection.read_response()
+            except redis.ResponseError as error:
+                logger.debug("%s refused a mark: %s", self._connections.server, error)
+            connection.redislock_unread -= 1
+
     def info(self, section: str) -> bytes:
         """Return a section of the server's INFO; one attempt.
 
@@ -127,7 +177,7 @@ class Scripts:
         connection = self._connections.take()
         try:
             give_up = self._clock() + 2 * self._socket_timeout
-            connect_by(connection, give_up, patience=self._socket_timeout, clock=self._clock)
+            self._prepare(connection, give_up, self._socket_timeout)
             connection.send_command("INFO", section)
             text: bytes = connection.read_response()
         except (redis.RedisError, OSError) as error:
@@ -159,7 +209,7 @@ class Scripts:
         rest = (len(request.keys), *request.keys, *request.args)
         # Otherwise the socket's own timeout will do, and asking how much time is left can be saved.
         in_hurry = connection._sock is None or patience < connection.socket_timeout
-        connect_by(connection, request.give_up, patience=patience, clock=self._clock)
+        self._prepare(connection, request.give_up, patience)
         try:
             connection.send_packed_command(
                 [_packed("EVALSHA", script.sha, *rest) + after], check_health=False

@@ -1,38 +1,34 @@
-"""The lock store: the verbs that must be atomic.
+"""The lock store: the verbs that must be atomic, and the values they take and answer with.
 
-:class:`LockStore` is the seam between what a lock means and where it is kept:
+:class:`LockStore` separates what a lock means from where it is kept:
 :class:`~celery_redislock.locks.redisstore.RedisStore` keeps it on a server,
-:class:`~celery_redislock.locks.memory.MemoryStore` in this process for tests.
-Both pass the same contract tests. The values they answer with live in
-:mod:`~celery_redislock.locks.values` and are offered here as well.
+:class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
+Both pass the same contract tests.
+
+A hold belongs to a *token*, one term of holding, written ``owner/nonce`` and
+never used twice. Every write compares it, so nothing that comes late (an old
+run, a repeated request, a delayed packet) can touch a newer hold.
 """
 
+import base64
+import json
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
-from celery_redislock.locks.values import (
-    TEN_YEARS,
-    DoneMark,
-    Grant,
-    Hold,
-    Recorded,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-    new_token,
-    owner_of,
-)
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 __all__ = [
+    "ACCEPTED",
+    "QUEUED",
+    "RUNNING",
     "TEN_YEARS",
-    "DoneMark",
     "Grant",
     "Hold",
     "LockStore",
-    "Recorded",
+    "Mark",
+    "Marked",
     "Refusal",
     "Release",
     "Renewal",
@@ -40,6 +36,187 @@ __all__ = [
     "new_token",
     "owner_of",
 ]
+
+
+#: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
+TEN_YEARS = 315_360_000.0
+
+#: The states of a holder: its message is on its way; its run has started; it was accepted and its window
+#: (``lock_period``) has not passed.
+QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
+
+
+def new_token(owner: str) -> str:
+    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce.
+
+    Args:
+        owner: who the lock is for, normally a task id. NUL ends a token on the
+            server, so it is escaped here.
+    """
+    return f"{owner.replace(chr(0), '%00')}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
+
+
+def owner_of(token: str) -> str:
+    """Return the owner a token was minted for; a foreign value without a nonce is its own owner."""
+    return token.rpartition("/")[0] or token
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What the store knew about a holder at the moment it answered. Advisory: it may be gone by now.
+
+    Attributes:
+        name: the lock's name.
+        token: the holder's token; the whole value where a foreign client holds the key.
+        about: what the holder wrote about itself (task, id, state, host, pid, since, …).
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
+        is_window: nothing is held, but ``lock_period`` has not passed since the last acceptance.
+    """
+
+    name: str
+    token: str
+    about: Mapping[str, Any]
+    expires_in: float
+    is_window: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Who the lock is held for: a task id."""
+        return owner_of(self.token)
+
+    @property
+    def state(self) -> str | None:
+        """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
+        state = ACCEPTED if self.is_window else self.about.get("state")
+        return state if isinstance(state, str) else None
+
+    @property
+    def since(self) -> float | None:
+        """When the holder took it, in seconds since the epoch by its own clock; ``None`` if unknown."""
+        since = self.about.get("since")
+        is_time = isinstance(since, int | float) and not isinstance(since, bool) and math.isfinite(since)
+        return since if is_time else None
+
+    @classmethod
+    def parse(cls, name: str, value: bytes, expires_in: float, *, is_window: bool) -> "Hold":
+        """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
+        token, _, text = value.partition(b"\0")
+        try:
+            about = json.loads(text) if text else {}
+        except ValueError:
+            about = {}
+        return cls(
+            name=name,
+            token=token.decode("utf-8", "replace"),
+            about=about if isinstance(about, dict) else {},
+            expires_in=expires_in,
+            is_window=is_window,
+        )
+
+
+class Grant(NamedTuple):
+    """The hold is ours.
+
+    Attributes:
+        fence: the fencing token, larger with each grant of the same lock.
+        taken_over: the hold was there before, under ``instead_of``.
+        sent_at: this process's clock just before the answered request was sent: the lease's
+            term is counted from here, because the server's began later.
+        answered_at: the same clock when the answer came.
+        repeated: the hold was there before under this very token. It was granted to an earlier
+            request, whose answer may have been lost, and with it whether that one took anything over.
+    """
+
+    fence: int
+    taken_over: bool
+    sent_at: float
+    answered_at: float
+    repeated: bool = False
+
+
+class Refusal(NamedTuple):
+    """Somebody else holds the lock, or its window has not passed."""
+
+    hold: Hold
+
+
+class Marked(NamedTuple):
+    """Nothing was taken, because this message has a mark: it ran already.
+
+    Attributes:
+        is_done: the message is done, and a copy of it has nothing left to do. ``False``: its run is
+            ending, and a copy waits until the mark says done, or expires.
+        expires_in: seconds until the mark expires.
+    """
+
+    is_done: bool
+    expires_in: float
+
+
+class Mark(NamedTuple):
+    """What a release leaves behind for copies of its message.
+
+    On the server it says ``ending`` or ``done``; "done" is never overwritten by "ending".
+
+    Attributes:
+        message: the message's identity, the token of its publish.
+        ttl: seconds until the mark expires.
+        is_done: nothing is left to do for the message. ``False``: its body has ended, but its result and
+            its follow-ups may still be to come.
+    """
+
+    message: str
+    ttl: float
+    is_done: bool = False
+
+
+class Term(NamedTuple):
+    """What a renewal needs to know about one hold: ``ttl`` in seconds."""
+
+    name: str
+    token: str
+    ttl: float
+
+
+class Renewal(NamedTuple):
+    """The answers to a batch of renewals.
+
+    Attributes:
+        renewed: per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token.
+        sent_at: as for :class:`Grant`.
+        answered_at: as for :class:`Grant`.
+    """
+
+    renewed: Sequence[bool | None]
+    sent_at: float
+    answered_at: float
+
+
+class Release(NamedTuple):
+    """What became of a release.
+
+    Attributes:
+        released: the hold was ours and is gone now.
+        held_by: another token holds the lock (after an operator's release: the victim);
+            ``None`` where nobody does.
+        repeated: an earlier request got no answer and was sent again. The hold found missing or
+            held by another token may then have been released by the first one:
+            :meth:`~celery_redislock.locks.lease.Lease.gave_back` decides.
+    """
+
+    released: bool
+    held_by: Hold | None = None
+    repeated: bool = False
+
+    @property
+    def took_away(self) -> bool:
+        """Whether an operator's release took away the hold that was seen.
+
+        Also true where a repeated request finds that nobody holds: most likely the first one took it, and
+        an act that may have been done is to be audited as done.
+        """
+        return self.released or (self.repeated and self.held_by is None)
 
 
 class LockStore(ABC):
@@ -69,7 +246,7 @@ class LockStore(ABC):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-    ) -> Grant | Refusal | Recorded:
+    ) -> Grant | Refusal | Marked:
         """Take the hold, keep it, or take it over; one round trip.
 
         Args:
@@ -79,10 +256,12 @@ class LockStore(ABC):
             ttl: how long the hold lives unless it is renewed.
             about: small facts about the holder for those who are refused, no argument values.
             instead_of: another token this hold replaces where that one holds (a claim
-                becoming a lease, a lease becoming a claim again).
+                becoming a lease).
             period: least time between two acceptances by the server's clock; taking over
                 does not count as a new one.
-            message: identity whose done mark refuses a free lock.
+            message: whose mark is looked at before anything else, the present holder and ``instead_of``
+                included. Where it has one, :class:`Marked` is the answer and nothing is taken, unless
+                ``token`` holds already.
         """
 
     @abstractmethod
@@ -96,21 +275,48 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def release(
-        self,
-        name: str,
-        token: str,
-        *,
-        undo: bool = False,
-        done: DoneMark | None = None,
-    ) -> Release:
-        """Give the hold back if ``token`` still has it; one round trip.
+    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
+        """Release the hold if ``token`` still has it; one round trip.
 
         Args:
             name: the lock's name.
-            token: of the hold given back.
-            undo: nothing ran under it, so the window it opened is given back too.
-            done: note to leave behind, whoever holds the lock.
+            token: of the hold to release.
+            undo: nothing ran under it, so the window it opened ends too.
+            mark: left behind in any case, whoever holds the lock.
+        """
+
+    @abstractmethod
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+    ) -> Release:
+        """Turn one token's hold into another's, if it still holds; one round trip. Never takes a free lock.
+
+        Where the message of ``new`` has a mark already, it has run, and the hold is released instead.
+
+        Args:
+            name: the lock's name.
+            old: the token that holds.
+            new: the token that holds from now on, and the identity of its message.
+            ttl: seconds the hold lives from now on unless it is renewed.
+            about: as for :meth:`acquire`.
+            mark: left behind in any case, whoever holds the lock.
+
+        Returns:
+            ``released`` if the hold of ``old`` was there: it is now that of ``new``, or released. Also
+            where ``new`` holds already, because this request was repeated.
+        """
+
+    @abstractmethod
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        """Note that a message is done. The answer is not awaited, so a mark may be lost without an error.
+
+        Args:
+            name: of the lock the message was for.
+            message: its identity.
+            ttl: seconds until the mark expires.
+
+        Raises:
+            LockUnavailable: the request could not be sent.
         """
 
     @abstractmethod
@@ -119,8 +325,8 @@ class LockStore(ABC):
 
         Args:
             name: the lock's.
-            to_decide: something will be dropped, or put off, for the holder that is found: a replica, which
-                may know only one that is long gone, does not do (``LockUnavailable``).
+            to_decide: something will be dropped, or put off, for the holder that is found. A replica may
+                know only a holder that is long gone, so its answer does not count (``LockUnavailable``).
         """
 
     @abstractmethod
@@ -137,10 +343,6 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def mark_done(self, name: str, done: DoneMark) -> None:
-        """Note that a message's outcome is recorded, after its lock was released."""
-
-    @abstractmethod
     def names(self, *, limit: int = 1000) -> list[str]:
         """Return the names of the locks that refuse now, soonest to stop it first.
 
@@ -151,16 +353,5 @@ class LockStore(ABC):
         """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""
         return None
 
-    def behind(self, moment: float) -> AbstractContextManager[None]:  # noqa: ARG002  nothing is on its way
-        """Let what this thread asks within the block overtake no request that was given up before.
-
-        Args:
-            moment: when it was given up, by :func:`~celery_redislock.locks.clock.boottime`.
-        """
-        return nullcontext()
-
-    def transfer(
-        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any]
-    ) -> Grant | Refusal | Recorded:
-        """Hand the hold from one token to another; where ``old`` is gone and the lock is free, acquire it."""
-        return self.acquire(name, new, ttl, about=about, instead_of=old)
+    def close(self) -> None:  # noqa: B027  nothing to close is the rule
+        """Close the idle connections; the store stays usable."""

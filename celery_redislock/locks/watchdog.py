@@ -106,16 +106,17 @@ class Watchdog:
                 it is renewed no more: a lease whose start was interrupted would be, for ever, once this
                 debt has expired.
         """
-        given_up = self._clock()
 
-        def release_behind() -> None:
-            with self._store.behind(given_up):
-                release()
+        def release_anew() -> None:
+            # On a new connection: what is sent on one that is open may be read before the request that was
+            # given up.
+            self._store.close()
+            release()
 
         with self._lock:
             if token is not None:
                 self._schedule.drop(token)
-            self._debts.add(release_behind, within=within, what=what, token=token)
+            self._debts.add(release_anew, within=within, what=what, token=token)
             self._run_thread()
             self._wake.notify()
 

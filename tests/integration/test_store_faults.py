@@ -9,7 +9,7 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, Watchdog
-from celery_redislock.locks.values import Term
+from celery_redislock.locks.store import Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, granted, refused

@@ -1,6 +1,5 @@
 """URLs and connections, without a server."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,10 +7,8 @@ import redis
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import connect
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.connection import MOST_IDLE, Connections
 from celery_redislock.locks.urls import mask_password, pool_of
-from tests.clocks import ManualClock
 
 SECRETS = ["hunter2", "hun/ter2", "hun@ter2", "hun?ter2", "hun#ter2", "hun&ter2", "hun:ter2", "hun%zter2"]
 
@@ -117,49 +114,6 @@ def test_the_last_connection_given_back_is_the_next_one_lent() -> None:
 
     assert connections.take() is second
     assert connections.take() is first
-
-
-def test_what_must_not_overtake_is_lent_no_connection_that_was_open_before() -> None:
-    """Law 2: over one that was, a release is read before the claim that it gives back."""
-    clock = ManualClock()
-    connections = Connections(pool_of("redis://host"), socket_timeout=1.0, clock=clock)
-    connections._make = FakeConnection
-    old, lent = connections.take(), connections.take()
-    connections.give_back(old)
-    clock.advance(1.0)
-    given_up = clock.now
-    connections.give_back(lent)
-
-    with connections.opened_since(given_up):
-        clock.advance(1.0)
-        first = connections.take()
-        connections.give_back(first)
-        second = connections.take()
-
-    assert first not in (old, lent)
-    assert second is first
-    assert [connections.take() for _ in range(2)] == [lent, old]
-
-
-def test_other_threads_go_on_with_what_is_open_meanwhile() -> None:
-    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
-    connections._make = FakeConnection
-    idle = connections.take()
-    connections.give_back(idle)
-
-    with connections.opened_since(boottime()), ThreadPoolExecutor(1) as other:
-        assert other.submit(connections.take).result() is idle
-
-
-def test_after_it_idle_connections_are_lent_as_ever() -> None:
-    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
-    connections._make = FakeConnection
-    with pytest.raises(KeyboardInterrupt), connections.opened_since(boottime()):
-        raise KeyboardInterrupt
-    idle = connections.take()
-    connections.give_back(idle)
-
-    assert connections.take() is idle
 
 
 def test_a_greeting_is_not_packed_by_what_a_signal_can_crash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_redislock.locks.values import Hold, new_token, owner_of
+from celery_redislock.locks.store import Hold, new_token, owner_of
 
 
 @pytest.mark.parametrize("owner", ["job", "a/b/c", "", "naïve ✓", "nul\0inside"])

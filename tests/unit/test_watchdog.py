@@ -9,7 +9,7 @@ import pytest
 
 from celery_redislock.locks import Lease
 from celery_redislock.locks.schedule import SLACK
-from celery_redislock.locks.values import Grant, Term
+from celery_redislock.locks.store import Grant, Term
 from tests.clocks import ManualClock
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
 

@@ -12,7 +12,7 @@ from celery_redislock.locks import LockStore, MemoryStore, Watchdog, debts
 from celery_redislock.locks import watchdog as watchdog_module
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.debts import NotYet
-from celery_redislock.locks.values import Term
+from celery_redislock.locks.store import Term
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.request import LockRequest
 from celery_redislock.support import Support

@@ -1,7 +1,5 @@
 """The results publishes return: Celery's own, which also say whether they belong to somebody else."""
 
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from celery.exceptions import (
@@ -51,20 +49,6 @@ class LockResult(AnyResult):
         except TimeoutError:
             self.backend.remove_pending_result(self)
             raise
-
-    def __del__(self, _is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Unsubscribe from the result, unless that is done: it is when the result is finished here.
-
-        At the end of the interpreter the subscription ends by itself. Celery would connect for it if its
-        connection is gone, and imports on the way, which fails by then: "Exception ignored in ...".
-
-        The garbage collector's thread calls it. Before 5.7.0, Celery unsubscribes once more, and connects
-        for it: with the server gone, each finished result of Redis holds its process up for 20 s, even at
-        its end, and one collected with its thread's backend leaves a socket open (celery 5.5.0 and 5.6.3,
-        ``cancel_for`` in backends/redis.py; 5.7.0 looks into ``subscribed_to`` first).
-        """
-        if self.backend is not None and not self.on_ready.ready and not _is_ending():
-            super().__del__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)

@@ -4,9 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_redislock.guard import Guard
-from celery_redislock.locks.store import Hold
-from celery_redislock.work import QUEUED, state_of_holder
+from celery_redislock.locks.store import QUEUED, Hold, LockStore
 
 __all__ = ["Holder", "LockHandle"]
 
@@ -46,11 +44,11 @@ class Holder:
         about = hold.about
         return cls(
             owner=hold.owner,
-            state=state_of_holder(hold) or "foreign",
+            state=hold.state or "foreign",
             task=about.get("task"),
             host=about.get("host"),
             pid=about.get("pid"),
-            since=about.get("since"),
+            since=hold.since,
             remaining=hold.expires_in,
             token=hold.token,
         )
@@ -63,11 +61,11 @@ class LockHandle:
         key: the lock's name.
     """
 
-    def __init__(self, task: Any, guard: Guard, key: str) -> None:
+    def __init__(self, task: Any, store: LockStore, key: str) -> None:
         """Point at a lock; sends nothing."""
         self.key = key
         self._task = task
-        self._guard = guard
+        self._store = store
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"
@@ -78,7 +76,7 @@ class LockHandle:
         Raises:
             LockUnavailable: the lock server cannot be reached.
         """
-        hold = self._guard.store.inspect(self.key)
+        hold = self._store.inspect(self.key)
         return None if hold is None else Holder.of(hold)
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
@@ -104,7 +102,7 @@ class LockHandle:
         seen = self.holder()
         if seen is None or (only == QUEUED and seen.state != QUEUED):
             return None
-        release = self._guard.store.force_release(self.key, expected=seen.token)
+        release = self._store.force_release(self.key, expected=seen.token)
         if not release.took_away:
             return None
         logger.warning("released %r by force from %s (%s): %s", self.key, seen.owner, seen.state, reason)

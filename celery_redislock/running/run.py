@@ -1,0 +1,216 @@
+"""One run of one message: what it locks, what it holds, and what is known about its message.
+
+Lives in the process and thread that runs the body.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import Declaration, declaration_of
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import Scope
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import new_token
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing.message import Message, release_claim
+from celery_redislock.publishing.outcomes import request_ignores_result
+from celery_redislock.publishing.signals import lock_lost
+from celery_redislock.running.delivery import Delivery, can_come_again
+
+__all__ = ["NOT_LOCKED", "Run", "run_of"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Stands in a request for the run of a message that takes no lock.
+NOT_LOCKED = False
+
+
+def run_of(request: Any) -> "Run | None":
+    """Return the run a request is for, once it is there; ``None`` for others."""
+    run: Run | None = getattr(request, "redislock_run", None) or None
+    return run
+
+
+class Run:
+    """One run of one message.
+
+    Attributes:
+        task: the bound task.
+        request: Celery's request for this run.
+        args: of the body.
+        kwargs: of the body.
+        options: of the message's task and call.
+        start_timeout: seconds the run asks for its lock while the lock server does not answer.
+        scope: of the lock.
+        message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
+            other languages.
+        delivery: what the worker's main process knows about this delivery.
+        lock: what is locked.
+        can_come_again: the broker may deliver this message once more, although this delivery runs it.
+        token: this run's term, minted by the main process where there is one.
+        lease: while a lock is held, and after; on the key, or, in a scope that holds none while it runs,
+            on the message itself.
+        in_body: the body is running.
+        has_ended: the body ended, whatever ended it, and its message is done with that.
+        followed_by: tokens of the messages of its own id that the body published, each with what tells
+            the seconds its claim lives.
+        interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
+    """
+
+    def __init__(
+        self, task: Any, declaration: Declaration, options: LockOptions, scope: Scope, message: Message | None
+    ) -> None:
+        """Prepare a run of the task's current request; sends nothing.
+
+        Raises:
+            LockKeyError: the message came without a key, and none can be made of its arguments.
+            TypeError: its arguments do not fit the task.
+        """
+        self.task = task
+        self.request = request = task.request
+        self.args: Sequence[Any] = request.args or ()
+        self.kwargs: dict[str, Any] = request.kwargs or {}
+        self.options, self.scope, self.message = options, scope, message
+        self.start_timeout = declaration.settings.start_timeout
+        self.delivery = Delivery.of(request)
+        self.lock: TaskLock = declaration.task_lock(
+            self.args,
+            self.kwargs,
+            request.id,
+            options=options,
+            key=message.key if message is not None else None,
+            arguments=message.arguments if message is not None else None,
+            is_ignored=request_ignores_result(task, request),
+        )
+        self.token: str = self.delivery.token or new_token(request.id)
+        self.can_come_again: bool = not request.is_eager and (
+            self.was_delivered or can_come_again(task, request.eta, self.delivery.received_at)
+        )
+        self.lease: Lease | None = None
+        self.in_body = self.has_ended = False
+        self.followed_by: list[tuple[str, Callable[[], float]]] = []
+        self.interrupt: Callable[[], None] | None = None
+
+    @classmethod
+    def of(cls, task: Any) -> "Run | None":
+        """Return the run of a task's current request, ``None`` if it takes no lock.
+
+        The claim of a message that will not enter its lock is released: locking was switched off
+        meanwhile, or its arguments do not fit.
+
+        Raises:
+            LockOptionError: the task's options are wrong on this worker.
+            LockKeyError: the message came without a key, and none can be made of its arguments.
+        """
+        request = task.request
+        request.redislock_skipped = False
+        request.redislock_run = NOT_LOCKED
+        if not request.id:
+            return None  # made by hand, as test helpers do
+        message = Message.of(request.headers, request.id)
+        run = None
+        try:
+            run = cls._of(task, message)
+        finally:
+            if run is None:
+                release_claim(task.app, message)
+        if run is not None:
+            request.redislock_run = run
+        return run
+
+    @classmethod
+    def _of(cls, task: Any, message: Message | None) -> "Run | None":
+        declaration = declaration_of(task)
+        settings = declaration.settings
+        if not settings.enabled or (task.request.is_eager and not settings.eager):
+            return None
+        if message is not None and message.key is None:
+            return None
+        options = from_header(declaration.options, message.options) if message else declaration.options
+        if options.scope is None:
+            return None
+        return cls(task, declaration, options, options.scope, message)
+
+    @property
+    def identity(self) -> str:
+        """The message's identity: its token, or the task id where it came without one."""
+        return self.message.token if self.message is not None else self.lock.owner
+
+    @property
+    def has_claim(self) -> bool:
+        """The message was accepted: its publisher took a claim for it, or a run left it one."""
+        return self.message is not None and self.message.claimed
+
+    @property
+    def is_accepted(self) -> bool:
+        """The message was accepted before, at its publish or as the run it is a retry of."""
+        return self.has_claim or bool(self.request.retries)
+
+    @property
+    def was_delivered(self) -> bool:
+        """A copy of this message was delivered before, and may have run."""
+        if self.message is not None and self.message.was_delivered:
+            return True
+        return bool((self.request.delivery_info or {}).get("redelivered"))
+
+    @property
+    def is_identified(self) -> bool:
+        """The message can be told from another of its task id, which is a new job.
+
+        By its header; without one by its delivery, if that is not the first.
+        """
+        return self.message is not None or self.was_delivered
+
+    @property
+    def must_wait(self) -> bool:
+        """The run waits for its lock whoever holds it, and is never a duplicate.
+
+        What was accepted, retried or delivered before, and members of workflows: in a group, chord or
+        chain, or with links.
+        """
+        if self.is_accepted or self.was_delivered or (self.message is not None and self.message.must_run):
+            return True
+        request = self.request
+        return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
+
+    @property
+    def running_lock(self) -> TaskLock:
+        """The lock a run holds: that of its key, or, in a scope that holds none then, of its message."""
+        return self.lock if self.scope.holds_while_running else self.lock.of_message(self.identity)
+
+    @property
+    def max_hold(self) -> float | None:
+        """Seconds this run may be renewed, ``None`` for no limit."""
+        limit = (self.request.timelimit or (None, None))[0] or self.task.time_limit
+        return self.options.max_hold(limit)
+
+    def holds(self, key: str) -> bool:
+        """Whether this run has a lease on this key, lost or not."""
+        return self.lease is not None and self.lease.key == key
+
+    def is_followed_by(self, token: str, claim_ttl: Callable[[], float]) -> None:
+        """Note that the body has published its own task id again; called by the publish, in this thread.
+
+        Args:
+            token: of that message; the lease becomes the first one's claim when the body has unwound.
+            claim_ttl: tells the seconds that claim lives, when it is taken.
+        """
+        self.followed_by.append((token, claim_ttl))
+
+    def announce_loss(self, lease: Lease) -> None:
+        """Log that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it."""
+        logger.warning(
+            "%s lost its lock on %r while running: %s; another run may hold it now, and on_lock_lost says "
+            "what becomes of this one",
+            self.lock,
+            lease.key,
+            lease.lost_because,
+        )
+        lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
+        action = self.options.on_lock_lost
+        if callable(action):
+            action(lease)
+        elif action == "terminate" and self.interrupt is not None:
+            self.interrupt()
