@@ -27,9 +27,7 @@ __all__ = [
     "resolve",
 ]
 
-#: How long a task is unique.
 ScopeName = Literal["until_executed", "until_executing", "until_expired", "while_executing"]
-#: What happens to a duplicate.
 Strategy = Literal["skip", "raise", "retry"]
 #: Where a duplicate is noticed: at publish, or when its run is about to start.
 Side = Literal["client", "server"]
@@ -83,13 +81,7 @@ SCOPES: Mapping[str, Scope] = {
 
 
 class StrategyRow(NamedTuple):
-    """What a strategy does on each side.
-
-    Attributes:
-        name: the value of ``on_conflict``.
-        client: what it does at publish.
-        server: what it does on the worker.
-    """
+    """A value of ``on_conflict``, and what it does at publish and on the worker."""
 
     name: Strategy
     client: str
@@ -113,8 +105,6 @@ class Asked(NamedTuple):
     """``on_conflict`` as it was asked for, side by side; ``None`` leaves a side its default.
 
     Attributes:
-        client: at publish.
-        server: on the worker.
         by_side: the sides were named; otherwise one value was given for both, and counts where the
             scope has that side.
     """
@@ -133,10 +123,7 @@ class Conflict:
     """A duplicate, as a callable strategy is given it.
 
     Attributes:
-        task: the bound task.
-        args: positional arguments of the duplicate.
-        kwargs: keyword arguments of the duplicate.
-        task_id: the duplicate's.
+        task: the bound task; ``args``, ``kwargs`` and ``task_id`` are the duplicate's.
         key: the lock's name.
         holder: the holder's task id. Advisory: it may be gone by now.
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
@@ -157,7 +144,8 @@ class Conflict:
 class ScopeKind(Kind):
     """``lock``: a scope, or ``None`` or ``False`` for no locking."""
 
-    wording = ", ".join(map(repr, SCOPES)) + ", or None or False for no lock"
+    def __init__(self) -> None:
+        super().__init__(", ".join(map(repr, SCOPES)) + ", or None or False for no lock")
 
     def read(self, value: object) -> Scope | None:
         """Return the scope, ``None`` for off."""
@@ -177,7 +165,8 @@ class ScopeKind(Kind):
 class ConflictKind(Kind):
     """``on_conflict``: one strategy for all sides, or one for each."""
 
-    wording = ", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}"
+    def __init__(self) -> None:
+        super().__init__(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
 
     def read(self, value: object) -> Asked:
         """Return what is asked of each side."""

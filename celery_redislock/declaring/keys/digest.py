@@ -27,15 +27,12 @@ _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 def digest(value: object, *, where: str = "digest") -> str:
     """Fingerprint *value*: 32 hex digits, the same in every process and for ever.
 
-    SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces.
-    It does not depend on ``PYTHONHASHSEED``, the order of a mapping, or the
-    serializer the message travels with. SHA-256 because it works in FIPS mode
-    and, cut, is still safe against made-up collisions; its cost is a tenth of
-    the encoding's.
+    SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces:
+    allowed in FIPS mode, and safe against made-up collisions.
 
     Args:
-        value: anything kombu's JSON can send. A mapping with text keys at the
-            top is taken for arguments by name in the error text.
+        value: anything kombu's JSON can send. A mapping is taken for arguments
+            by name in the error text.
         where: the task's name, for the error.
 
     Raises:
@@ -53,16 +50,8 @@ def arguments_digest(task_name: str, arguments: Mapping[str, object]) -> str:
     """Fingerprint "this task with these arguments", for the lock's value.
 
     Two calls under one shared key may do different work; equal fingerprints say
-    that they do the same.
-
-    Args:
-        task_name: the task's full name.
-        arguments: as :meth:`Binder.bind` returns them.
-
-    Returns:
-        32 hex digits. For arguments that have no fingerprint (see
-        :func:`digest`) a random text that equals no other: the key itself may
-        be fine.
+    that they do the same. Arguments that have none (see :func:`digest`) get a
+    random text that equals no other: the key itself may be fine.
     """
     try:
         text = f"[{_SORTED.encode(task_name)},{_canonical(dict(arguments))}]"
