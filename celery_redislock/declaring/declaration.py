@@ -69,14 +69,14 @@ class Declaration:
         arguments: str | None = None,
         is_ignored: bool = False,
     ) -> TaskLock:
-        """Return the lock of one call. Sends nothing; computes nothing where a message brings both texts.
+        """Return the lock of one call. Sends nothing.
 
         Args:
             args: of the call.
             kwargs: of the call.
             task_id: the owner.
             options: of the call, where they differ from the task's.
-            key: as carried by the message, which beats computing it again.
+            key: as carried by the message; nothing is computed where it brings ``arguments`` too.
             arguments: the digest of the task and its arguments, as carried by the message.
             is_ignored: nobody will store the result.
 
@@ -86,14 +86,13 @@ class Declaration:
             TypeError: the arguments do not fit the signature.
         """
         asked = self.options if options is None else options
-        if key is None or arguments is None:
+        if key is None:
             bound = self._bind(args, kwargs)
             rule = self._rule_for(asked)
-            if key is None and rule.tells_all:
-                arguments = ""
-            elif arguments is None or key is None:
-                arguments = arguments_digest(self.task.name, bound)
-            key = rule.name(bound) if key is None else key
+            key = rule.name(bound)
+            arguments = "" if rule.tells_all else arguments_digest(self.task.name, bound)
+        elif arguments is None:
+            arguments = arguments_digest(self.task.name, self._bind(args, kwargs))
         return TaskLock(
             self.store,
             key,
