@@ -6,10 +6,10 @@ from types import TracebackType
 
 from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, RedisLockError
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.holding import Holding, check_terms, default_owner, introduce
+from celery_redislock.locks.holding import Holding, check_terms, default_owner, hostname, introduce
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.patience import outwait
+from celery_redislock.locks.patience import keep_trying, outwait
 from celery_redislock.locks.store import Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 

@@ -89,6 +89,9 @@ class Watchdog:
         """Whether the lease is being renewed."""
         return lease.token in self._schedule
 
+    def owe(self, action: Callable[[], object], *, within: float, what: str) -> None:
+        self.release_later(action, within=within, what=what)
+
     def release_later(
         self, release: Callable[[], object], *, within: float, what: str, token: str | None = None
     ) -> None:
