@@ -365,9 +365,7 @@ def test_names_in_the_wild_never_move():
         if golden_name(case) != case["name"] or golden_digest(case) != case["digest"]
     ]
 
-    assert not moved, (
-        f"lock names changed; bump VERSION in celery_redislock.declaring.keys.rules: {moved}"
-    )
+    assert not moved, f"lock names changed; bump VERSION in celery_redislock.declaring.keys.rules: {moved}"
 
 
 def golden_arguments(case):

@@ -10,13 +10,11 @@ import celery
 import pytest
 import redis
 from celery import Celery
-from celery_redislock.connection import store_of, use_store
-from celery_redislock.options import LockSettings
 
-from celery_redislock import connection
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.server import store_of, use_store
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.memory import MemoryStore
-from tests.forks import gets_through, held_elsewhere
 
 
 def app_with(**settings: Any) -> Celery:
@@ -400,13 +398,23 @@ def test_an_app_that_is_gone_keeps_no_store() -> None:
     assert there() is None
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_in_the_middle_of_another_threads_making_leaves_no_lock_behind() -> None:
-    """No thread survives a fork, and what it held would stay locked for ever: every publish would hang."""
+def test_threads_that_ask_at_once_are_given_one_store() -> None:
+    """With two, each with a watchdog of its own, neither would know what the other owes."""
     app = app_with(broker_url="redis://h/0")
+    barrier, found = threading.Barrier(8), []
 
-    with held_elsewhere(connection._making):
-        assert gets_through(lambda: store_of(app, LockSettings()))
+    def ask() -> None:
+        barrier.wait()
+        found.append(store_of(app, LockSettings()))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
 
 
 # --- misspelt settings ------------------------------------------------------------------------
