@@ -8,7 +8,7 @@ from celery.exceptions import Ignore
 
 from celery_redislock.conflict import jittered
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.patience import keep_trying
+from celery_redislock.locks.lock import keep_trying
 from celery_redislock.redeliver import put_off
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from celery_redislock.backends import is_result_ignored
 from celery_redislock.declaration import Declaration
 from celery_redislock.guard import Guard
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.locks.store import Grant, LockStore, Term
 from celery_redislock.options import LockOptions, from_header
 from celery_redislock.work import Work

@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from celery_redislock.locks.holding import hostname
+from celery_redislock.locks.lock import hostname
 from celery_redislock.locks.store import Hold
 
 __all__ = ["ACCEPTED", "QUEUED", "RUNNING", "Work", "state_of_holder"]
