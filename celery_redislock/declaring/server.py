@@ -152,7 +152,7 @@ def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks.urls import (  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import (  # noqa: PLC0415  imports redis
         check_options,
         mask_password,
         pool_of,
@@ -234,7 +234,7 @@ def _scheme(url: str) -> str:
 
 def _no_primary(place: _Place) -> str:
     """Celery would make a pool all the same (5.7.0, backends/redis.py), and no lock would ever succeed."""
-    from celery_redislock.locks.urls import mask_password  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
     setting = "broker_transport_options" if place.is_broker else "result_backend_transport_options"
     return (
@@ -244,7 +244,7 @@ def _no_primary(place: _Place) -> str:
 
 
 def _unknown_scheme(url: str) -> str:
-    from celery_redislock.locks.urls import mask_password  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
     masked = mask_password(url)
     if _scheme(url) == "redis+cluster":
