@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         LockUnavailable,
         RedisLockError,
     )
-    from celery_redislock.signals import lock_acquired, lock_conflict, lock_lost, lock_released
+    from celery_redislock.publishing.signals import lock_acquired, lock_conflict, lock_lost, lock_released
     from celery_redislock.task import SingletonTask
 
 __all__ = [
@@ -40,10 +40,10 @@ __all__ = [
 _HOMES = {
     "Conflict": "declaring.scopes",
     "SingletonTask": "task",
-    "lock_acquired": "signals",
-    "lock_conflict": "signals",
-    "lock_lost": "signals",
-    "lock_released": "signals",
+    "lock_acquired": "publishing.signals",
+    "lock_conflict": "publishing.signals",
+    "lock_lost": "publishing.signals",
+    "lock_released": "publishing.signals",
 }
 
 

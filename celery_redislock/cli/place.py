@@ -174,7 +174,7 @@ _URL = re.compile(r"""(\S*://\S*?)(['",;)]*)(?=\s|$)""")
 
 
 def _masked(text: str) -> str:
-    from celery_redislock.locks.urls import mask_password  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
     # Word by word: what stands behind a URL says what is wrong with it. Our own texts are masked already.
     return _URL.sub(lambda found: mask_password(found[1]) + found[2], text)

@@ -110,7 +110,7 @@ class _Place(NamedTuple):
 
     @property
     def masked(self) -> str:
-        from celery_redislock.locks.urls import mask_password  # noqa: PLC0415  imports redis
+        from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
         return repr(mask_password(self.url))
 
@@ -167,7 +167,7 @@ def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks.urls import check_options, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import check_options, pool_of  # noqa: PLC0415  imports redis
 
     url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
     if _scheme(url) == "unix":

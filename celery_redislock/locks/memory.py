@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.store import (
     Grant,
     Hold,

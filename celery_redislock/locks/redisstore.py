@@ -4,17 +4,18 @@ Keys (``N`` is the lock's name; its braces make one hash tag, so that all keys
 of a lock live in one slot of a Cluster; the prefix is ``redislock`` unless
 set otherwise, with Celery's ``global_keyprefix`` in front):
 
-=============================  ======  ==========================  =============================
+=============================  ======  ==========================  =========================
 key                            type    value                       expiry; written by
-=============================  ======  ==========================  =============================
-``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew, release
-                                                                   hand_on
+=============================  ======  ==========================  =========================
+``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew,
+                                                                   release, hand_on
 ``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire, release (undo)
 ``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
-``redislock:{N}:mark:MSG``     string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
-``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew, release,
-                                       window``), score expiry ms  hand_on
-=============================  ======  ==========================  =============================
+``redislock:{N}:mark:MSG``     string  ``ending`` or ``done``      the mark's ttl; release, hand_on,
+                                                                   mark_done
+``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew,
+                                       window``), score expiry ms  release, hand_on
+=============================  ======  ==========================  =========================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
 any client's ``SET NX`` lock on the same key, which excludes ours and is
@@ -27,8 +28,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.scripts import SCRIPTS, Call, Scripts
 from celery_redislock.locks.store import (
     Grant,

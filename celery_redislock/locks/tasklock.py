@@ -143,7 +143,7 @@ class TaskLock:
             LockUnavailable: the server did not answer; the claim may have been taken.
             LockKeyError: the key on the server is not a lock.
         """
-        about = self._about(ACCEPTED if stands_for_period else QUEUED, message or token)
+        about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
         period = None if stands_for_period else self.period
         return self.store.acquire(self.key, token, ttl, about=about, period=period)
 
@@ -175,7 +175,7 @@ class TaskLock:
             self.key,
             token,
             self.ttl,
-            about=self._about(RUNNING, message),
+            about=self.about(RUNNING, message),
             instead_of=claim,
             period=None if accepted else self.period,
             message=message,
@@ -222,7 +222,7 @@ class TaskLock:
         Returns:
             The server's answer, ``None`` where there is none: the conversion is owed.
         """
-        about = self._about(QUEUED, to)
+        about = self.about(QUEUED, to)
 
         def ask() -> Release:
             return self.store.hand_on(self.key, token, to, ttl, about=about, mark=mark)
@@ -270,7 +270,7 @@ class TaskLock:
         lease.end()
         watchdog_of(self.store).forget(lease)
 
-    def _about(self, state: str, message: str | None) -> dict[str, Any]:
+    def about(self, state: str, message: str | None = None) -> dict[str, Any]:
         """Describe the holder for those who are refused; without argument values, which may be private."""
         about = {
             "task": self.task,

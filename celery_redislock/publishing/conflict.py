@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from celery_redislock.declaring.scopes import STRATEGIES, Side
-from celery_redislock.declaring.types import Conflict
+from celery_redislock.declaring.scopes import STRATEGIES, Conflict, Side
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock

@@ -91,10 +91,10 @@ def _check_worker(worker: Any) -> None:
 def _problems(worker: Any) -> list[str]:
     from celery_redislock.declaring.declaration import declaration_of
     from celery_redislock.declaring.options import risks
-    from celery_redislock.declaring.server import unknown_settings_of
+    from celery_redislock.declaring.server import setting_problems
 
     app = worker.app
-    problems = unknown_settings_of(app)
+    problems = setting_problems(app)
     is_server_known = False
     pool = getattr(worker.pool_cls, "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():

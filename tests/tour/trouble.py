@@ -14,7 +14,7 @@ from celery_redislock import LockUnavailable, SingletonTask
 from celery_redislock.header import HEADER, Header
 from celery_redislock.locks import Lock, RedisStore
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.urls import pool_of
+from celery_redislock.locks.connection import pool_of
 from tests.clocks import ManualClock
 from tests.faults import Fault, faulty_proxy
 from tests.tour.guide import Guide, Sender, no_broker

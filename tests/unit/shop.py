@@ -232,7 +232,7 @@ def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
     from celery_redislock import outage
-    from celery_redislock.locks.patience import keep_trying
+    from celery_redislock.locks.lock import keep_trying
 
     now, slept = [0.0], pauses if pauses is not None else []
 

@@ -8,7 +8,7 @@ import redis
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import connect
 from celery_redislock.locks.connection import MOST_IDLE, Connections
-from celery_redislock.locks.urls import mask_password, pool_of
+from celery_redislock.locks.connection import mask_password, pool_of
 
 SECRETS = ["hunter2", "hun/ter2", "hun@ter2", "hun?ter2", "hun#ter2", "hun&ter2", "hun:ter2", "hun%zter2"]
 

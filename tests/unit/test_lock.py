@@ -10,7 +10,7 @@ import pytest
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, MemoryStore
-from celery_redislock.locks.patience import FIRST_WAIT, LONGEST_WAIT
+from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
 from tests.scripted import FailingStore, lock_on

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_redislock.locks.urls import mask_password
+from celery_redislock.locks.connection import mask_password
 
 
 class TestMaskPassword:

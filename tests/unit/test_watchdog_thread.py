@@ -10,7 +10,7 @@ import pytest
 
 from celery_redislock.locks import LockStore, MemoryStore, Watchdog, debts
 from celery_redislock.locks import watchdog as watchdog_module
-from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term
 from celery_redislock.locks.watchdog import watchdog_of

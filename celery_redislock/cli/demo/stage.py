@@ -111,7 +111,7 @@ def celery_url(url: str) -> str:
     Raises:
         NotReadyError: it is not the URL of a single Redis or Valkey server.
     """
-    from celery_redislock.locks.urls import mask_password  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
     scheme, _, rest = url.partition("://")
     if scheme == "unix":
@@ -137,7 +137,7 @@ def _collect_results() -> None:
 
 
 def _check_answer() -> None:
-    from celery_redislock.locks.urls import mask_password  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
 
     try:
         demo.thumbnail.lock_for(0).holder()
