@@ -125,8 +125,9 @@ def _server_problems(store: Any) -> list[str]:
         return [str(error)]
     if policy in {None, "noeviction"}:
         return []
-    return [
+    problem = (
         f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
         "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
         "with redislock_url"
-    ]
+    )
+    return [problem]

@@ -11,11 +11,10 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
-from uuid import uuid4
 
 from celery_redislock.exceptions import LockKeyError
 
-__all__ = ["arguments_digest", "as_worker_sees", "digest"]
+__all__ = ["as_worker_sees", "digest"]
 
 # The same in every serializer, so no round trip is needed. Exact types: a subclass may encode itself.
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -46,28 +45,6 @@ def digest(value: object, *, where: str = "digest") -> str:
         text = _canonical(value)
     except _REFUSALS as error:
         raise LockKeyError(where, _what_is_wrong(value, error)) from error
-    return _fingerprint(text)
-
-
-def arguments_digest(task_name: str, arguments: Mapping[str, object]) -> str:
-    """Fingerprint "this task with these arguments", for the lock's value.
-
-    Two calls under one shared key may do different work; equal fingerprints say
-    that they do the same.
-
-    Args:
-        task_name: the task's full name.
-        arguments: as :meth:`Binder.bind` returns them.
-
-    Returns:
-        32 hex digits. For arguments that have no fingerprint (see
-        :func:`digest`) a random text that equals no other: the key itself may
-        be fine.
-    """
-    try:
-        text = f"[{_SORTED.encode(task_name)},{_canonical(dict(arguments))}]"
-    except _REFUSALS:
-        return f"none-{uuid4().hex}"
     return _fingerprint(text)
 
 
