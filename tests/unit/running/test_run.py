@@ -9,19 +9,19 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import task_postrun
 
 from celery_redislock import lock_acquired
-from celery_redislock.header import HEADER, Header
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.redeliver import RAW
+from celery_redislock.running.delivery import FROM_MAIN_PROCESS
 from celery_redislock.testing import hold
-from celery_redislock.work import QUEUED
+from celery_redislock.locks.store import QUEUED
 from tests.unit.shop import Down, Shop
 
 KEY = "account:7"
 
 
-def header_of(message: Any) -> Header:
-    header = Header.loads(message.headers.get(HEADER))
+def header_of(message: Any) -> Message:
+    header = Message.loads(message.headers.get(HEADER))
     assert header is not None
     return header
 
@@ -175,7 +175,7 @@ def test_per_call_options_and_workflow_membership_survive_a_retry(shop: Shop) ->
 
     header = header_of(shop.message())
     assert (header.key, header.has_own_key, header.options) == (KEY, True, {"lock_ttl": 90.0})
-    assert header.is_workflow_member
+    assert header.must_run
     assert header.token != header_of(before).token
 
 
@@ -188,7 +188,7 @@ def test_a_plain_tasks_retry_is_no_workflow_member(shop: Shop) -> None:
     shop.unique(sync, bind=True, lock_key=KEY).delay(7)
     shop.run()
 
-    assert not header_of(shop.message()).is_workflow_member
+    assert not header_of(shop.message()).must_run
 
 
 @pytest.mark.parametrize("lock", ["until_executing", "while_executing", "until_expired"])
@@ -511,7 +511,7 @@ def test_a_done_mark_is_written_late_where_a_result_is_on_its_way(backend: str, 
     shop = Shop(result_backend=backend)
     task = shop.unique(_body, lock_key=KEY, acks_late=True)
 
-    with shop.running(task, header=Header(KEY, "t1/m", claimed=True)):
+    with shop.running(task, header=Message(KEY, "t1/m", claimed=True)):
         task(7)
         released = len(marks(shop))
         task_postrun.send(sender=task, task=task)
@@ -569,7 +569,7 @@ def test_a_late_mark_that_cannot_be_written_is_told(shop: Shop, caplog: Any) -> 
 def test_a_failure_is_an_outcome_too(shop: Shop, error: Exception | None) -> None:
     task = _ending(shop, error)
 
-    with shop.running(task, header=Header(KEY, "t1/m"), delivery_info={}, ignore_result=True):
+    with shop.running(task, header=Message(KEY, "t1/m"), delivery_info={}, ignore_result=True):
         if error:
             with pytest.raises(type(error)):
                 task(7)
@@ -584,7 +584,7 @@ def test_an_end_that_records_no_outcome_leaves_no_mark(shop: Shop, error: BaseEx
     """Killed by a signal the message is delivered again; its copy must run (law 2)."""
     task = _ending(shop, error)
 
-    with shop.running(task, header=Header(KEY, "t1/m")), pytest.raises(type(error)):
+    with shop.running(task, header=Message(KEY, "t1/m")), pytest.raises(type(error)):
         task(7)
 
     assert marks(shop) == {}

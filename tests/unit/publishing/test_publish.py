@@ -19,7 +19,7 @@ from celery_redislock import (
     lock_acquired,
     lock_conflict,
 )
-from celery_redislock.header import HEADER, Header
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks import Lock
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.testing import hold, locks_off
@@ -33,8 +33,8 @@ def body(account_id: int = 1, amount: int = 0) -> int:
 def pack() -> None: ...
 
 
-def header_of(message: Any) -> Header:
-    header = Header.loads(message.headers.get(HEADER))
+def header_of(message: Any) -> Message:
+    header = Message.loads(message.headers.get(HEADER))
     assert header is not None
     return header
 
@@ -75,7 +75,7 @@ def test_the_message_carries_key_and_token_of_its_claim(shop: Shop) -> None:
     assert header.token.startswith(f"{result.id}/")
     assert claim.about["message"] == header.token
     assert before - 0.001 <= header.published_at <= time.time()
-    assert not header.is_workflow_member
+    assert not header.must_run
     assert (header.options, header.has_own_key, header.waits_for, header.put_off) == ({}, False, None, 0)
 
 
@@ -634,7 +634,7 @@ def test_whom_somebody_waits_for_is_published_without_a_claim(shop: Shop, way: s
 
     (header,) = [header_of(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
     assert not header.claimed
-    assert header.is_workflow_member == (way != "a retry")
+    assert header.must_run == (way != "a retry")
     assert [claim.owner for claim in shop.held().values()] == [first.id]
 
 
@@ -644,7 +644,7 @@ def test_a_workflows_first_of_its_key_claims(shop: Shop) -> None:
     group(task.si(7), task.si(8)).apply_async()
 
     headers = [header_of(message) for message in shop.messages()]
-    assert [(header.claimed, header.is_workflow_member) for header in headers] == [(True, True)] * 2
+    assert [(header.claimed, header.must_run) for header in headers] == [(True, True)] * 2
 
 
 # --- the lock server is away -----------------------------------------------------------------
@@ -676,7 +676,7 @@ def test_without_a_lock_server_whom_somebody_waits_for_is_published_without_a_cl
 
     (header,) = [header_of(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
     assert not header.claimed
-    assert header.is_workflow_member == (way != "a retry")
+    assert header.must_run == (way != "a retry")
     assert f"publishing {task.name}[" in caplog.text
     assert len(owed) == 1
 
@@ -853,7 +853,7 @@ def test_while_executing_claims_nothing_at_publish(shop: Shop) -> None:
 def test_a_forwarded_header_of_another_id_is_no_hold(shop: Shop) -> None:
     """A child that copies its parent's headers claims for itself."""
     task = shop.unique(body)
-    parent = Header("shop.sync:v1:x", "parent/nonce", claimed=True, options={"lock_ttl": 99.0})
+    parent = Message("shop.sync:v1:x", "parent/nonce", claimed=True, options={"lock_ttl": 99.0})
 
     result = task.apply_async((7,), headers={HEADER: parent.dumps()})
 
@@ -868,7 +868,7 @@ def test_a_forwarded_header_of_another_id_is_no_hold(shop: Shop) -> None:
 def test_a_message_of_this_id_and_key_carries_its_own_hold(shop: Shop, lock: str) -> None:
     """What the worker's main process publishes for a lost child is no duplicate of itself."""
     task = shop.unique(body, lock=lock, lock_key="account:{account_id}", lock_queue_ttl=100)
-    carried = Header("account:7", "same/old", claimed=True, is_workflow_member=True)
+    carried = Message("account:7", "same/old", claimed=True, must_run=True)
     shop.store.acquire("account:7", "same/old", 5, about={})
 
     result = task.apply_async(
@@ -876,7 +876,7 @@ def test_a_message_of_this_id_and_key_carries_its_own_hold(shop: Shop, lock: str
     )
 
     header = header_of(shop.message())
-    assert (header.token, header.claimed, header.is_workflow_member) == ("same/old", True, True)
+    assert (header.token, header.claimed, header.must_run) == ("same/old", True, True)
     assert not result.is_duplicate
     (claim,) = shop.held().values()
     assert claim.token == "same/old"
@@ -886,7 +886,7 @@ def test_a_message_of_this_id_and_key_carries_its_own_hold(shop: Shop, lock: str
 def test_a_carried_hold_that_cannot_be_renewed_is_published_all_the_same(shop: Shop, caplog: Any) -> None:
     """Law 7 before law 9: a retry is never lost for the lock server's sake."""
     task = shop.unique(body, lock_key="account:{account_id}")
-    carried = Header("account:7", "same/old", claimed=True)
+    carried = Message("account:7", "same/old", claimed=True)
     shop.store.failures = 1
 
     task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)
@@ -902,7 +902,7 @@ def test_a_carried_hold_taken_by_a_publish_that_was_interrupted_is_given_back(
     """Laws 2 and 4: no message will come for it."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock_key="account:{account_id}")
-    carried = Header("account:7", "same/old", claimed=True)
+    carried = Message("account:7", "same/old", claimed=True)
 
     with granted_and_then(shop, monkeypatch, error), pytest.raises(type(error)):
         task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)
@@ -915,7 +915,7 @@ def test_a_carried_hold_taken_by_a_publish_that_was_interrupted_is_given_back(
 
 def test_a_message_of_this_id_and_another_key_takes_its_own_lock(shop: Shop) -> None:
     task = shop.unique(body, lock_key="account:{account_id}")
-    carried = Header("account:6", "same/old", claimed=True)
+    carried = Message("account:6", "same/old", claimed=True)
 
     task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()})
 

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from celery_redislock.header import HEADER, Header, HolderSeen
+from celery_redislock.publishing.message import HEADER, Message
 
-FULL = Header(
+FULL = Message(
     key="account:7",
     token="t1/nonce",  # noqa: S106  of a lock
     claimed=True,
     published_at=1234.567,
-    is_workflow_member=True,
+    must_run=True,
     options={"lock_ttl": 60.0},
     has_own_key=True,
     waits_for=HolderSeen("t2", is_same_work=True),
     put_off=3,
-    is_copy=True,
+    was_delivered=True,
 )
 
 
@@ -24,18 +24,18 @@ FULL = Header(
     "header",
     [
         FULL,
-        Header("k", "t/x"),
-        Header(None, "t/x"),
-        Header("k", "t/x", waits_for=HolderSeen("a", is_same_work=False)),
+        Message("k", "t/x"),
+        Message(None, "t/x"),
+        Message("k", "t/x", waits_for=HolderSeen("a", is_same_work=False)),
     ],
 )
-def test_a_header_is_read_as_it_was_written(header: Header) -> None:
-    assert Header.loads(header.dumps()) == header
+def test_a_header_is_read_as_it_was_written(header: Message) -> None:
+    assert Message.loads(header.dumps()) == header
 
 
 def test_an_ordinary_header_is_short() -> None:
     """It travels with every message."""
-    assert json.loads(Header("k", "t/x", claimed=True).dumps()) == {
+    assert json.loads(Message("k", "t/x", claimed=True).dumps()) == {
         "v": 1,
         "k": "k",
         "t": "t/x",
@@ -73,27 +73,27 @@ def test_an_ordinary_header_is_short() -> None:
 )
 def test_what_cannot_be_read_counts_as_none(text: object) -> None:
     """Made by hand, or by another version: the worker computes the key itself, and nothing is lost."""
-    assert Header.loads(text) is None
+    assert Message.loads(text) is None
 
 
 def test_what_a_later_version_adds_is_passed_over() -> None:
-    assert Header.loads('{"v": 1, "k": "k", "t": "t", "new": 1}') == Header("k", "t")
+    assert Message.loads('{"v": 1, "k": "k", "t": "t", "new": 1}') == Message("k", "t")
 
 
 def test_putting_off_counts_and_remembers_the_holder() -> None:
     seen = HolderSeen("t2", is_same_work=True)
 
-    again = Header("k", "t/x", claimed=True).put_off_for(seen).put_off_for(seen)
+    again = Message("k", "t/x", claimed=True).put_off_for(seen).put_off_for(seen)
 
-    assert again == Header("k", "t/x", claimed=True, waits_for=seen, put_off=2)
-    assert Header("k", "t/x").as_copy() == Header("k", "t/x", is_copy=True)
+    assert again == Message("k", "t/x", claimed=True, waits_for=seen, put_off=2)
+    assert Message("k", "t/x").as_copy() == Message("k", "t/x", was_delivered=True)
 
 
 @pytest.mark.parametrize("task_id", ["t1", "import/7", "/", "7/"])
 @pytest.mark.parametrize("token", ["{id}", "{id}/nonce"])
 def test_a_header_is_read_whatever_its_task_id_looks_like(task_id: str, token: str) -> None:
     """Law 8: the header of a message put off that came without one has its task id for a token."""
-    header = Header("k", token.format(id=task_id), is_copy=True)
+    header = Message("k", token.format(id=task_id), was_delivered=True)
 
-    assert Header.of({HEADER: header.dumps()}, task_id) == header
-    assert Header.of({HEADER: header.dumps()}, f"{task_id}x") is None
+    assert Message.of({HEADER: header.dumps()}, task_id) == header
+    assert Message.of({HEADER: header.dumps()}, f"{task_id}x") is None

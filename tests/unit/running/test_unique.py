@@ -19,12 +19,11 @@ from celery_redislock import (
     lock_lost,
     lock_released,
 )
-from celery_redislock.header import HEADER, Header
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.run import run_of
+from celery_redislock.running.run import run_of
 from celery_redislock.testing import hold, locks_off
-from celery_redislock.work import Work
 from tests.unit.shop import Down, Shop, debts, no_patience
 
 KEY = "account:7"
@@ -34,9 +33,9 @@ def body(account_id: int = 7) -> int:
     return account_id
 
 
-def claimed(shop: Shop, task_id: str = "t1", **more: Any) -> Header:
+def claimed(shop: Shop, task_id: str = "t1", **more: Any) -> Message:
     """Take a claim as a publisher would, and return the header its message carries."""
-    header = Header(KEY, f"{task_id}/claim", claimed=True, **more)
+    header = Message(KEY, f"{task_id}/claim", claimed=True, **more)
     work = Work(KEY, "shop.sync", task_id, "digest")
     shop.store.acquire(KEY, header.token, 100, about=work.about("queued", message=header.token))
     shop.store.calls.clear()
@@ -195,13 +194,13 @@ def test_until_executing_without_a_claim_yields_to_a_queued_one(shop: Shop, stra
         assert isinstance(outcome, DuplicateTask) is (strategy == "raise")
 
 
-@pytest.mark.parametrize("more", [{"is_workflow_member": True}, {}], ids=["a member", "a retry"])
+@pytest.mark.parametrize("more", [{"must_run": True}, {}], ids=["a member", "a retry"])
 def test_until_executing_runs_what_somebody_waits_for(shop: Shop, more: dict[str, Any]) -> None:
     """A member of a workflow, and what was accepted before its retry, are not decided again."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing")
     claimed(shop, "queued")
-    header = Header(KEY, "t1/bare", claimed=False, **more)
+    header = Message(KEY, "t1/bare", claimed=False, **more)
 
     with shop.running(task, header=header, retries=0 if more else 1):
         task(7)
@@ -214,7 +213,7 @@ def test_until_executing_without_a_claim_begins_its_window(shop: Shop, *, has_he
     """``lock_period`` counts from the start of what was not accepted at its publish."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing", lock_period=50)
-    header = Header(KEY, "t1/bare", claimed=False) if has_header else None
+    header = Message(KEY, "t1/bare", claimed=False) if has_header else None
 
     with shop.running(task, header=header):
         task(7)
@@ -231,7 +230,7 @@ def test_until_executing_passes_through_its_own_window(shop: Shop) -> None:
     task = looking(shop, seen, lock="until_executing", lock_period=50)
     for redelivered in (False, True):
         delivery = {"redelivered": redelivered, "routing_key": shop.queue, "exchange": ""}
-        with shop.running(task, header=Header(KEY, "t1/bare", claimed=False), delivery_info=delivery):
+        with shop.running(task, header=Message(KEY, "t1/bare", claimed=False), delivery_info=delivery):
             task(7)
 
     assert len(seen) == 2
@@ -257,7 +256,7 @@ def test_until_expired_keeps_its_claim_however_it_ends(shop: Shop) -> None:
         raise ValueError(account_id)
 
     task = shop.unique(fail, lock="until_expired", lock_period=50, lock_key=KEY)
-    header = claimed(shop, is_window=True)
+    header = claimed(shop, stands_for_period=True)
 
     with shop.running(task, header=header), pytest.raises(ValueError, match="7"):
         task(7)
@@ -315,12 +314,12 @@ def test_a_retry_of_until_expired_runs_after_its_window(shop: Shop) -> None:
     task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
     claimed(shop, "somebody")
 
-    with shop.running(task, header=Header(KEY, "t1/x"), retries=1):
+    with shop.running(task, header=Message(KEY, "t1/x"), retries=1):
         assert task(7) == 7
 
 
-@pytest.mark.parametrize("header", [None, Header(None, "t1/x")], ids=["task", "call"])
-def test_lock_none_touches_no_lock(shop: Shop, header: Header | None) -> None:
+@pytest.mark.parametrize("header", [None, Message(None, "t1/x")], ids=["task", "call"])
+def test_lock_none_touches_no_lock(shop: Shop, header: Message | None) -> None:
     task = shop.unique(body, lock="until_executed" if header else None)
 
     with shop.running(task, header=header):
@@ -354,7 +353,7 @@ def test_an_argument_that_makes_no_key_fails_the_task_and_frees_its_claim(shop: 
 def test_switched_off_nothing_is_locked(shop: Shop) -> None:
     task = shop.unique(body)
 
-    with locks_off(), shop.running(task, header=Header(KEY, "t1/x", claimed=True)):
+    with locks_off(), shop.running(task, header=Message(KEY, "t1/x", claimed=True)):
         assert task(7) == 7
 
     assert shop.store.calls == []
@@ -500,7 +499,7 @@ def test_a_claim_that_is_given_back_before_the_body_is_owed_if_that_is_interrupt
     """Law 4: ``until_executing`` has nobody else who would give it back."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock="until_executing", lock_period=50, lock_key=KEY)
-    header = claimed(shop) if claimed_at == "publish" else Header(KEY, "t1/bare")
+    header = claimed(shop) if claimed_at == "publish" else Message(KEY, "t1/bare")
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise error
@@ -565,7 +564,7 @@ def test_start_and_end_are_announced(shop: Shop) -> None:
 def test_a_claim_that_had_expired_is_told(shop: Shop, caplog: Any) -> None:
     task = shop.unique(body, lock_key=KEY)
 
-    with shop.running(task, header=Header(KEY, "t1/gone", claimed=True)):
+    with shop.running(task, header=Message(KEY, "t1/gone", claimed=True)):
         assert task(7) == 7
 
     assert "the claim of shop.sync[t1] on 'account:7' was gone when it started" in caplog.text
@@ -715,7 +714,7 @@ def test_a_claim_for_what_went_back_to_its_queue_ends_with_before_start(
     assert [hold.about["state"] for hold in shop.held().values()] == ["queued"]
 
     if put_off:
-        message.headers[HEADER] = Header.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
+        message.headers[HEADER] = Message.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
     outcome = shop.run(shop.receive(message, redelivered=not put_off))
 
     assert isinstance(outcome, ValueError)
@@ -742,7 +741,7 @@ def test_what_before_start_raises_gives_back_the_claim_of_the_scope_before_a_dep
 
 def went_back(shop: Shop, task: Any) -> Any:
     """A message that was published without a claim, and whose first run has left one."""
-    header = Header(KEY, "t1/bare")
+    header = Message(KEY, "t1/bare")
     work = Work(KEY, "shop.sync", "t1", "digest")
     shop.store.acquire(KEY, header.token, 100, about=work.about("queued", message=header.token))
     delivery = {"redelivered": True, "routing_key": shop.queue, "exchange": ""}
@@ -981,7 +980,7 @@ def test_with_the_broker_gone_as_well_the_task_fails_visibly_or_is_requeued(
     task = shop.unique(body, lock_key=KEY, acks_late=acks_late)
     shop.store.failures = float("inf")
 
-    with shop.running(task, header=Header(KEY, "t1/x", claimed=True)), pytest.raises(error) as raised:
+    with shop.running(task, header=Message(KEY, "t1/x", claimed=True)), pytest.raises(error) as raised:
         task(7)
 
     if acks_late:
@@ -1309,7 +1308,7 @@ def test_a_run_without_its_lock_leaves_its_claim_to_its_retry(shop: Shop, *, thr
     shop.run()
 
     assert [hold.token for hold in shop.held().values()] == [claim]
-    assert Header.loads(shop.message().headers[HEADER]).token == claim  # type: ignore[union-attr]  # it has one
+    assert Message.loads(shop.message().headers[HEADER]).token == claim  # type: ignore[union-attr]  # it has one
 
 
 def test_a_start_whose_reply_was_lost_in_an_outage_uses_up_no_window(shop: Shop, monkeypatch: Any) -> None:

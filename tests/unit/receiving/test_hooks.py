@@ -9,8 +9,8 @@ from celery import signals
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import store_of, use_store
-from celery_redislock.header import HEADER, Header
-from celery_redislock.lifecycle import install
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.receiving.hooks import install
 from tests.unit.shop import Shop
 
 
@@ -264,9 +264,9 @@ def test_an_unknown_or_rejected_message_gives_claim_and_window_back(shop: Shop, 
     [
         {},
         {HEADER: "{nonsense"},
-        {HEADER: Header(None, "t1/x").dumps()},
-        {HEADER: Header("account:7", "t1/x").dumps()},
-        {HEADER: Header("account:7", "t2/x", claimed=True).dumps()},
+        {HEADER: Message(None, "t1/x").dumps()},
+        {HEADER: Message("account:7", "t1/x").dumps()},
+        {HEADER: Message("account:7", "t2/x", claimed=True).dumps()},
     ],
     ids=str,
 )
@@ -284,7 +284,7 @@ def test_a_message_without_headers_is_no_trouble(shop: Shop) -> None:
 
 
 def test_a_claim_that_cannot_be_given_back_is_told(shop: Shop, caplog: Any) -> None:
-    header = Header("account:7", "t1/x", claimed=True)
+    header = Message("account:7", "t1/x", claimed=True)
     shop.app.conf.redislock_prefix = "not allowed"
 
     unwanted(shop, signals.task_unknown, id="t1", **{HEADER: header.dumps()})

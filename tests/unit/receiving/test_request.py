@@ -19,12 +19,10 @@ from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
-from celery_redislock.guard import Guard
-from celery_redislock.header import HEADER, Header
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.redeliver import RAW
-from celery_redislock.request import DYING_TTL, LockRequest
-from celery_redislock.work import Work
+from celery_redislock.running.delivery import FROM_MAIN_PROCESS
+from celery_redislock.receiving.request import DYING_TTL, LockRequest
 from tests.unit.shop import Shop, debts, einfo
 
 KEY = "account:7"
@@ -309,7 +307,7 @@ def test_a_late_copy_that_expired_leaves_the_window_of_what_ran(
     message = shop.message()
     shop.run(shop.receive(message))
     if published_again:
-        message.headers[HEADER] = Header.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
+        message.headers[HEADER] = Message.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
 
     shop.receive(message, redelivered=not published_again)._announce_revoked("expired", False, None, True)
 
@@ -609,7 +607,7 @@ def test_a_retry_for_a_lost_child_carries_the_hold(shop: Shop) -> None:
     request.on_failure(einfo(WorkerLostError("killed")))
 
     message = shop.message()
-    header = Header.loads(message.headers[HEADER])
+    header = Message.loads(message.headers[HEADER])
     assert header is not None
     assert (message.headers["id"], message.headers["retries"]) == ("t1", 1)
     assert held(shop) == [(header.token, "queued")]

@@ -14,12 +14,8 @@ from celery.exceptions import Ignore, TaskRevokedError
 from kombu import Exchange, Queue
 
 from celery_redislock import DuplicateTask, LockLost, LockOptionError, LockUnavailable, lock_conflict
-from celery_redislock.declaring.keys import arguments_digest
-from celery_redislock.delay import queue_for_one
-from celery_redislock.header import HEADER, Header
-from celery_redislock.redeliver import raw_message, redeliver
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.testing import hold
-from celery_redislock.work import Work
 from tests.unit.shop import Shop
 
 KEY = "account:7"
@@ -29,8 +25,8 @@ def body(account_id: int = 7, amount: int = 0) -> int:
     return account_id + amount
 
 
-def header_of(message: Any) -> Header:
-    header = Header.loads(message.headers.get(HEADER))
+def header_of(message: Any) -> Message:
+    header = Message.loads(message.headers.get(HEADER))
     assert header is not None
     return header
 
@@ -207,7 +203,7 @@ def test_a_run_that_waits_for_its_own_id_says_what_that_does(
     task = shop.unique(body, lock_key=KEY)
     shop.store.acquire(KEY, "t1/other", 30, about=about)
 
-    with shop.running(task, header=Header(KEY, "t1/m")), pytest.raises(Ignore, match="put off"):
+    with shop.running(task, header=Message(KEY, "t1/m")), pytest.raises(Ignore, match="put off"):
         task(7)
 
     assert caplog.messages == [f"shop.sync[t1] {words}: this one waits"]
@@ -337,9 +333,9 @@ def test_an_accepted_message_that_lost_its_claim_is_skipped_where_the_holder_doe
     assert shop.holder(KEY).owner == "t2"  # type: ignore[union-attr]  # it is held
 
 
-def redelivered(monkeypatch: Any) -> list[Header]:
+def redelivered(monkeypatch: Any) -> list[Message]:
     """Collect the headers of messages published again, instead of publishing them."""
-    found: list[Header] = []
+    found: list[Message] = []
     monkeypatch.setattr(
         "celery_redislock.redeliver.redeliver", lambda _app, _raw, header, **_: found.append(header)
     )
@@ -360,10 +356,10 @@ def test_a_second_copy_of_a_running_message_waits_whatever_the_strategy(
     task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
     holding(shop, task_id="t1", message="t1/m")
 
-    with shop.running(task, header=Header(KEY, "t1/m", claimed=True)), pytest.raises(Ignore, match="put off"):
+    with shop.running(task, header=Message(KEY, "t1/m", claimed=True)), pytest.raises(Ignore, match="put off"):
         task(7)
 
-    assert again == [Header(KEY, "t1/m", claimed=True, is_copy=True)]
+    assert again == [Message(KEY, "t1/m", claimed=True, was_delivered=True)]
     assert shop.state("t1") == "PENDING"
 
 
@@ -374,7 +370,7 @@ def test_another_message_of_the_running_id_is_a_new_job_and_waits_as_one(
     task = shop.unique(body, lock_key=KEY)
     holding(shop, task_id="t1", message="t1/first")
 
-    with shop.running(task, header=Header(KEY, "t1/second")), pytest.raises(Ignore):
+    with shop.running(task, header=Message(KEY, "t1/second")), pytest.raises(Ignore):
         task(7)
 
     assert [(header.is_copy, header.put_off) for header in again] == [(False, 0)]
@@ -387,7 +383,7 @@ def test_once_a_copy_always_a_copy(shop: Shop, monkeypatch: Any) -> None:
     holding(shop, task_id="t2", message="t2/m")
 
     with (
-        shop.running(task, header=Header(KEY, "t1/m"), delivery_info={"redelivered": True}),
+        shop.running(task, header=Message(KEY, "t1/m"), delivery_info={"redelivered": True}),
         pytest.raises(Ignore),
     ):
         task(7)
@@ -403,7 +399,7 @@ def test_once_a_copy_always_a_copy(shop: Shop, monkeypatch: Any) -> None:
 @pytest.mark.parametrize(
     "member",
     [
-        {"header": Header(KEY, "t1/m", is_workflow_member=True)},
+        {"header": Message(KEY, "t1/m", must_run=True)},
         {"chord": {"task": "x"}},
         {"group": "g"},
         {"chain": [{"task": "x"}]},
@@ -436,7 +432,7 @@ def test_a_workflows_member_that_waits_for_a_window_runs_when_it_has_passed(
     task.apply_async((7,), task_id="first")
     shop.run()
 
-    member = Header(KEY, "t1/m", is_workflow_member=True)
+    member = Message(KEY, "t1/m", must_run=True)
     with shop.running(task, header=member), pytest.raises(Ignore, match="put off"):
         task(7)
 
@@ -506,7 +502,7 @@ def test_the_queue_in_which_a_broadcast_message_waits_is_there(shop: Shop) -> No
     message = shop.message()
     raw = {**raw_message(message), "exchange": "news"}
 
-    redeliver(shop.app, raw, Header(KEY, "t1/m"), delay=0)
+    redeliver(shop.app, raw, Message(KEY, "t1/m"), delay=0)
 
     with shop.app.connection_for_read() as connection:
         assert connection.default_channel.basic_get(quiet, no_ack=True) is not None
@@ -545,7 +541,7 @@ def test_a_member_looks_again_soon_and_then_less_often(shop: Shop, monkeypatch: 
     task = shop.unique(body, lock_key=KEY, lock_retry_delay=5)
 
     for times in (0, 1, 2, 3, 4, 1000):
-        header = Header(KEY, "t1/m", is_workflow_member=True, put_off=times)
+        header = Message(KEY, "t1/m", must_run=True, put_off=times)
         with hold(task, 7), shop.running(task, header=header), pytest.raises(Ignore):
             task(7)
 
@@ -658,7 +654,7 @@ def test_a_member_takes_an_outcome_that_came_between_its_look_and_its_lock(
         return found
 
     monkeypatch.setattr(task.backend, "get_task_meta", look_in_vain_once)
-    header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(
+    header = Message(KEY, "t1/m", must_run=True).put_off_for(
         _seen("first")._replace(is_gone=is_gone)
     )
 
@@ -690,7 +686,7 @@ def test_a_member_that_only_looks_is_nobodys_holder(shop: Shop, monkeypatch: Any
     if holder is not None:
         holding(shop, task_id=holder, message=None)
     shop.store.calls.clear()
-    header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(_seen("first"))
+    header = Message(KEY, "t1/m", must_run=True).put_off_for(_seen("first"))
 
     with shop.running(task, header=header), pytest.raises(Ignore, match="put off"):
         task(7)
@@ -706,7 +702,7 @@ def test_a_member_back_from_its_own_run_does_not_wait_for_itself(shop: Shop) -> 
     task = counted(shop, [])
     work = Work(KEY, "shop.sync", "t1", "digest")
     shop.store.acquire(KEY, "t1/m", 30, about=work.about("queued", message="t1/m"))
-    header = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(_seen("first"))
+    header = Message(KEY, "t1/m", must_run=True).put_off_for(_seen("first"))
 
     with shop.running(task, header=header, delivery_info={"redelivered": True}):
         assert task(7) == 7
@@ -718,7 +714,7 @@ def test_a_link_whose_result_is_ignored_is_no_copy_of_itself_when_it_looks_again
     """Law 6: it has come to nothing yet, so no done mark may stop its next delivery."""
     runs: list[int] = []
     task = counted(shop, runs, acks_late=True)
-    header = Header(KEY, "t1/m", is_workflow_member=True, claimed=False)
+    header = Message(KEY, "t1/m", must_run=True, claimed=False)
     shop.app.send_task(
         "shop.sync",
         (7,),
@@ -737,7 +733,7 @@ def test_a_member_takes_no_outcome_from_before_it_was_published(shop: Shop) -> N
     """It belongs to an earlier job of the holder's id, which is at work again."""
     task = shop.unique(body, lock_key=KEY)
     shop.app.backend.store_result("first", 21, "SUCCESS")
-    long_after = Header(KEY, "t1/m", is_workflow_member=True, published_at=time.time() + 60)
+    long_after = Message(KEY, "t1/m", must_run=True + 60)
 
     with shop.running(task, header=long_after.put_off_for(_seen("first")._replace(is_gone=True))):
         assert task(7) == 7
@@ -794,7 +790,7 @@ def test_work_is_the_same_by_task_and_all_its_arguments() -> None:
 def test_where_results_cannot_be_read_a_member_runs_itself(backend: str) -> None:
     shop = Shop(result_backend=backend)
     task = shop.unique(body, lock_key=KEY)
-    header = Header(KEY, "t1/m", is_workflow_member=True)
+    header = Message(KEY, "t1/m", must_run=True)
     put_off = header.put_off_for(_seen("first"))
 
     with shop.running(task, header=put_off):
@@ -803,7 +799,7 @@ def test_where_results_cannot_be_read_a_member_runs_itself(backend: str) -> None
 
 def test_a_backend_that_cannot_be_asked_says_nothing(shop: Shop, monkeypatch: Any) -> None:
     task = shop.unique(body, lock_key=KEY)
-    put_off = Header(KEY, "t1/m", is_workflow_member=True).put_off_for(_seen("first"))
+    put_off = Message(KEY, "t1/m", must_run=True).put_off_for(_seen("first"))
 
     def fail(*_: Any, **__: Any) -> None:
         message = "gone"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redislock.results import LockResult
+from celery_redislock.publishing.results import LockResult
 from tests.unit.shop import Shop
 
 
@@ -75,7 +75,7 @@ def test_a_result_that_lives_until_the_interpreter_ends_is_dropped_in_silence() 
     """Celery connects to unsubscribe and imports for it, which fails by then: a traceback."""
     script = """
     from celery import Celery
-    from celery_redislock.results import LockResult
+    from celery_redislock.publishing.results import LockResult
 
     class Backend:
         def remove_pending_result(self, result):
