@@ -115,7 +115,9 @@ def hold(
     lock = declaration_of(task).task_lock(args, kwargs, task_id)
     token = new_token(task_id)
     try:
-        answer = lock.store.acquire(lock.key, token, lock.ttl, about=lock.about(RUNNING if running else QUEUED))
+        answer = lock.store.acquire(
+            lock.key, token, lock.ttl, about=lock.about(RUNNING if running else QUEUED)
+        )
     except LockUnavailable as error:
         raise error.with_remark(NEEDS_NO_SERVER) from error
     if not isinstance(answer, Grant):

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from celery_redislock.declaring.call_options import from_header, override
-from celery_redislock.declaring.keys import Binder, KeyRule, arguments_digest, parse_key
+from celery_redislock.declaring.keys import Binder, KeyRule, parse_key
 from celery_redislock.declaring.options import (
     ENABLED_VARIABLE,
     LockOptions,
@@ -66,18 +66,16 @@ class Declaration:
         *,
         options: LockOptions | None = None,
         key: str | None = None,
-        arguments: str | None = None,
         is_ignored: bool = False,
     ) -> TaskLock:
-        """Return the lock of one call. Sends nothing.
+        """Return the lock of one call. Sends nothing; computes nothing where a message brings the key.
 
         Args:
             args: of the call.
             kwargs: of the call.
             task_id: the owner.
             options: of the call, where they differ from the task's.
-            key: as carried by the message; nothing is computed where it brings ``arguments`` too.
-            arguments: the digest of the task and its arguments, as carried by the message.
+            key: as carried by the message, which beats computing it again.
             is_ignored: nobody will store the result.
 
         Raises:
@@ -87,18 +85,16 @@ class Declaration:
         """
         asked = self.options if options is None else options
         if key is None:
-            bound = self._bind(args, kwargs)
-            rule = self._rule_for(asked)
-            key = rule.name(bound)
-            arguments = "" if rule.tells_all else arguments_digest(self.task.name, bound)
-        elif arguments is None:
-            arguments = arguments_digest(self.task.name, self._bind(args, kwargs))
+            rule = self.rule
+            if asked.lock_key is not self.options.lock_key:
+                where, parameters = self.task.name, self.binder.parameters
+                rule = parse_key(asked.lock_key, task_name=where, parameters=parameters)
+            key = rule.name(self._bind(args, kwargs))
         return TaskLock(
             self.store,
             key,
             task=self.task.name,
             owner=task_id,
-            arguments=arguments,
             ttl=asked.lock_ttl,
             queue_ttl=asked.lock_queue_ttl,
             period=asked.lock_period,
@@ -137,11 +133,6 @@ class Declaration:
                 message = f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
                 raise TypeError(message) from error
             return self.binder.bind_loosely(args, kwargs)
-
-    def _rule_for(self, options: LockOptions) -> KeyRule:
-        if options.lock_key is self.options.lock_key:
-            return self.rule
-        return parse_key(options.lock_key, task_name=self.task.name, parameters=self.binder.parameters)
 
 
 def declaration_of(task: Any) -> Declaration:

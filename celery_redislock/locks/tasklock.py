@@ -16,8 +16,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -38,6 +39,8 @@ from celery_redislock.locks.store import (
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Claim", "Started", "TaskLock", "message_name", "release_hold"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger("celery_redislock")
 
@@ -66,14 +69,13 @@ class TaskLock:
         key: the lock's name.
         task: the task's name.
         owner: the task id.
-        arguments: digest of the task and all its arguments; empty where the key tells them all.
         ttl: seconds a lease outlives its last renewal.
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
         is_ignored: nobody stores the result of this call.
     """
 
-    __slots__ = ("arguments", "is_ignored", "key", "owner", "period", "queue_ttl", "store", "task", "ttl")
+    __slots__ = ("is_ignored", "key", "owner", "period", "queue_ttl", "store", "task", "ttl")
 
     def __init__(
         self,
@@ -82,7 +84,6 @@ class TaskLock:
         *,
         task: str,
         owner: str,
-        arguments: str,
         ttl: float,
         queue_ttl: float,
         period: float | None,
@@ -93,7 +94,6 @@ class TaskLock:
         self.key = key
         self.task = task
         self.owner = owner
-        self.arguments = arguments
         self.ttl = ttl
         self.queue_ttl = queue_ttl
         self.period = period
@@ -110,7 +110,6 @@ class TaskLock:
             message_name(message),
             task=self.task,
             owner=self.owner,
-            arguments=self.arguments,
             ttl=self.ttl,
             queue_ttl=self.queue_ttl,
             period=None,
@@ -189,6 +188,10 @@ class TaskLock:
     def finish(self, lease: Lease, *, mark: Mark | None = None) -> bool:
         """Stop renewing a lease and release it; the release is owed where the server does not answer.
 
+        Args:
+            lease: of the run that ends.
+            mark: left for the copies of its message.
+
         Returns:
             Whether the lease was still ours; unknown counts as yes.
         """
@@ -222,11 +225,7 @@ class TaskLock:
         Returns:
             The server's answer, ``None`` where there is none: the conversion is owed.
         """
-        about = self.about(QUEUED, to)
-
-        def ask() -> Release:
-            return self.store.hand_on(self.key, token, to, ttl, about=about, mark=mark)
-
+        ask = partial(self.store.hand_on, self.key, token, to, ttl, about=self.about(QUEUED, to), mark=mark)
         return _now_or_later(self.store, ask, within=max(self.ttl, ttl), what=f"the lease on {self.key!r}")
 
     def release(self, token: str, *, ran: bool, mark: Mark | None = None) -> Release | None:
@@ -246,7 +245,7 @@ class TaskLock:
     def release_later(self, token: str, *, ran: bool) -> None:
         """Owe the release of a token that an unanswered request may have left held."""
         watchdog_of(self.store).owe(
-            lambda: self.store.release(self.key, token, undo=not ran),
+            partial(self.store.release, self.key, token, undo=not ran),
             within=max(self.ttl, self.queue_ttl),
             what=f"the hold on {self.key!r}",
         )
@@ -258,12 +257,8 @@ class TaskLock:
             message: its identity.
             ttl: seconds within which a copy of it may come.
         """
-        _now_or_later(
-            self.store,
-            lambda: self.store.mark_done(self.key, message, ttl),
-            within=ttl,
-            what=f"the done mark of {self}",
-        )
+        ask = partial(self.store.mark_done, self.key, message, ttl)
+        _now_or_later(self.store, ask, within=ttl, what=f"the done mark of {self}")
 
     def let_go(self, lease: Lease) -> None:
         """Stop renewing a lease; sends nothing."""
@@ -275,7 +270,6 @@ class TaskLock:
         about = {
             "task": self.task,
             "id": self.owner,
-            "args": self.arguments,
             "state": state,
             "host": hostname(),
             "pid": os.getpid(),
@@ -296,7 +290,16 @@ class Claim:
         is_granted: the server granted the claim. Neither granted nor refused: it did not answer.
     """
 
-    __slots__ = ("_is_kept", "_lock", "_required", "_stands_for_period", "_token", "_ttl", "is_granted", "refused_by")
+    __slots__ = (
+        "_is_kept",
+        "_lock",
+        "_required",
+        "_stands_for_period",
+        "_token",
+        "_ttl",
+        "is_granted",
+        "refused_by",
+    )
 
     def __init__(
         self, lock: TaskLock, token: str, ttl: float, *, stands_for_period: bool, required: bool
@@ -315,7 +318,8 @@ class Claim:
         except LockUnavailable as error:
             if self._required:
                 lock.release_later(self._token, ran=False)
-                raise error.with_remark(f"{lock} was not published") from error
+                remark = f"{lock} was not published"
+                raise error.with_remark(remark) from error
             logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", lock, error)
             return self
         except LockKeyError:
@@ -362,15 +366,11 @@ def release_hold(
         within: seconds for which the release is owed where the server does not answer.
         mark: left for copies of the message.
     """
-    return _now_or_later(
-        store,
-        lambda: store.release(key, token, undo=not ran, mark=mark),
-        within=within,
-        what=f"the hold on {key!r}",
-    )
+    ask = partial(store.release, key, token, undo=not ran, mark=mark)
+    return _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
 
 
-def _now_or_later(store: LockStore, ask: Callable[[], Any], *, within: float, what: str) -> Any:
+def _now_or_later(store: LockStore, ask: Callable[[], T], *, within: float, what: str) -> T | None:
     """Ask now; where the server does not answer, let the watchdog ask for so many seconds."""
     watchdog = watchdog_of(store)
     if watchdog.is_server_away:

@@ -62,9 +62,19 @@ class Call:
         options: Celery's options of the publish, without this package's.
         inherited: what the message carries whose run, or whose worker, publishes its own id again.
         lock_options: the task's, with the call's own.
-        lock: what is locked; ``None`` where this call takes no lock.
         token: the identity of the message to be.
+        is_eager: publishing runs the body in place.
+        is_locked: the call takes a lock. What follows is there only then.
+        lock: what is locked.
+        scope: how long.
+        ignores_result: nobody will store a result for it.
+        must_run: unpublished, it would break a workflow or end a task's retries.
     """
+
+    lock: TaskLock
+    scope: Scope
+    ignores_result: bool
+    must_run: bool
 
     def __init__(
         self,
@@ -89,7 +99,7 @@ class Call:
         self.task_id = task_id or uuid()
         self.args, self.kwargs, self.options = args, kwargs, options
         self.lock_options: LockOptions = self.declaration.options
-        self.lock: TaskLock | None = None
+        self.is_eager, self.is_locked = self.declaration.always_eager, False
         self.token = new_token(self.task_id)
         self.inherited: Message | None = None
         self._send = send
@@ -102,11 +112,16 @@ class Call:
         headers = self.options.get("headers")
         self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
         travels = inherited.options if inherited is not None else {}
-        self.lock_options = self.declaration.for_call(asked, inherited=travels)
+        if asked or travels:
+            self.lock_options = self.declaration.for_call(asked, inherited=travels)
         self._travels = {**travels, **to_header(asked)} if asked else travels
         self._has_own_key, key = "lock_key" in asked, None
-        if self.lock_options.scope is None or (inherited is not None and inherited.key is None):
+        scope = self.lock_options.scope
+        if scope is None or (inherited is not None and inherited.key is None):
             return
+        self.scope, self.is_locked = scope, True
+        self.must_run = self._must_run()
+        self.ignores_result = is_result_ignored(self.task, self.options.get("ignore_result"))
         if inherited is not None and inherited.has_own_key and not self._has_own_key:
             self._has_own_key, key = True, inherited.key
         if self.task.typing and getattr(self.task, "__header__", None) is not None:
@@ -121,46 +136,21 @@ class Call:
             is_ignored=self.ignores_result,
         )
 
-    @property
-    def scope(self) -> Scope:
-        """The scope of the lock; only where there is a lock."""
-        scope = self.lock_options.scope
-        assert scope is not None  # noqa: S101  the lock was made because there is one
-        return scope
+    def _must_run(self) -> bool:
+        """Published as part of a group, chord or chain, with links, as a link or errback, or as a retry.
 
-    @property
-    def is_eager(self) -> bool:
-        """Publishing runs the body in place."""
-        return self.declaration.always_eager
-
-    @property
-    def must_run(self) -> bool:
-        """Unpublished, it would break a workflow or end a task's retries.
-
-        Published as part of a group, chord or chain, with links, as a link or errback by a worker, or as
-        a retry or replacement. The last link of a chain is published with an empty chain (celery 5.7.0,
-        app/trace.py).
+        The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
         """
-        options = self.options
         if self.inherited is not None and self.inherited.must_run:
             return True
-        return (options.get("retries") or 0) > 0 or "chain" in options or any(map(options.get, _WORKFLOW_OPTIONS))
-
-    @property
-    def ignores_result(self) -> bool:
-        """Nobody will store a result for it."""
-        return is_result_ignored(self.task, self.options.get("ignore_result"))
-
-    @property
-    def carries_its_hold(self) -> bool:
-        """The message it publishes again keeps its token: published by the worker's main process.
-
-        Or by what ran before the lock was entered, as ``before_start`` does.
-        """
-        return self.inherited is not None and self.lock is not None and self.inherited.key == self.lock.key
+        options = self.options
+        is_retry = (options.get("retries") or 0) > 0
+        return is_retry or "chain" in options or any(options.get(name) for name in _WORKFLOW_OPTIONS)
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
+        if not _task_stack.stack:
+            return None
         return next((run for run in runs_in_this_thread() if run.lock.owner == self.task_id), None)
 
     def claim_ttl(self) -> float:
@@ -169,13 +159,14 @@ class Call:
         Where the claim stands for the period, the period.
         """
         lock, options = self.lock_options, self.options
-        if self.scope.stands_for_period and lock.lock_period is not None:
+        if self.scope.ends == "period" and lock.lock_period is not None:
             return lock.lock_period
-        countdown = options.get("countdown")
-        delay = self._seconds_until(options.get("eta")) if countdown is None else float(countdown)
-        ttl = max(0.0, delay or 0.0) + lock.lock_queue_ttl
-        expires = options.get("expires")
-        expires_in = self._seconds_until(getattr(self.task, "expires", None) if expires is None else expires)
+        ttl = lock.lock_queue_ttl
+        starts = options.get("countdown") or options.get("eta")
+        if starts is not None:
+            ttl += max(0.0, self._seconds_until(starts) or 0.0)
+        expires = options.get("expires") or getattr(self.task, "expires", None)
+        expires_in = None if expires is None else self._seconds_until(expires)
         # A message past its expiry never runs; its claim need not outlive it by more than a second.
         return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
 
@@ -190,7 +181,6 @@ class Call:
         Raises:
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
-        assert self.lock is not None  # noqa: S101  others are sent unlocked
         message = Message(
             key=self.lock.key,
             token=token or self.token,
@@ -198,8 +188,7 @@ class Call:
             must_run=self.must_run if must_run is None else must_run,
             options=self._travels,
             has_own_key=self._has_own_key,
-            arguments=self.lock.arguments,
-            stands_for_period=claimed and self.scope.stands_for_period,
+            stands_for_period=claimed and self.scope.ends == "period",
         )
         self.options["headers"] = message.added_to(self.options.get("headers"))
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)

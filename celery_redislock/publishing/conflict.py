@@ -20,7 +20,12 @@ logger = logging.getLogger("celery_redislock")
 
 
 def conflict_of(
-    task: Any, lock: TaskLock, hold: Hold, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, side: Side
+    task: Any,
+    lock: TaskLock,
+    hold: Hold,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    side: Side,
 ) -> Conflict:
     """Return the facts of a duplicate: a publish or a run whose key is held.
 

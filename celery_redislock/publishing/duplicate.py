@@ -27,7 +27,6 @@ def at_publish(call: Call, hold: Hold) -> Any:
     Raises:
         DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could run it later.
     """
-    assert call.lock is not None  # noqa: S101  it was refused
     conflict = conflict_of(call.task, call.lock, hold, call.args, call.kwargs, "client")
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
@@ -43,7 +42,6 @@ def at_publish(call: Call, hold: Hold) -> Any:
 def skip(call: Call, hold: Hold) -> Any:
     """Publish nothing; return the holder's result."""
     task, lock = call.task, call.lock
-    assert lock is not None  # noqa: S101  it was refused
     log_skip(lock, hold, side="client")
     if any(run.in_body and run.lock.owner == hold.owner for run in runs_in_this_thread()):
         logger.warning(

@@ -7,8 +7,7 @@ every publish: a second copy of a message has the same one, publishing a task id
 ::
 
     {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
-     "p": its key was given per call, "a": digest of the arguments, "i": its claim stands for a period,
-     "r": it was delivered before}
+     "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before}
 """
 
 import json
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import owner_of
 from celery_redislock.locks.tasklock import release_hold
 
 __all__ = ["HEADER", "Message", "release_claim"]
@@ -53,8 +51,6 @@ class Message(NamedTuple):
         must_run: part of a workflow, a retry, a replacement, a link: it waits where others are skipped.
         options: per-call options that travel.
         has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
-        arguments: digest of the arguments, so that nobody decodes and digests them again; ``None`` where
-            it was not known.
         stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
@@ -66,7 +62,6 @@ class Message(NamedTuple):
     must_run: bool = False
     options: Mapping[str, Any] = _NO_OPTIONS
     has_own_key: bool = False
-    arguments: str | None = None
     stands_for_period: bool = False
     was_delivered: bool = False
 
@@ -81,8 +76,6 @@ class Message(NamedTuple):
             data["o"] = dict(self.options)
         if self.has_own_key:
             data["p"] = 1
-        if self.arguments is not None:
-            data["a"] = self.arguments
         if self.stands_for_period:
             data["i"] = 1
         if self.was_delivered:
@@ -104,8 +97,8 @@ class Message(NamedTuple):
         if message is None:
             return None
         # A message that came without a header and had to wait has its task id as token, slashes and all.
-        is_own = task_id in {message.token, owner_of(message.token)}
-        return message if is_own else None
+        token = message.token
+        return message if token == task_id or token.rpartition("/")[0] == task_id else None
 
     @classmethod
     def loads(cls, text: object) -> "Message | None":
@@ -118,7 +111,7 @@ class Message(NamedTuple):
             return None
         try:
             data = json.loads(text)
-            key, token, arguments = data["k"], data["t"], data.get("a")
+            key, token = data["k"], data["t"]
             if data["v"] != _VERSION or not isinstance(key, str | None) or not isinstance(token, str):
                 return None
             return cls(
@@ -128,7 +121,6 @@ class Message(NamedTuple):
                 must_run=bool(data.get("w")),
                 options=dict(data.get("o", {})),
                 has_own_key=bool(data.get("p")),
-                arguments=arguments if isinstance(arguments, str) else None,
                 stands_for_period=bool(data.get("i")),
                 was_delivered=bool(data.get("r")),
             )
@@ -155,6 +147,4 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
         if settings.enabled:
             release_hold(store_of(app, settings), message.key, message.token, ran=ran, within=UNKNOWN_TTL)
     except RedisLockError as problem:
-        logger.warning(
-            "could not release the claim on %r, which is left to expire: %s", message.key, problem
-        )
+        logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)

@@ -16,7 +16,6 @@ __all__ = [
     "is_readable",
     "is_result_ignored",
     "make_way",
-    "request_ignores_result",
     "state_of",
 ]
 
@@ -39,11 +38,6 @@ def is_readable(backend: Any) -> bool:
     Not without a backend, and not with ``rpc://``, which keeps them on the caller's own queue.
     """
     return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
-
-
-def request_ignores_result(task: Any, request: Any) -> bool:
-    """Whether nobody stores the result of a child's request."""
-    return is_result_ignored(task, request.__dict__.get("ignore_result"))
 
 
 def is_result_ignored(task: Any, asked: bool | None) -> bool:

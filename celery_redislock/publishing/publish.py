@@ -54,14 +54,15 @@ def publish(
         kombu.exceptions.OperationalError: the broker cannot be reached; the claim was released.
     """
     call = Call(task, send, args, kwargs, task_id, options)
-    if call.lock is None:
+    if not call.is_locked:
         return call.send_unlocked()
     if call.is_eager:
         return _publish_in_place(call)
     run = call.own_run()
     if run is not None and run.in_body:
         return _publish_what_follows(call, run)
-    if run is None and call.carries_its_hold and call.inherited is not None:
+    if run is None and call.inherited is not None and call.inherited.key == call.lock.key:
+        # Published by the worker's main process, or by before_start: it keeps its identity and claim.
         return call.send(token=call.inherited.token, claimed=call.inherited.claimed, must_run=True)
     if not call.scope.claims_at_publish:
         return call.send(claimed=False)
@@ -69,12 +70,11 @@ def publish(
 
 
 def _claim_and_publish(call: Call, *, may_make_way: bool = True) -> Any:
-    assert call.lock is not None  # noqa: S101  publish has looked
     lock, scope = call.lock, call.scope
     # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
     required = call.lock_options.on_lock_error == "raise" and not call.must_run
     ttl = call.claim_ttl()
-    claiming = lock.claim(call.token, ttl=ttl, stands_for_period=scope.stands_for_period, required=required)
+    claiming = lock.claim(call.token, ttl=ttl, stands_for_period=scope.ends == "period", required=required)
     with claiming as claim:
         refused_by = claim.refused_by
         if refused_by is None:
@@ -95,14 +95,13 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     Published only when the body has unwound, it would be lost with a child that is killed before. The
     message may start earlier than the body ends: it is refused by the run's lease, and waits.
     """
-    assert call.lock is not None  # noqa: S101  publish has looked
     lock, scope = call.lock, call.scope
     if run.holds(lock.key):
         result = call.send(claimed=True, must_run=True)
         # After the publish, never before: a claim without a message would stay for an hour.
         run.is_followed_by(call.token, call.claim_ttl)
         return result
-    if not scope.claims_at_publish or scope.stands_for_period:
+    if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True, must_run=True)
     with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
         result = call.send(claimed=claim.is_granted, must_run=True)
@@ -118,7 +117,6 @@ def _publish_in_place(call: Call) -> Any:
 
 
 def _holder(call: Call) -> Hold | None:
-    assert call.lock is not None  # noqa: S101  publish has looked
     try:
         return call.lock.store.inspect(call.lock.key, to_decide=True)
     except LockUnavailable as error:

@@ -1,1 +1,1 @@
-"""The worker's main process: it knows each run's token, renews beside the child, and settles for a dead one."""
+"""The worker's main process: it mints tokens, renews, and settles for a dead child."""

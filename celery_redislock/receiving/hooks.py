@@ -96,7 +96,7 @@ def _problems(worker: Any) -> list[str]:
     app = worker.app
     problems = setting_problems(app)
     is_server_known = False
-    pool = getattr(worker.pool_cls, "__module__", "").rpartition(".")[2]
+    pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():
         if not hasattr(type(task), "_lock_names"):
             continue
@@ -107,7 +107,7 @@ def _problems(worker: Any) -> list[str]:
                 is_server_known = True
             limit = task.time_limit or app.conf.task_time_limit
             found = risks(declaration.options, declaration.settings, time_limit=limit)
-            if declaration.options.on_lock_lost == "terminate" and pool not in _INTERRUPTIBLE_POOLS:
+            if declaration.options.on_lock_lost == "terminate" and pool not in _INTERRUPTIBLE_POOLS | {""}:
                 found.append(
                     f"on_lock_lost='terminate' cannot interrupt a body in the pool {pool!r}; there only "
                     "self.lease.check() raises LockLost: call it, or use the prefork pool"
@@ -125,8 +125,9 @@ def _server_problems(store: Any) -> list[str]:
         return [str(error)]
     if policy in {None, "noeviction"}:
         return []
-    return [
+    problem = (
         f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
         "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
         "with redislock_url"
-    ]
+    )
+    return [problem]

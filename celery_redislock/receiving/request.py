@@ -85,7 +85,7 @@ class LockRequest(Request):
         super().on_timeout(soft, timeout)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """The run failed, or its child is gone: a dead child's hold is settled before the outcome is stored."""
+        """The run failed, or its child is gone: a dead child's hold is settled first."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
@@ -190,7 +190,7 @@ class LockRequest(Request):
 
     def _release_claim(self, lock: TaskLock, scope: Scope) -> None:
         message = self._lock_message
-        if message is not None and message.claimed and not scope.stands_for_period:
+        if message is not None and message.claimed and scope.ends != "period":
             lock.release(message.token, ran=True)
 
     def _release_unrun(self) -> None:
@@ -280,14 +280,13 @@ class LockRequest(Request):
             options = from_header(declaration.options, message.options) if message else declaration.options
             if not declaration.settings.enabled or options.scope is None:
                 return None
-            # With key and digest the message says it all: its body need not be decoded here.
+            # With a key the message says it all: its body need not be decoded here.
             lock = declaration.task_lock(
                 self.args,
                 self.kwargs,
                 self.id,
                 options=options,
                 key=message.key if message is not None else None,
-                arguments=message.arguments if message is not None else None,
                 is_ignored=is_result_ignored(self.task, self.ignore_result),
             )
         except Exception as error:  # noqa: BLE001  from users' templates, models and settings; Celery goes on

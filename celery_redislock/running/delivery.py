@@ -1,4 +1,4 @@
-"""One delivery of a message: what the worker's main process tells its child, and whether there may be another."""
+"""One delivery of a message: what the main process tells the child, and whether another may come."""
 
 import time
 from typing import Any, NamedTuple

@@ -6,12 +6,13 @@ from celery.exceptions import Ignore
 
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
-from celery_redislock.publishing.outcomes import DUPLICATE_OF, request_ignores_result
+from celery_redislock.publishing.outcomes import DUPLICATE_OF
 from celery_redislock.publishing.results import Skipped
 from celery_redislock.running.redelivery import held_for, wait_for
 from celery_redislock.running.run import Run
 
 __all__ = ["STRATEGIES", "at_start"]
+
 
 def at_start(run: Run, hold: Hold) -> Exception:
     """Return what ends a run that was refused: skipped, published again for later, or failed.
@@ -24,7 +25,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
         is_copy = run.is_identified and hold.about.get("message", hold.owner) == run.identity
         return wait_for(run, hold, held_for(hold), is_copy=is_copy)
-    conflict = conflict_of(run.task, run.lock, hold, run.args, run.kwargs, "server")
+    conflict = conflict_of(run.task, run.lock, hold, run.request.args, run.request.kwargs, "server")
     if run.must_wait and not run.request.is_eager:
         announce(conflict, hold, what_happens="retry")
         return wait_for(run, hold, held_for(hold))
@@ -47,7 +48,7 @@ def skip(run: Run, hold: Hold) -> Exception:
         run.lock.owner,
         why,
         request=run.request,
-        store_result=not request_ignores_result(run.task, run.request),
+        store_result=not run.lock.is_ignored,
     )
     ignored: Exception = Ignore(why)
     return ignored

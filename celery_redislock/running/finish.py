@@ -21,8 +21,8 @@ __all__ = ["conclude", "is_requeued", "settle"]
 logger = logging.getLogger("celery_redislock")
 
 _GONE = (
-    "it had expired, or was released by force; another run may have held it meanwhile. If nobody released it, "
-    "lock_ttl is shorter than what this process, or the lock server, stands still"
+    "it had expired, or was released by force; another run may have held it meanwhile. If nobody released "
+    "it, lock_ttl is shorter than what this process, or the lock server, stands still"
 )
 
 

@@ -1,8 +1,8 @@
 """``on_lock_lost="terminate"``: raising ``LockLost`` inside a running body, from the watchdog's thread.
 
-Only where the body runs in the main thread, as in a prefork child and in the solo pool: a signal's handler can
-raise there out of sleeps and socket calls. In other pools only ``lease.check()`` raises, and a worker says
-so when it starts.
+Only where the body runs in the main thread, as in a prefork child and in the solo pool: there the handler
+of a signal can raise out of sleeps and socket calls. In other pools only ``lease.check()`` raises, and a
+worker says so when it starts.
 """
 
 import signal

@@ -92,7 +92,7 @@ def _message(run: Run) -> Message:
     """Return what the next delivery of a message carries: the same, or the identity of one without."""
     if run.message is not None:
         return run.message
-    return Message(run.lock.key, run.lock.owner, arguments=run.lock.arguments)
+    return Message(run.lock.key, run.lock.owner)
 
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:

@@ -4,7 +4,7 @@ Lives in the process and thread that runs the body.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from celery_redislock.declaring.call_options import from_header
@@ -15,7 +15,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import Message, release_claim
-from celery_redislock.publishing.outcomes import request_ignores_result
+from celery_redislock.publishing.outcomes import is_result_ignored
 from celery_redislock.publishing.signals import lock_lost
 from celery_redislock.running.delivery import Delivery, can_come_again
 
@@ -39,15 +39,23 @@ class Run:
     Attributes:
         task: the bound task.
         request: Celery's request for this run.
-        args: of the body.
-        kwargs: of the body.
         options: of the message's task and call.
         start_timeout: seconds the run asks for its lock while the lock server does not answer.
         scope: of the lock.
         message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
             other languages.
+        identity: of the message: its token, or the task id where it came without one.
+        has_claim: the message was accepted: its publisher took a claim for it, or a run left it one.
+        is_accepted: the message was accepted before, at its publish or as the run it is a retry of.
+        was_delivered: a copy of this message was delivered before, and may have run.
+        is_identified: the message can be told from another of its task id, which is a new job: by its
+            header; without one by its delivery, if that is not the first.
+        must_wait: the run waits for its lock whoever holds it, and is never a duplicate: what was
+            accepted, retried or delivered before, and members of workflows.
         delivery: what the worker's main process knows about this delivery.
         lock: what is locked.
+        running_lock: what the run holds: the lock of its key, or, in a scope that holds none then, of its
+            message.
         can_come_again: the broker may deliver this message once more, although this delivery runs it.
         token: this run's term, minted by the main process where there is one.
         lease: while a lock is held, and after; on the key, or, in a scope that holds none while it runs,
@@ -70,24 +78,30 @@ class Run:
         """
         self.task = task
         self.request = request = task.request
-        self.args: Sequence[Any] = request.args or ()
-        self.kwargs: dict[str, Any] = request.kwargs or {}
         self.options, self.scope, self.message = options, scope, message
         self.start_timeout = declaration.settings.start_timeout
         self.delivery = Delivery.of(request)
         self.lock: TaskLock = declaration.task_lock(
-            self.args,
-            self.kwargs,
+            request.args,
+            request.kwargs,
             request.id,
             options=options,
             key=message.key if message is not None else None,
-            arguments=message.arguments if message is not None else None,
-            is_ignored=request_ignores_result(task, request),
+            is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
         )
-        self.token: str = self.delivery.token or new_token(request.id)
+        self.identity: str = request.id if message is None else message.token
+        self.has_claim = message is not None and message.claimed
+        self.is_accepted = self.has_claim or bool(request.retries)
+        self.was_delivered = bool((request.delivery_info or {}).get("redelivered"))
+        if message is not None and message.was_delivered:
+            self.was_delivered = True
+        self.is_identified = message is not None or self.was_delivered
+        self.must_wait = self.is_accepted or self.was_delivered or _is_in_workflow(request, message)
         self.can_come_again: bool = not request.is_eager and (
             self.was_delivered or can_come_again(task, request.eta, self.delivery.received_at)
         )
+        self.running_lock = self.lock if scope.holds_while_running else self.lock.of_message(self.identity)
+        self.token: str = self.delivery.token or new_token(request.id)
         self.lease: Lease | None = None
         self.in_body = self.has_ended = False
         self.followed_by: list[tuple[str, Callable[[], float]]] = []
@@ -109,82 +123,19 @@ class Run:
         request.redislock_run = NOT_LOCKED
         if not request.id:
             return None  # made by hand, as test helpers do
-        message = Message.of(request.headers, request.id)
-        run = None
+        message, run = Message.of(request.headers, request.id), None
         try:
-            run = cls._of(task, message)
+            declaration = declaration_of(task)
+            settings, options = declaration.settings, declaration.options
+            if message is not None and message.options:
+                options = from_header(options, message.options)
+            is_on = settings.enabled and (settings.eager or not request.is_eager)
+            if is_on and options.scope is not None and (message is None or message.key is not None):
+                run = request.redislock_run = cls(task, declaration, options, options.scope, message)
         finally:
             if run is None:
                 release_claim(task.app, message)
-        if run is not None:
-            request.redislock_run = run
         return run
-
-    @classmethod
-    def _of(cls, task: Any, message: Message | None) -> "Run | None":
-        declaration = declaration_of(task)
-        settings = declaration.settings
-        if not settings.enabled or (task.request.is_eager and not settings.eager):
-            return None
-        if message is not None and message.key is None:
-            return None
-        options = from_header(declaration.options, message.options) if message else declaration.options
-        if options.scope is None:
-            return None
-        return cls(task, declaration, options, options.scope, message)
-
-    @property
-    def identity(self) -> str:
-        """The message's identity: its token, or the task id where it came without one."""
-        return self.message.token if self.message is not None else self.lock.owner
-
-    @property
-    def has_claim(self) -> bool:
-        """The message was accepted: its publisher took a claim for it, or a run left it one."""
-        return self.message is not None and self.message.claimed
-
-    @property
-    def is_accepted(self) -> bool:
-        """The message was accepted before, at its publish or as the run it is a retry of."""
-        return self.has_claim or bool(self.request.retries)
-
-    @property
-    def was_delivered(self) -> bool:
-        """A copy of this message was delivered before, and may have run."""
-        if self.message is not None and self.message.was_delivered:
-            return True
-        return bool((self.request.delivery_info or {}).get("redelivered"))
-
-    @property
-    def is_identified(self) -> bool:
-        """The message can be told from another of its task id, which is a new job.
-
-        By its header; without one by its delivery, if that is not the first.
-        """
-        return self.message is not None or self.was_delivered
-
-    @property
-    def must_wait(self) -> bool:
-        """The run waits for its lock whoever holds it, and is never a duplicate.
-
-        What was accepted, retried or delivered before, and members of workflows: in a group, chord or
-        chain, or with links.
-        """
-        if self.is_accepted or self.was_delivered or (self.message is not None and self.message.must_run):
-            return True
-        request = self.request
-        return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
-
-    @property
-    def running_lock(self) -> TaskLock:
-        """The lock a run holds: that of its key, or, in a scope that holds none then, of its message."""
-        return self.lock if self.scope.holds_while_running else self.lock.of_message(self.identity)
-
-    @property
-    def max_hold(self) -> float | None:
-        """Seconds this run may be renewed, ``None`` for no limit."""
-        limit = (self.request.timelimit or (None, None))[0] or self.task.time_limit
-        return self.options.max_hold(limit)
 
     def holds(self, key: str) -> bool:
         """Whether this run has a lease on this key, lost or not."""
@@ -214,3 +165,10 @@ class Run:
             action(lease)
         elif action == "terminate" and self.interrupt is not None:
             self.interrupt()
+
+
+def _is_in_workflow(request: Any, message: Message | None) -> bool:
+    """Whether a run is part of a group, chord or chain, has links, or was published as one."""
+    if message is not None and message.must_run:
+        return True
+    return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)

@@ -12,6 +12,7 @@ a lease on the message itself, so that its copies exclude each other.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from celery.exceptions import Ignore, Reject
@@ -60,13 +61,24 @@ def enter(run: Run) -> None:
 
 def _take(run: Run, lock: TaskLock) -> None:
     """Hold a lock while the body runs: the key's, or that of the message itself."""
-    answer = _ask(run, lock, lambda: _start(run, lock, _claim_of(run)))
+    claim = run.message.token if run.message is not None else None
+    limit = (run.request.timelimit or (None, None))[0] or run.task.time_limit
+    attempt = partial(
+        lock.start,
+        run.token,
+        claim=claim,
+        message=run.identity if run.is_identified else None,
+        accepted=run.is_accepted,
+        max_hold=run.options.max_hold(limit),
+        on_lost=run.announce_loss,
+    )
+    answer = _ask(run, lock, attempt)
     if isinstance(answer, Refusal):
-        instead = _own_claim(run, answer.hold)
-        accepted = run.is_accepted or _is_own_window(run, answer.hold)
-        if instead is not None or accepted != run.is_accepted or make_way(run.task, lock, answer.hold):
-            claim = instead or _claim_of(run)
-            answer = _ask(run, lock, lambda: _start(run, lock, claim, accepted=accepted))
+        hold = answer.hold
+        own_claim, is_own_window = _own_claim(run, hold), _is_own_window(run, hold)
+        if own_claim is not None or is_own_window or make_way(run.task, lock, hold):
+            accepted = run.is_accepted or is_own_window
+            answer = _ask(run, lock, partial(attempt, claim=own_claim or claim, accepted=accepted))
     match answer:
         case Started(lease, from_claim):
             run.lease = lease
@@ -85,23 +97,6 @@ def _take(run: Run, lock: TaskLock) -> None:
             raise at_start(run, hold)
         case None:
             pass  # on_lock_error says: without a lock
-
-
-def _start(
-    run: Run, lock: TaskLock, claim: str | None, *, accepted: bool | None = None
-) -> Started | Refusal | Marked:
-    return lock.start(
-        run.token,
-        claim=claim,
-        message=run.identity if run.is_identified else None,
-        accepted=run.is_accepted if accepted is None else accepted,
-        max_hold=run.max_hold,
-        on_lost=run.announce_loss,
-    )
-
-
-def _claim_of(run: Run) -> str | None:
-    return run.message.token if run.message is not None else None
 
 
 def _claim_should_be_there(run: Run) -> bool:
@@ -184,16 +179,19 @@ def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
         Ignore: the server did not answer for ``redislock_start_timeout``: the message was published again.
         LockUnavailable: and the broker did not take it.
     """
-    patience = 0.0 if run.options.on_lock_error == "run" else run.start_timeout
     try:
-        return keep_trying(attempt, for_seconds=patience)
+        return attempt()
     except LockUnavailable as error:
-        lock.release_later(run.token, ran=False)
         if run.options.on_lock_error == "run":
+            lock.release_later(run.token, ran=False)
             logger.warning(
                 "running %s without its lock, so another one may run at the same time: %s", run.lock, error
             )
             return None
+    try:
+        return keep_trying(attempt, for_seconds=run.start_timeout)
+    except LockUnavailable as error:
+        lock.release_later(run.token, ran=False)
         if run.request.is_eager:
             raise error.with_remark(NEEDS_NO_SERVER) from error
         logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, error)
@@ -212,7 +210,7 @@ def _leave(run: Run, error: BaseException) -> None:
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message comes again and brings its claim, or there is none
     message = run.message
-    if message is not None and not (run.scope.stands_for_period and run.was_delivered):
+    if message is not None and not (run.scope.ends == "period" and run.was_delivered):
         comes_again = run.task.acks_late and not isinstance(error, Exception)
         if not comes_again:
             run.lock.release_later(message.token, ran=run.was_delivered)

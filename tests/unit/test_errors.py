@@ -18,9 +18,7 @@ from celery_redislock import (
 )
 from celery_redislock.conflict import log_skip
 from celery_redislock.declaring.server import use_store
-from celery_redislock.guard import Guard
 from celery_redislock.locks.store import Hold
-from celery_redislock.work import Work
 from tests.unit.shop import Shop
 
 ERRORS = [

@@ -10,7 +10,7 @@ from celery.result import AsyncResult
 
 from celery_redislock import DuplicateTask, SingletonTask
 from celery_redislock.conflict import choose, jittered, put_off_delay
-from celery_redislock.results import LockEagerResult, LockResult
+from celery_redislock.publishing.results import LockEagerResult, LockResult
 from celery_redislock.testing import hold, locks_off, memory_locks
 from tests.unit.shop import Shop
 

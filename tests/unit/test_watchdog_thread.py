@@ -14,7 +14,7 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.debts import NotYet
 from celery_redislock.locks.store import Term
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.request import LockRequest
+from celery_redislock.receiving.request import LockRequest
 from celery_redislock.support import Support
 from tests.clocks import ManualClock
 from tests.facts import wait_until

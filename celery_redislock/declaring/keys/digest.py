@@ -11,11 +11,10 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
-from uuid import uuid4
 
 from celery_redislock.exceptions import LockKeyError
 
-__all__ = ["arguments_digest", "as_worker_sees", "digest"]
+__all__ = ["as_worker_sees", "digest"]
 
 # The same in every serializer, so no round trip is needed. Exact types: a subclass may encode itself.
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -43,21 +42,7 @@ def digest(value: object, *, where: str = "digest") -> str:
         text = _canonical(value)
     except _REFUSALS as error:
         raise LockKeyError(where, _what_is_wrong(value, error)) from error
-    return _fingerprint(text)
-
-
-def arguments_digest(task_name: str, arguments: Mapping[str, object]) -> str:
-    """Fingerprint "this task with these arguments", for the lock's value.
-
-    Two calls under one shared key may do different work; equal fingerprints say
-    that they do the same. Arguments that have none (see :func:`digest`) get a
-    random text that equals no other: the key itself may be fine.
-    """
-    try:
-        text = f"[{_SORTED.encode(task_name)},{_canonical(dict(arguments))}]"
-    except _REFUSALS:
-        return f"none-{uuid4().hex}"
-    return _fingerprint(text)
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def as_worker_sees(value: object) -> object:
@@ -76,10 +61,6 @@ def as_worker_sees(value: object) -> object:
     except _REFUSALS:
         return value
     return returned
-
-
-def _fingerprint(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:32]
 
 
 def _canonical(value: object) -> str:

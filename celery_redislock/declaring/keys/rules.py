@@ -32,11 +32,6 @@ VERSION = "v1"
 class KeyRule(ABC):
     """Names the lock of one call. Immutable."""
 
-    @property
-    def tells_all(self) -> bool:
-        """Equal names mean: the same task with the same arguments."""
-        return False
-
     @abstractmethod
     def name(self, arguments: Mapping[str, object], /) -> str:
         """Return the lock's name: at most 200 bytes of UTF-8, no braces, white space or controls.
@@ -74,10 +69,6 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
 class _PerTask(KeyRule):
     task_name: str
     names: tuple[str, ...] | None = None
-
-    @property
-    def tells_all(self) -> bool:
-        return self.names is None
 
     def name(self, arguments: Mapping[str, object], /) -> str:
         if self.names is None:

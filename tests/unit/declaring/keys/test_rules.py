@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redislock.declaring.keys import arguments_digest, digest, escape, parse_key
+from celery_redislock.declaring.keys import digest, escape, parse_key
 from celery_redislock.declaring.keys.template import parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 
@@ -356,4 +356,4 @@ def golden_name(case):
 
 
 def golden_digest(case):
-    return arguments_digest(case["task"], golden_arguments(case))
+    return digest([case["task"], golden_arguments(case)])
