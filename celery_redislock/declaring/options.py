@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_redislock.declaring.keys import parse_key
-from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, contradictions, resolve
+from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, said
 from celery_redislock.exceptions import LockOptionError
 
@@ -186,8 +186,14 @@ def problems_of(
         where: the task's name.
         parameters: the names ``lock_key`` may use; ``None`` if unknown.
     """
-    scope, conflict = options.scope, asked.get("on_conflict")
-    problems = contradictions(scope, conflict) if isinstance(conflict, Asked) else []
+    problems: list[str] = []
+    scope, conflict = options.scope, asked.get("on_conflict", Asked())
+    names_client = isinstance(conflict, Asked) and conflict.by_side and conflict.client is not None
+    if scope is not None and not scope.claims_at_publish and names_client:
+        problems.append(
+            f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
+            "at publish; leave it out"
+        )
     if scope is not None and not scope.holds_while_running:
         others = " or ".join(repr(one.name) for one in SCOPES.values() if one.holds_while_running)
         problems += [

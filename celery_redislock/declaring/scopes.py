@@ -23,7 +23,6 @@ __all__ = [
     "Side",
     "Strategy",
     "StrategyRow",
-    "contradictions",
     "resolve",
 ]
 
@@ -194,17 +193,6 @@ def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | 
     if scope is None:
         return None, None
     return asked.client or scope.client if scope.claims_at_publish else None, asked.server or scope.server
-
-
-def contradictions(scope: Scope | None, asked: Asked) -> list[str]:
-    """Return a problem where *asked* names the side at publish and *scope* takes no lock there."""
-    if scope is None or scope.claims_at_publish or not asked.by_side or asked.client is None:
-        return []
-    problem = (
-        f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
-        "at publish; leave it out"
-    )
-    return [problem]
 
 
 def _known(value: str, known: Mapping[str, object]) -> str:
