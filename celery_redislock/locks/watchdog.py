@@ -45,13 +45,10 @@ LAST_CALL = 3.0
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """One lease under watch.
+    """One lease under watch, since when, and at which reading of the clock it is due.
 
     Attributes:
-        lease: what is renewed.
-        since: the clock's reading when the watch began.
         max_hold: seconds after ``since`` at which it is not renewed any more; ``inf`` for no limit.
-        due: the clock's reading at which it is to be renewed.
         warned: half of ``max_hold`` has been reported.
         unanswered: why the last renewal got no answer; empty if it got one.
     """
@@ -91,21 +88,19 @@ class Watchdog:
     half a minute. One call renews everything that is due. All methods may be
     called from any thread, any number of times. A forked child starts with
     nothing to watch: its parent's leases are its parent's.
+
+    Attributes:
+        renewals: how many renewals the server has confirmed since the process began.
     """
 
     def __init__(self, store: LockStore, *, clock: Clock = boottime) -> None:
         """Watch over leases of this store; starts no thread yet."""
         self._clock = clock
         self._store = store
-        self._renewals = 0
+        self.renewals = 0
         self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
-
-    @property
-    def renewals(self) -> int:
-        """How many renewals the server has confirmed since the process began."""
-        return self._renewals
 
     def watch(self, lease: Lease, *, max_hold: float | None = None) -> None:
         """Keep the lease alive from now on; a watch it had before is replaced.
@@ -279,7 +274,7 @@ class Watchdog:
     def _take_answer(self, watch: _Watch, term: Term, answer: Renewal, place: int) -> None:
         renewed = answer.renewed[place]
         watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
-        self._renewals += renewed is True
+        self.renewals += renewed is True
         due = answer.sent_at + term.ttl / 3
         # One that was not renewed and yet goes on (a claim that is watched beside its holder) is in no hurry.
         watch.fall_due(due if renewed else max(due, self._clock() + watch.retry_delay))
