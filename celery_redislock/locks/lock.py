@@ -30,10 +30,8 @@ __all__ = ["Lock", "hostname", "is_seconds", "keep_trying"]
 
 T = TypeVar("T")
 
-#: Seconds between two attempts to reach the server: the first pause, and the longest.
+#: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-
-#: Seconds between two attempts to acquire: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
 
 
@@ -233,10 +231,8 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         entry = self._entry
-        if entry is None and getattr(self._local, "entry", None) is not None:
-            return  # a forked child leaves a block that its parent entered
-        if entry is None and error is not None:
-            return  # the body has released it itself, and its own error matters more
+        if entry is None and (error is not None or getattr(self._local, "entry", None) is not None):
+            return  # the body has released it, and its error matters more; or a fork leaves its parent's block
         lease = self._required().lease
         try:
             released = self.release()
@@ -335,8 +331,8 @@ def keep_trying(
     Args:
         attempt: one bounded request; must be safe to repeat.
         for_seconds: no attempt begins later than this after the first.
-        clock: injected by tests.
-        sleep: injected by tests.
+        clock: injected by tests, as ``sleep`` is.
+        sleep: see there.
 
     Raises:
         LockUnavailable: the last attempt's.

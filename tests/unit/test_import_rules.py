@@ -15,7 +15,7 @@ ROOT = Path(celery_redislock.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
 #: The doors to redis-py: how a connection is made, and what is said on it.
-MAY_IMPORT_REDIS = {"locks/connection.py", "locks/scripts.py", "locks/urls.py", "connection.py"}
+MAY_IMPORT_REDIS = {"locks/connection.py", "locks/scripts.py", "connection.py"}
 
 
 def _imports(path: Path) -> Iterator[str]:

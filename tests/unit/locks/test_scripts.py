@@ -39,7 +39,7 @@ class TestEachScript:
         script = Script.load(name)
 
         assert re.fullmatch(r"[0-9a-f]{40}", script.sha)
-        assert script == Script.of(script.text)
+        assert script is Script.load(name)
 
 
 # The two others take any number of keys, and loop over them.

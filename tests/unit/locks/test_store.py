@@ -1,8 +1,10 @@
 """Tokens, and what is read from a stored value."""
 
+from typing import Any
+
 import pytest
 
-from celery_redislock.locks.store import Hold, new_token, owner_of
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, new_token, owner_of
 
 
 @pytest.mark.parametrize("owner", ["job", "a/b/c", "", "naïve ✓", "nul\0inside"])
@@ -43,3 +45,24 @@ def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str
 
     assert (hold.token, hold.about) == (token, {})
     assert hold.owner == owner_of(token)
+
+
+@pytest.mark.parametrize(
+    ("about", "is_window", "state"),
+    [({"state": "queued"}, False, QUEUED), ({"state": "running"}, True, ACCEPTED), ({}, False, None),
+     ({"state": 7}, False, None), ({"state": None}, False, None)],
+)  # fmt: skip
+def test_a_holders_state_is_a_text_or_unknown(
+    about: dict[str, Any], is_window: bool, state: str | None
+) -> None:
+    assert Hold("n", "job/1", about, 1.0, is_window).state == state
+
+
+@pytest.mark.parametrize(
+    ("since", "told"),
+    [(12.5, 12.5), (12, 12), (True, None), ("12", None), (None, None), (float("inf"), None),
+     (float("nan"), None), ([1], None)],
+)  # fmt: skip
+def test_a_holder_is_since_a_finite_number_or_unknown(since: object, told: float | None) -> None:
+    """Any program may have written it."""
+    assert Hold("n", "job/1", {"since": since}, 1.0).since == told
