@@ -14,8 +14,8 @@ from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import new_token
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing.call import is_result_ignored
 from celery_redislock.publishing.message import Message, release_claim
-from celery_redislock.publishing.outcomes import is_result_ignored
 from celery_redislock.publishing.signals import lock_lost
 from celery_redislock.running.delivery import Delivery, can_come_again
 
