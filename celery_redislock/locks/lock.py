@@ -231,8 +231,10 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         entry = self._entry
-        if entry is None and (error is not None or getattr(self._local, "entry", None) is not None):
-            return  # the body has released it, and its error matters more; or a fork leaves its parent's block
+        if entry is None and getattr(self._local, "entry", None) is not None:
+            return  # a forked child leaves a block that its parent entered
+        if entry is None and error is not None:
+            return  # the body has released it itself, and its own error matters more
         lease = self._required().lease
         try:
             released = self.release()

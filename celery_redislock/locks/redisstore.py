@@ -100,11 +100,11 @@ class RedisStore(LockStore):
         period: float | None = None,
         message: str | None = None,
     ) -> Grant | Refusal | Marked:
-        base = self._base(name)
+        base, opens_for = self._base(name), _ms(period) if period else 0
         call = self._call(
             "acquire",
             [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
-            [token, _ms(ttl), _json(about), instead_of or "", name, _ms(period or 0), self._strict_ms],
+            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms],
             name=name,
             replicas=self._min_replicas,
         )
@@ -204,8 +204,7 @@ def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:
 
 
 def _ms(seconds: float) -> int:
-    """Return at least 1, except for 0, which stands for no time at all."""
-    return max(1, round(seconds * 1000)) if seconds else 0
+    return max(1, round(seconds * 1000))
 
 
 def _seconds(pttl: int) -> float:

@@ -3,8 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,29 +14,6 @@ from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
-
-
-class Unhandled(Lease):
-    """A lease of which some part raises."""
-
-    failing: Mapping[str, BaseException] = MappingProxyType({})
-
-    @property
-    def held(self) -> bool:
-        self._fail("held")
-        return super().held
-
-    def learn(self, *args: Any, **kwargs: Any) -> None:
-        self._fail("learn")
-        super().learn(*args, **kwargs)
-
-    def lose(self, reason: str) -> None:
-        super().lose(reason)
-        self._fail("lose")
-
-    def _fail(self, step: str) -> None:
-        if step in self.failing:
-            raise self.failing[step]
 
 
 def _now(renewer: ScriptedRenewer) -> Grant:
@@ -174,48 +150,6 @@ class TestRenewing:
 
         assert stays.held
         assert watchdog.renewals == 6
-
-    @pytest.mark.parametrize("step", ["held", "learn", "lose"])
-    @pytest.mark.parametrize("error", [ValueError, SystemExit])
-    def test_a_lease_that_cannot_be_handled_costs_the_others_nothing(
-        self,
-        renewer: ScriptedRenewer,
-        watchdog: Driven,
-        caplog: pytest.LogCaptureFixture,
-        step: str,
-        error: type[BaseException],
-    ) -> None:
-        """The others of its batch were taken out with it: an error on the way loses all that come after."""
-        bad = Unhandled(renewer, Term("bad", "job/bad", 30.0), _now(renewer), clock=renewer.clock)
-        stays = lease_on(renewer, name="stays")
-        watchdog.watch(bad)
-        watchdog.watch(stays)
-        bad.failing = {step: error("unforeseen")}
-        renewer.then([None, True] if step == "lose" else [True, True])
-        with caplog.at_level(logging.ERROR):
-            renewer.clock.advance(10.0)
-            watchdog._do_what_is_due()
-        bad.failing = {}
-        caught = caplog.text
-        watchdog.run_until(1095.0)
-
-        assert "unforeseen" in caught
-        assert "'bad'" in caught
-        assert stays.held
-        assert [call.count("stays") for call in _names(renewer)].count(1) == 9
-        assert _names(renewer)[1:2] == ([["stays"]] if step == "lose" else [["bad"]])
-        assert watchdog.watches(bad) is (step != "lose")
-
-    def test_a_lease_that_can_never_be_handled_is_no_busy_loop(
-        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        bad = Unhandled(renewer, Term("bad", "job/bad", 30.0), _now(renewer), clock=renewer.clock)
-        watchdog.watch(bad, max_hold=40.0)
-        bad.failing = {"held": ValueError("unforeseen")}
-        with caplog.at_level(logging.ERROR):
-            watchdog.run_until(1100.0)
-
-        assert 10 < len(caplog.records) < 70
 
     def test_a_callback_that_exits_does_not_end_the_thread(
         self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
