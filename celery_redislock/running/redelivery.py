@@ -14,8 +14,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.message import Message
-from celery_redislock.running.delivery import visibility_timeout
-from celery_redislock.running.run import Run
+from celery_redislock.running.run import Run, visibility_timeout
 
 __all__ = ["held_for", "jittered", "late_copy", "put_off", "wait_for"]
 
