@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from celery_redislock.declaring.keys import arguments_digest, digest
+from celery_redislock.declaring.keys import digest
 from celery_redislock.exceptions import LockKeyError
 
 
@@ -103,17 +103,6 @@ def test_a_digest_is_the_same_under_every_hash_seed():
     }
 
     assert len(answers) == 1
-
-
-def test_the_arguments_digest_tells_task_and_arguments_apart():
-    """Equal only for the same task with the same arguments; what has no digest equals nothing."""
-    arguments = {"account_id": 1, "note": (1, 2)}
-    same = arguments_digest("shop.sync", arguments)
-
-    assert same == arguments_digest("shop.sync", {"note": [1, 2], "account_id": 1})
-    assert same == digest(["shop.sync", arguments])
-    assert same != arguments_digest("shop.other", arguments)
-    assert same != arguments_digest("shop.sync", {**arguments, "account_id": 2})
 
 
 ENDLESS: list[object] = []
