@@ -20,9 +20,8 @@ help:
 	@echo "make ladder    play every ending of a task, and write its page with new figures"
 	@echo "make clean     remove the environment and caches"
 
-demo: export REDIS_URL :=
 demo: $(VENV)/embedded
-	$(BIN)/celery-redislock demo
+	$(BIN)/python -m examples.demo
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"

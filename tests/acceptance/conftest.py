@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import POOLS, Shop
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.acceptance.sites import RABBITMQ_QUEUES, Site, conf_of
 from tests.faults import FaultyProxy, faulty_proxy
+from tests.servers import EmbeddedServer
 
 ShopMaker = Callable[..., Shop]
 

@@ -143,7 +143,7 @@ def test_fences_work_in_postgresql_too(temporary: Path) -> None:
 def test_every_example_is_in_the_index_and_has_a_test() -> None:
     names = {path.parent.name for path in (ROOT / "examples").glob("*/__main__.py")}
     index = set(re.findall(r"python -m examples\.(\w+)` \|", PAGES["examples/README.md"]))
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_examples*.py"))
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 
     assert set(EXAMPLES) <= names <= index
     assert {name for name in names if f'"{name}"' not in tests} == set()

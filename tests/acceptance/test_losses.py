@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import PATIENCE, Shop, throughout, wait_until
 from tests.acceptance.messages import captured, deliver
+from tests.servers import EmbeddedServer
 
 
 def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(any_shop: Shop, key: str) -> None:

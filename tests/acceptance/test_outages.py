@@ -7,9 +7,9 @@ from datetime import datetime
 import pytest
 
 from celery_redislock import LockUnavailable
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import PATIENCE, Shop, throughout, wait_until
 from tests.acceptance.shop import SOCKET_TIMEOUT
+from tests.servers import EmbeddedServer
 
 
 @pytest.fixture

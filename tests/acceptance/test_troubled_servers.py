@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from celery_redislock import LockUnavailable
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import Shop, wait_until
+from tests.servers import EmbeddedServer
 
 #: Seconds from a server's return until what is owed to it must have been given back, on a busy machine.
 SECONDS_LATER = 8.0

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import Shop
 from tests.acceptance.ladder.ending import SHARED, Stage
 from tests.acceptance.ladder.scene import Scene
+from tests.servers import EmbeddedServer
 
 
 @pytest.fixture(scope="session")

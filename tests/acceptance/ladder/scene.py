@@ -9,11 +9,11 @@ import celery
 from celery import states
 from celery.result import AsyncResult
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import Shop, wait_until
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.ladder.ending import Case, Ending, Freed
 from tests.acceptance.ladder.watch import Watch
+from tests.servers import EmbeddedServer
 
 __all__ = ["LONG", "Scene", "play"]
 
