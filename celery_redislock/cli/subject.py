@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.publishing.handle import Holder
 from celery_redislock.locks.store import Hold, LockStore
+from celery_redislock.publishing.handle import Holder
 
 __all__ = [
     "Place",
@@ -109,8 +109,8 @@ def place_of(ctx: click.Context) -> Place:
     root = ctx.find_root()
     if "url" in root.params:
         return _place_of_url(root.params["url"], root.params["prefix"])
-    from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
     from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
+    from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
 
     app, name = ctx.obj.app, root.params.get("app")
     try:

@@ -89,7 +89,7 @@ class Declaration:
             if asked.lock_key is not self.options.lock_key:
                 where, parameters = self.task.name, self.binder.parameters
                 rule = parse_key(asked.lock_key, task_name=where, parameters=parameters)
-            key = rule.name(self._bind(args, kwargs))
+            key = rule(self._bind(args, kwargs))
         return TaskLock(
             self.store,
             key,

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from celery.utils import uuid
 
-from celery_redislock.handle import Holder
+from celery_redislock.publishing.handle import Holder
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.shop import open_shop
 from tests.acceptance.waiting import PATIENCE, throughout, wait_until
