@@ -164,7 +164,7 @@ class Call:
         starts = options.get("countdown") or options.get("eta")
         if starts is not None:
             ttl += max(0.0, self._seconds_until(starts) or 0.0)
-        expires = options.get("expires") or getattr(self.task, "expires", None)
+        expires = options.get("expires", self.task.expires)  # as Celery does: None is for ever
         expires_in = None if expires is None else self._seconds_until(expires)
         # A message past its expiry never runs; its claim need not outlive it by more than a second.
         return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
