@@ -6,6 +6,7 @@ one of these is still held when the caller's ``get()`` returns and when the next
 """
 
 import logging
+import sys
 from typing import Any
 
 from celery.exceptions import Reject
@@ -58,10 +59,14 @@ def conclude(run: Run) -> None:
 
     Called by ``task_postrun``, in the process and thread of the body. A run whose end was interrupted
     before is released here.
+
+    Celery sends that signal from a ``finally`` (5.7.0, ``app/trace.py``): with an exception on its way, as
+    when a worker stops its child, the result may not be stored, and the message has to run again.
     """
     if run.lease is not None and not run.lease.ended:
         run.running_lock.finish(run.lease)
-    if run.has_ended and run.can_come_again:
+    was_interrupted = sys.exc_info()[1] is not None
+    if run.has_ended and run.can_come_again and not was_interrupted:
         run.has_ended = False
         run.running_lock.mark_done(run.identity, mark_ttl(run.task.app))
 

@@ -96,7 +96,8 @@ def _message(run: Run) -> Message:
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:
     task, request = run.task, run.request
-    more: dict[str, Any] = {"argsrepr": request.argsrepr, "kwargsrepr": request.kwargsrepr}
+    # Optional in the message protocol: other languages may leave them out.
+    more: dict[str, Any] = {name: request.__dict__.get(name) for name in ("argsrepr", "kwargsrepr")}
     if run.delivery.serializer is not None:
         more["serializer"] = run.delivery.serializer
     again = task.signature_from_request(
