@@ -41,7 +41,6 @@ lint: $(VENV)/dev
 docs: $(VENV)/dev
 	$(BIN)/python -m celery_redislock.options docs/options.md
 	$(BIN)/python -m tests.acceptance.ladder.page docs/endings.md
-	$(BIN)/python -m tests.tour.page docs/messages.md
 
 ladder: $(VENV)/dev
 	rm -f $(FIGURES)

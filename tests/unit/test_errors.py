@@ -66,7 +66,7 @@ def test_a_wrong_value_is_also_a_value_error() -> None:
     assert issubclass(LockKeyError, ValueError)
 
 
-# --- beside the tour (tests/tour), which says every message once ------------------------------
+# --- facts ------------------------------------------------------------------------------------
 
 
 def body(account_id: int = 7) -> int:
