@@ -31,6 +31,8 @@ _SHOPS = {"any_shop", "prefork_shop", "new_shop", "faulty_shop", "open_scene", "
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("timing") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if not _SHOPS.intersection(getattr(item, "fixturenames", ())):
             continue
         # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
