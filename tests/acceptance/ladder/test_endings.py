@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import celery
 import pytest
 
-from tests.acceptance.ladder import figures
 from tests.acceptance.ladder.broker import BROKER
 from tests.acceptance.ladder.ending import Case, Ending, Group, Stage
 from tests.acceptance.ladder.in_body import AGAIN, BODY
@@ -49,7 +48,7 @@ def _of(group: Group) -> pytest.MarkDecorator:
 
 def _prove(open_scene: Open, ending: Ending, case: Case, pool: str) -> None:
     scene = open_scene(pool, case.stage or ending.stage)
-    figures.note(ending.name, pool, play(ending, case, scene))
+    play(ending, case, scene)
 
 
 def test_every_ending_is_played() -> None:
