@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
 from tests.acceptance.harness import POOLS, Project
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.faults import FaultyProxy, faulty_proxy
+from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]

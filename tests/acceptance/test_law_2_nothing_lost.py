@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.conftest import ProjectMaker
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.messages import captured, deliver
@@ -17,6 +16,7 @@ from tests.acceptance.terms import (
     PATIENCE,
     SHORT_LEASE,
 )
+from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(2)

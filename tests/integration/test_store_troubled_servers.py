@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 import redis
 
-from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import RedisStore, connect
 from celery_redislock.locks.values import DoneMark, Grant, Hold, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy
+from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, refused, server_names, start_server
 
 A, B = "job-a/1", "job-b/1"

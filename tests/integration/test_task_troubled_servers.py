@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from celery_redislock import LockKeyError, LockLost, LockUnavailable
-from celery_redislock.embedded import EmbeddedServer
 from tests.facts import wait_until
 from tests.history import violations
 from tests.integration.visits import Visits
 from tests.integration.watched_shop import PATIENCE, SOCKET_TIMEOUT, NextCustomer, WatchedShop
+from tests.servers import EmbeddedServer
 from tests.stores import server_names, start_server
 
 #: Seconds from a server's return until what is owed to it must have been given back.
