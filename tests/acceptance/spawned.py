@@ -15,7 +15,7 @@ from tests.acceptance.journal import Journal
 from tests.acceptance.project import settings_of
 from tests.workers import end_with_parent
 
-__all__ = ["while_executing"]
+__all__ = ["work"]
 
 plan = json.loads(os.environ["PROJECT_PLAN"])
 app = Celery("spawned", broker=plan["broker"], backend=plan["backend"], include=[__name__])
@@ -23,8 +23,8 @@ app.conf.update(settings_of(plan))
 journal = Journal(plan["journal"], plan["prefix"])
 
 
-@app.task(base=SingletonTask, name="spawned.serve", bind=True, lock="while_executing", lock_key="work:{key}")
-def serve(self: Any, key: str, seconds: float = 0.0) -> str:
+@app.task(base=SingletonTask, name="spawned.while_executing", bind=True, lock="while_executing", lock_key="work:{key}")
+def work(self: Any, key: str, seconds: float = 0.0) -> str:
     with journal.body(self, key) as number:
         journal.stay(key, number, seconds)
         return f"{key} done"

@@ -36,7 +36,7 @@ def test_a_timed_out_message_that_goes_back_to_its_queue_runs_again(
     first, again = prefork.bodies(key)
     assert (again.ended_by, {first.task_id, again.task_id}) == ("", {result.id})
     assert first.end <= again.start
-    # Before 5.7 a body that SIGTERM ends releases its lock; for one that SIGKILL ends the main process hands the lock on.
+    # Before 5.7 a body that SIGTERM ends releases its lock; after SIGKILL the main process hands it on.
     assert free == [] or (ending == "overrun_once" and celery.VERSION < (5, 7))
     prefork.wait_free(key)
 
@@ -68,6 +68,7 @@ def test_a_run_longer_than_lock_max_hold_loses_its_lock(project: Project, key: s
     assert project.wait_ended(key)[0].ended_by == ""
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_a_body_that_keeps_the_interpreter_keeps_its_lock(prefork: Project, key: str) -> None:
     """C code starves the child's watchdog, and the main process renews beside it."""

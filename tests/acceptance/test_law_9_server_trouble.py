@@ -38,7 +38,7 @@ pytestmark = pytest.mark.law(9)
 
 T = TypeVar("T")
 
-#: What a request to the lock server is for: the arguments of a call that makes it, and how many bodies it has.
+#: What a request is for: the arguments of a call that makes it, and how many bodies that has.
 CALLS: dict[str, tuple[tuple[object, ...], int]] = {
     "claim": ((0.2,), 1),
     "start": ((0.2,), 1),

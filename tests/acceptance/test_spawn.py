@@ -27,15 +27,15 @@ def spawned(new_project: Callable[..., Project]) -> Project:
     return project
 
 
-def _serve(project: Project, key: str, seconds: float = 0.0) -> Any:
+def _publish(project: Project, key: str, seconds: float = 0.0) -> Any:
     """Publish by name: the task is another app's."""
-    return project.app.send_task("spawned.serve", (key, seconds))
+    return project.app.send_task("spawned.while_executing", (key, seconds))
 
 
 def test_spawned_children_exclude_each_other_and_renew(spawned: Project, key: str) -> None:
     """Each makes the app, its store and its watchdog anew."""
-    results = [_serve(spawned, key, 0.3) for _ in range(6)]
-    long = _serve(spawned, f"{key}-long", 5.0)
+    results = [_publish(spawned, key, 0.3) for _ in range(6)]
+    long = _publish(spawned, f"{key}-long", 5.0)
     for result in [*results, long]:
         result.get(timeout=60)
 
@@ -51,10 +51,10 @@ def test_spawned_children_exclude_each_other_and_renew(spawned: Project, key: st
 def test_the_main_process_frees_what_a_killed_spawned_child_held(spawned: Project, key: str) -> None:
     """Law 4: within seconds."""
     with spawned.kept_on(key):
-        _serve(spawned, key)
+        _publish(spawned, key)
         body = spawned.wait_started(key, timeout=30.0)
         assert body.pid != spawned.workers[0].process.pid
         os.kill(body.pid, signal.SIGKILL)
         spawned.wait_free(key, 10.0)
 
-    assert _serve(spawned, key).get(timeout=60) == f"{key} done"
+    assert _publish(spawned, key).get(timeout=60) == f"{key} done"

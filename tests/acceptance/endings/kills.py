@@ -38,7 +38,7 @@ def _worker(task: str) -> Act:
             worker.process.wait(PATIENCE)
         if task == "executed_acks_late" and scene.project.pool == "gevent":
             # An idle worker of this pool does not look for unacknowledged messages
-            # (kombu 5.7.0, transport/redis.py, MultiChannelPoller.get): let the other one have its hands full.
+            # (kombu 5.7.0, transport/redis.py, MultiChannelPoller.get): keep the other one busy.
             with scene.behind_another("executed_acks_late"):
                 wait_until(scene.project.queued, PATIENCE, "the message is back in its queue")
         return killed

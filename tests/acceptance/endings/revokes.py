@@ -102,7 +102,7 @@ REVOKED = (
         (Case(EVERY, (), Free.NEXT_PUBLISH, FREED, states.REVOKED),),
         since=(5, 6),
     ),
-    # Other pools ask only when they take a message in, so the task runs (worker/request.py, execute_using_pool).
+    # Other pools ask only when they receive a message: the task runs (worker/request.py, execute_using_pool).
     Ending(
         "revoked, prefetched",
         _prefetched,

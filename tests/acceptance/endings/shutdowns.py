@@ -65,8 +65,8 @@ def _success(scene: Scene) -> None:
     scene.publish()
 
 
-#: The greenlet is killed and counts as successful (concurrency/gevent.py, _make_killable_target), or as retried
-#: where the worker comes to its message first: the task is lost, late acknowledgement or not.
+#: The greenlet is killed and counts as successful (concurrency/gevent.py, _make_killable_target), or as
+#: retried where the worker comes to its message first: the task is lost, late acknowledgement or not.
 STOPPED_GREENLET = Case(
     ("gevent",), ("GreenletExit",), gap=True, state=states.PENDING, rather=states.RETRY, is_lost=True
 )

@@ -44,5 +44,5 @@ def _is_slow(ending: Ending, case: Case, pool: str) -> bool:
 def test_the_lock_is_free_in_time_and_the_key_can_be_used_again(
     open_scene: Callable[[str, Stage], Scene], ending: Ending, case: Case, pool: str
 ) -> None:
-    """However a task ends: its lock outlives no body, is not lost to one that goes on, and two never overlap."""
+    """However a task ends: its lock is released in time, kept for what goes on, and bodies never overlap."""
     play(ending, case, open_scene(pool, case.stage or ending.stage))
