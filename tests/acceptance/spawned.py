@@ -23,7 +23,13 @@ app.conf.update(settings_of(plan))
 journal = Journal(plan["journal"], plan["prefix"])
 
 
-@app.task(base=SingletonTask, name="spawned.while_executing", bind=True, lock="while_executing", lock_key="work:{key}")
+@app.task(
+    base=SingletonTask,
+    name="spawned.while_executing",
+    bind=True,
+    lock="while_executing",
+    lock_key="work:{key}",
+)
 def work(self: Any, key: str, seconds: float = 0.0) -> str:
     with journal.body(self, key) as number:
         journal.stay(key, number, seconds)
