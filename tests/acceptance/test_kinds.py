@@ -102,7 +102,7 @@ def test_a_direct_call_disturbs_no_queued_task(project: Project, key: str) -> No
     result = project.executed.apply_async((key,), queue="aside")
     message = captured(project)
 
-    assert project.sell(key) == f"{key} done"
+    assert project.executed(key) == f"{key} done"
     assert project.executed.apply((key,)).get() == f"{key} done"
     holder = project.holder(key)
     assert holder is not None
