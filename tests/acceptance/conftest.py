@@ -124,17 +124,6 @@ def prefork(project_on: Callable[[str], Project]) -> Project:
 
 
 @pytest.fixture(scope="module")
-def protocol_1(celery_url: str, redis_url: str) -> Iterator[Project]:
-    """A project whose messages are of task protocol 1, which has no headers of its own."""
-    project = _open(celery_url, redis_url, conf={"task_protocol": 1})
-    try:
-        project.start_worker("prefork", concurrency=4)
-        yield project
-    finally:
-        _close(project)
-
-
-@pytest.fixture(scope="module")
 def network() -> Iterator[FaultyProxy]:
     """The network between a project and its lock server; broker and results are elsewhere."""
     with EmbeddedServer(port=0) as server:

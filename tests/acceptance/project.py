@@ -52,9 +52,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_acks_late_ignore_result": {**_LATE, **_QUIET},
     "executed_reject_on_worker_lost": {**_LATE, "reject_on_worker_lost": True},
     "executed_retry_on_worker_lost": {"retry_on_worker_lost": True, "default_retry_delay": 0},
-    "executed_or_raise": {"on_conflict": "raise"},
     "executed_or_retry": {"on_conflict": "retry"},
-    "executed_callable": {"on_conflict": choose_strategy},
     "executed_autoretry": {
         "autoretry_for": (ValueError,),
         "retry_kwargs": {"max_retries": 2, "countdown": 0.3},
@@ -68,7 +66,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
     "executed_signals": {"lock_ttl": SHORT_LEASE},
     "executed_on_error_run": {"on_lock_error": "run"},
-    "executed_all_arguments": {"lock_key": None},
     "executed_period": {"lock_period": 600.0},
     "while_executing": _RUNNING,
     "while_executing_too": _RUNNING,

@@ -151,21 +151,6 @@ def test_a_canvas_whose_members_ignore_results_completes(
     assert project.overlaps(key) == []
 
 
-@pytest.mark.parametrize("place", [0, 2])
-def test_a_group_whose_members_ignore_results_runs_them_all(prefork: Project, key: str, place: int) -> None:
-    """Nobody can wait for such a group, and nothing of it is lost."""
-    quiet = prefork.executed_ignore_result
-    members = [quiet.si(f"{key}-{other}") for other in range(2)]
-    members[place:place] = [quiet.si(key)] * 2
-    with held(prefork, key, "executed_ignore_result", waiting=2):
-        group(members).apply_async()
-    bodies = prefork.wait_ended(key, 3, WORKFLOW)
-
-    assert len(bodies) == 3
-    assert [len(prefork.wait_ended(f"{key}-{other}")) for other in range(2)] == [1, 1]
-    assert prefork.overlaps(key) == []
-
-
 @pytest.mark.parametrize(
     "task", ["executed", "while_executing_or_skip", "while_executing", "until_executing"]
 )
@@ -228,18 +213,6 @@ def test_two_hundred_members_of_ten_keys_all_run(prefork: Project, key: str, tas
 
     assert [len(prefork.wait_ended(each, 20, 2 * WORKFLOW)) for each in keys] == [20] * 10
     assert [prefork.overlaps(each) for each in keys] == [[]] * 10
-
-
-def test_duplicates_that_queued_behind_each_other_all_run(
-    new_project: Callable[..., Project], key: str
-) -> None:
-    """They were published before any worker was there, and find the lock free one after the other."""
-    project = new_project()
-    result = group([project.executed.si(key)] * 4).apply_async()
-    project.start_worker("solo")
-
-    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 4
-    assert len(project.bodies(key)) == 4
 
 
 def test_on_rabbitmq_a_chord_with_duplicates_completes(rabbitmq: Project, key: str) -> None:

@@ -256,26 +256,6 @@ def test_a_history_of_many_tasks_and_faults_keeps_the_law(
     assert network.fired - before > 15
 
 
-@pytest.mark.parametrize("connection", ["new", "standing"])
-def test_a_black_hole_costs_a_publish_two_socket_timeouts(
-    new_project: Callable[..., Project], network: FaultyProxy, key: str, connection: str
-) -> None:
-    """With the default timeout too; it accepts connections and never answers."""
-    project = new_project(conf={"redislock_url": network.url, "redislock_socket_timeout": 1.0})
-    if connection == "standing":
-        project.executed.delay(f"{key}-before")
-    network.black_hole()
-    began = time.monotonic()
-    with pytest.raises(LockUnavailable):
-        project.executed.delay(key)
-    took = time.monotonic() - began
-    network.heal()
-
-    assert 1.9 < took < 2.5
-    assert project.queued() == (connection == "standing")
-    assert not project.executed.delay(key).is_duplicate
-
-
 @pytest.mark.timing
 def test_a_restart_with_its_data_is_noticed_by_no_run(
     new_project: Callable[..., Project], durable: EmbeddedServer, key: str

@@ -138,39 +138,5 @@ def test_a_call_may_bring_its_own_scope(project: Project, key: str) -> None:
     assert project.overlaps(key) == []
 
 
-def test_a_key_of_all_arguments_tells_calls_apart(project: Project, key: str) -> None:
-    """``lock_key=None``: positional and keyword calls are the same, other values are not."""
-    with project.kept_on(key):
-        first = project.executed_all_arguments.delay(key, 0.1)
-        same = project.executed_all_arguments.delay(key=key, seconds=0.1)
-        same_again = project.executed_all_arguments.delay(key, seconds=0.1, then=None)
-        other = project.executed_all_arguments.delay(key, 0.2)
-
-    assert same.id == same_again.id == first.id
-    assert not other.is_duplicate
-
-
-class TestProtocol1:
-    """Task protocol 1 puts all of its own into the body; the lock's header travels beside it."""
-
-    def test_claim_run_and_retry(self, protocol_1: Project, key: str) -> None:
-        with protocol_1.kept_on(key):
-            result = protocol_1.executed.delay(key, 0.0, "retry")
-            duplicate = protocol_1.executed.delay(key)
-
-        assert duplicate.id == result.id
-        assert result.get(timeout=PATIENCE) == f"{key} done"
-        assert len(protocol_1.bodies(key)) == 2
-        assert protocol_1.holder(key) is None
-
-    def test_serialised_runs(self, protocol_1: Project, key: str) -> None:
-        results = [protocol_1.while_executing.delay(key, 0.2) for _ in range(3)]
-        for result in results:
-            result.get(timeout=PATIENCE)
-
-        assert len(protocol_1.bodies(key)) == 3
-        assert protocol_1.overlaps(key) == []
-
-
 def _unless_duplicate(result: Any) -> Any:
     return None if result.is_duplicate else result

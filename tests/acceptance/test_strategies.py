@@ -8,29 +8,6 @@ from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import LEASE, PATIENCE
 
 
-def test_skip_at_publish_returns_the_result_of_the_holder(project: Project, key: str) -> None:
-    """Client ``skip``: nothing is published."""
-    with project.kept_on(key):
-        first = project.executed.delay(key)
-        second = project.executed.delay(key)
-
-    assert (first.is_duplicate, second.is_duplicate) == (False, True)
-    assert second.get(timeout=PATIENCE) == f"{key} done"
-    assert len(project.bodies(key)) == 1
-
-
-def test_raise_at_publish_names_the_holder(project: Project, key: str) -> None:
-    """Client ``raise``: ``DuplicateTask`` with its facts."""
-    with project.kept_on(key):
-        first = project.executed_or_raise.delay(key)
-        with pytest.raises(DuplicateTask) as refused:
-            project.executed_or_raise.delay(key)
-
-    assert refused.value.task_id == first.id
-    assert refused.value.expires_in > 0
-    first.get(timeout=PATIENCE)
-
-
 def test_retry_at_publish_runs_after_the_holder(project: Project, key: str) -> None:
     """Client ``retry``: published without a claim, and put off by the worker."""
     with project.running(project.executed_or_retry, key) as first:
@@ -97,20 +74,6 @@ def test_a_callable_decides_at_start(project: Project, key: str, strategy: str, 
     second.get(timeout=PATIENCE, propagate=False)
 
     assert second.state == ending
-
-
-def test_a_callable_decides_at_publish(project: Project, key: str) -> None:
-    """The same callable, in the publishing process; it is called with the conflict and nothing else."""
-    with project.kept_on(key):
-        first = project.executed_callable.delay(key)
-        with pytest.raises(DuplicateTask):
-            project.executed_callable.delay(key, 0.0, None, "raise")
-        skipped = project.executed_callable.delay(key, 0.0, None, "skip")
-        later = project.executed_callable.delay(key, 0.0, None, "retry")
-
-    assert skipped.id == first.id
-    assert later.get(timeout=PATIENCE) == f"{key} done"
-    assert [note[:2] for note in project.notes(f"conflicts {key}")][:3] == [["client", first.id]] * 3
 
 
 def test_a_fixed_id_of_a_skipped_publish_is_ready(project: Project, key: str) -> None:
