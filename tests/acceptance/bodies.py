@@ -136,14 +136,6 @@ def _seconds_for(number: int) -> float:
     return time.monotonic() - began
 
 
-def _hold_on(task: Any, key: str, more: Any) -> str:
-    """Stay in one call of C code for ``more`` seconds at least, which is noted before."""
-    number = int(2_000_000 * more / _seconds_for(2_000_000) * 1.2)
-    task.app.journal.note(f"holding {key}", number)
-    sum(repeat(1, number))
-    return f"{key} done"
-
-
 def _give_in(task: Any, key: str, more: Any) -> str:
     """Stay for ``more`` seconds, but for a soft time limit."""
     with suppress(SoftTimeLimitExceeded):
@@ -243,7 +235,6 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _replace,
         _expand,
         _hold_interpreter,
-        _hold_on,
         _give_in,
         _swallow,
         _spin,

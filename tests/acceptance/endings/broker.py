@@ -6,7 +6,6 @@ import redis
 from tests.acceptance.endings.ending import EVERY, Act, Case, Ending, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
-from tests.acceptance.messages import captured, deliver
 from tests.acceptance.terms import PATIENCE
 
 __all__ = ["BROKER"]
@@ -48,16 +47,6 @@ def _loses_connection_and_cancels(scene: Scene) -> None:
         wait_until(lambda: scene.bodies[0].ended_by is not None, PATIENCE, "the body is ended")
 
 
-def _delivered_after_success(scene: Scene) -> None:
-    result = scene.publish("executed_acks_late", queue="aside")
-    message = captured(scene.project)
-    deliver(scene.project, message)
-    result.get(timeout=PATIENCE)
-    deliver(scene.project, message, again=True)
-    scene.project.wait_received(result.id, 2)
-    wait_until(lambda: not scene.undelivered(), PATIENCE, "the copy is dealt with")
-
-
 BROKER = (
     Ending(
         "connection to the broker lost, early ack",
@@ -82,11 +71,5 @@ BROKER = (
         own(own_broker=True, concurrency=2, worker_cancel_long_running_tasks_on_connection_loss=True),
         kept=True,
         since=(5, 7),
-    ),
-    Ending(
-        "worker_deduplicate_successful_tasks, delivered again after success",
-        _delivered_after_success,
-        (Case(EVERY, ("",)),),
-        own(worker_deduplicate_successful_tasks=True),
     ),
 )

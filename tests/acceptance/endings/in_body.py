@@ -50,13 +50,6 @@ def _replaced_by_another(scene: Scene) -> None:
     scene.publish("while_executing", "replace", ["project.while_executing_too", scene.key, 0.3])
 
 
-def _replaced_elsewhere(scene: Scene) -> None:
-    """The replacement has a key of its own; it has ended when its result is in."""
-    other = f"{scene.key}-other"
-    scene.publish("executed", "replace", ["project.executed", other])
-    scene.project.wait_ended(other)
-
-
 def _row(
     name: str, act: Act, *ends: str, kept: bool = False, pools: tuple[str, ...] = EVERY, **rest: object
 ) -> Ending:
@@ -144,5 +137,4 @@ GOES_ON = (
     _row("Reject(requeue=True), late ack", _body("executed_acks_late", "requeue"), "Reject", "", kept=True),
     _row("replaced by itself", _replaced, "Ignore", "", kept=True),
     _row("replaced by another task, same key", _replaced_by_another, "Ignore", "", kept=True),
-    _row("replaced by a task with another key", _replaced_elsewhere, "Ignore"),
 )

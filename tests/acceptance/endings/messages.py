@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from celery import states
-from kombu.exceptions import OperationalError
 
 from tests.acceptance.bodies import new_body
 from tests.acceptance.endings.ending import EVERY, Act, Case, Ending, Free, own
@@ -75,14 +74,6 @@ def _unwritable(scene: Scene) -> None:
     assert scene.project.holder(scene.key) is None
 
 
-def _broker_away(scene: Scene) -> None:
-    scene.broker.kill()
-    with pytest.raises(OperationalError):
-        scene.project.executed.delay(scene.key)
-    assert scene.project.holder(scene.key) is None
-    scene.broker.restart()
-
-
 def _never(free: Free, pools: tuple[str, ...] = ONE_POOL, **rest: object) -> tuple[Case, ...]:
     return (Case(pools, (), free, **{"state": states.PENDING, **rest}),)  # type: ignore[arg-type]  # by name
 
@@ -106,10 +97,4 @@ MESSAGES = (
         own(workers=0),
     ),
     Ending("cannot be written", _unwritable, _never(Free.RELEASED)),
-    Ending(
-        "the broker is away",
-        _broker_away,
-        _never(Free.RELEASED),
-        own(workers=0, own_broker=True, task_publish_retry=False),
-    ),
 )

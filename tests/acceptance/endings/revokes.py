@@ -1,11 +1,10 @@
 """Revoked, and expired."""
 
 import time
-from contextlib import nullcontext
 
 from celery import states
 
-from tests.acceptance.endings.ending import EVERY, NARROW, Act, Case, Ending, Free, own
+from tests.acceptance.endings.ending import EVERY, NARROW, Act, Case, Ending, Free
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
 from tests.acceptance.messages import captured, deliver
@@ -51,19 +50,13 @@ def _waiting_for_its_eta(scene: Scene) -> float:
     return eta
 
 
-def _running(name: str, then: str | None = None, more: float = 3.0) -> Act:
+def _running(name: str) -> Act:
     """Revoke a running task with a signal, and let it be until it has ended."""
 
     def act(scene: Scene) -> float | None:
         if scene.project.pool == "threads":
             return _running_in_vain(scene, name)
-        with nullcontext() if then else scene.project.kept_on(scene.key):
-            scene.publish("executed", then, more, seconds=0.0, lock_ttl=LEASE)
-            scene.project.wait_started(scene.key)
-            if then == "hold_on":
-                wait_until(
-                    lambda: scene.project.notes(f"holding {scene.key}"), PATIENCE, "the body is in C code"
-                )
+        with scene.running(lock_ttl=LEASE):
             revoked = _revoke(scene, terminate=True, signal=name)
             wait_until(
                 lambda: scene.watch is not None and scene.watch.last.state != states.PENDING,
@@ -116,32 +109,6 @@ REVOKED = (
     ),
     _terminated("SIGTERM", "SystemExit"),
     _terminated("SIGKILL", None),
-    # The signal of the soft limit; its child and its main process both store an outcome.
-    Ending(
-        "running, terminated with SIGUSR1",
-        _running("SIGUSR1"),
-        (
-            Case(
-                ("prefork",),
-                ("SoftTimeLimitExceeded",),
-                within=FREED,
-                state=states.FAILURE,
-                rather=states.REVOKED,
-            ),
-        ),
-    ),
-    # A stage of its own: billiard takes any later end of this child for the termination.
-    Ending(
-        "running, terminated with SIGTERM, which the body swallows",
-        _running("SIGTERM", "swallow"),
-        (Case(("prefork",), ("",), within=15.0),),
-        own(),
-    ),
-    Ending(
-        "running in C code, terminated with SIGTERM",
-        _running("SIGTERM", "hold_on"),
-        (Case(("prefork",), ("SystemExit",), Free.RELEASED, 30.0, states.REVOKED),),
-    ),
 )
 
 
