@@ -1,4 +1,4 @@
-"""gevent and eventlet: the watchdog is a greenlet, and each of five hundred holds for itself.
+"""gevent: the watchdog is a greenlet, and each of five hundred holds for itself.
 
 In programs of their own: patching must come before everything else.
 """
@@ -30,27 +30,6 @@ PATCHED = {
 
         def ended(greenlet):
             return greenlet.get(timeout=30)
-    """,
-    "eventlet": """
-        import warnings
-        warnings.simplefilter("ignore")  # of its own end of life
-        import eventlet
-        eventlet.monkey_patch()
-        from eventlet.timeout import Timeout
-
-
-        def together(number, work):
-            with Timeout(100):
-                for each in [eventlet.spawn(work, each) for each in range(number)]:
-                    each.wait()
-
-
-        spawn = eventlet.spawn
-
-
-        def ended(greenlet):
-            with Timeout(30):
-                return greenlet.wait()
     """,
 }
 
