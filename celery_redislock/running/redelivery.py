@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject
+from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.message import Message
