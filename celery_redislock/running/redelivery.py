@@ -97,6 +97,11 @@ def _message(run: Run) -> Message:
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:
     task, request = run.task, run.request
+    driver = task.app.producer_pool.connections.connection.transport.driver_type
+    if detect_quorum_queues(task.app, driver)[0]:
+        # There the broker keeps the message, by whole seconds; less is an error (kombu 5.7.0,
+        # transport/native_delayed_delivery.py).
+        delay = max(1.0, delay)
     # Optional in the message protocol: other languages may leave them out.
     more: dict[str, Any] = {name: request.__dict__.get(name) for name in ("argsrepr", "kwargsrepr")}
     if run.delivery.serializer is not None:
