@@ -112,9 +112,10 @@ class Watchdog:
         """
         with self._lock:
             now = self._clock()
-            watch = _Watch(lease, now, float("inf") if max_hold is None else max_hold)
             # A third of the ttl; sooner where the grant took long and little of its term is left.
-            watch.fall_due(now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2))
+            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
+            longest = float("inf") if max_hold is None else max_hold
+            watch = _Watch(lease, now, longest, min(due, now + longest))
             self._watched[lease.token] = watch
             self._run_thread()
             # Most leases end before they are due: waking the thread for each would double a lock's cost.

@@ -69,7 +69,7 @@ def _take(run: Run, lock: TaskLock) -> None:
         claim=claim,
         message=run.identity if run.is_identified else None,
         accepted=run.is_accepted,
-        max_hold=run.options.max_hold(limit),
+        max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         on_lost=run.announce_loss,
     )
     answer = _ask(run, lock, attempt)
