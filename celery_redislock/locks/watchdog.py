@@ -233,7 +233,7 @@ class Watchdog:
                 if self._may_renew(watch):
                     live.append(watch)
                 else:
-                    self.forget(watch.lease)
+                    self._drop(watch)
         if not live:
             return
         # Kept, because the holder may give a lease another term before the answer comes.
@@ -257,7 +257,12 @@ class Watchdog:
                 else:
                     self._take_answer(watch, term, answer, place)
                 if not watch.lease.held:
-                    self.forget(watch.lease)
+                    self._drop(watch)
+
+    def _drop(self, watch: _Watch) -> None:
+        # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
+        if self._watched.get(watch.lease.token) is watch:
+            self.forget(watch.lease)
 
     def _may_renew(self, watch: _Watch) -> bool:
         """Whether to ask for this lease at all."""
