@@ -18,9 +18,8 @@ help:
 	@echo "make docs      write docs/options.md"
 	@echo "make clean     remove the environment and caches"
 
-demo: export REDIS_URL :=
 demo: $(VENV)/embedded
-	$(BIN)/celery-redislock demo
+	$(BIN)/python -m examples.demo
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
@@ -37,7 +36,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 docs: $(VENV)/dev
-	$(BIN)/python -m celery_redislock.options docs/options.md
+	$(BIN)/python tools/options_page.py docs/options.md
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache

@@ -38,7 +38,7 @@ _OURS = _PLAIN.replace("@app.task", "@app.task(base=SingletonTask)").replace(
 
 _WHAT_IS_THERE = """
 import sys, threading
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of
 declaration_of(sync._get_current_object())
 print(int("redis" in sys.modules), threading.active_count() - 1)
 """

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redislock.conflict import Conflict
+    from celery_redislock.declaring.scopes import Conflict
     from celery_redislock.exceptions import (
         DuplicateTask,
         LockBusy,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         LockUnavailable,
         RedisLockError,
     )
-    from celery_redislock.signals import lock_acquired, lock_conflict, lock_lost, lock_released
+    from celery_redislock.publishing.signals import lock_acquired, lock_conflict, lock_lost, lock_released
     from celery_redislock.task import SingletonTask
 
 __all__ = [
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Conflict": "conflict",
+    "Conflict": "declaring.scopes",
     "SingletonTask": "task",
-    "lock_acquired": "signals",
-    "lock_conflict": "signals",
-    "lock_lost": "signals",
-    "lock_released": "signals",
+    "lock_acquired": "publishing.signals",
+    "lock_conflict": "publishing.signals",
+    "lock_lost": "publishing.signals",
+    "lock_released": "publishing.signals",
 }
 
 

@@ -1,28 +1,27 @@
 """``SingletonTask``: the base class that makes a Celery task unique. Attributes and delegations only.
 
-What publishes and what runs is imported when the first task is published or
-run: a process that only declares tasks pays for neither. A worker imports
-both before it forks.
+What publishes and what runs is imported when the first task is published or run: a process that only
+declares tasks pays for neither. A worker imports both before it forks.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Context
 
-from celery_redislock import lifecycle
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.table import INHERIT
 from celery_redislock.exceptions import DuplicateTask
-from celery_redislock.options import INHERIT
+from celery_redislock.receiving import hooks
 
 if TYPE_CHECKING:
+    from celery import Task as CeleryTask
     from typing_extensions import Unpack
 
-    from celery_redislock.handle import LockHandle
-    from celery_redislock.locks.lease import InertLease, Lease
-    from celery_redislock.options import Inherit
-    from celery_redislock.results import LockEagerResult, LockResult
-    from celery_redislock.typed import (
+    from celery_redislock.declaring.table import Inherit
+    from celery_redislock.declaring.types import (
         CallOptions,
         ConflictChoice,
         ErrorChoice,
@@ -31,13 +30,35 @@ if TYPE_CHECKING:
         LossChoice,
         Seconds,
     )
-    from celery_redislock.typed import TypedTask as Task
+    from celery_redislock.locks.lease import InertLease, Lease
+    from celery_redislock.publishing.handle import LockHandle
+    from celery_redislock.publishing.results import LockEagerResult, LockResult
+
+    class Task(CeleryTask[..., Any]):
+        """Celery's task, with what publishing a unique one returns."""
+
+        def delay(self, *args: Any, **kwargs: Any) -> LockResult:
+            """Publish with these arguments."""
+
+        def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+            """Publish when Django's transaction commits; what it returns then is seen by nobody."""
+
+        def apply_async_on_commit(
+            self,
+            args: Sequence[Any] | None = None,
+            kwargs: Mapping[str, Any] | None = None,
+            **options: Unpack[CallOptions],
+        ) -> None:
+            """Publish with these arguments and options when Django's transaction commits."""
+
 else:
     from celery import Task
 
 __all__ = ["SingletonTask"]
 
-lifecycle.install()
+hooks.install()
+
+_REQUEST = "celery_redislock.receiving.request:LockRequest"
 
 
 class SingletonTask(Task):
@@ -46,14 +67,13 @@ class SingletonTask(Task):
     Use it as ``@app.task(base=SingletonTask)``, ``@shared_task(base=SingletonTask)``,
     ``Celery(task_cls="celery_redislock:SingletonTask")`` or as the base of a task class.
 
-    ``before_start`` runs before the lock is taken, also for a run that is then
-    skipped; ``on_success``, ``on_failure``, ``after_return`` and links run after
-    it was given back. ``map``, ``starmap`` and ``chunks`` call bodies directly
-    and are not locked.
+    ``before_start`` runs before the lock is taken, also for a run that is then skipped; ``on_success``,
+    ``on_failure``, ``after_return`` and links run after it was released. ``map``, ``starmap`` and
+    ``chunks`` call bodies directly and are not locked.
     """
 
-    #: The worker's main process knows each run's token through this class, and acts for killed children.
-    Request = "celery_redislock.request:LockRequest"
+    #: The worker's main process knows each run's token through this class, and settles for killed children.
+    Request = _REQUEST
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
     lock: "LockChoice | Inherit" = INHERIT
@@ -69,29 +89,32 @@ class SingletonTask(Task):
     lock_max_hold: "Seconds | None" = None
     #: Least time in seconds between two accepted.
     lock_period: "Seconds | None" = None
-    #: Seconds until a duplicate tries again.
+    #: Longest pause in seconds until a waiting run looks again.
     lock_retry_delay: "Seconds | None" = None
     #: What happens when a running task loses its lease.
     on_lock_lost: "LossChoice" = None
     #: What happens when the lock server cannot be reached.
     on_lock_error: "ErrorChoice" = None
 
+    #: This class's own names, which are no options of a subclass.
+    _lock_names: frozenset[str] = frozenset()
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Wrap what a subclass overrides so that it cannot step around the lock."""
+        """Wrap a ``__call__`` that a subclass overrides, so that it cannot step around the lock."""
         super().__init_subclass__(**kwargs)
-        # As the class resolves them: a mixin that stands before this class steps around it just as well.
-        call, before_start = cls.__call__, cls.before_start
+        # As the class resolves it: a mixin that stands before this class steps around it just as well.
+        call = cls.__call__
         if call is not SingletonTask.__call__ and not hasattr(call, "_redislock_wrapped"):
-            cls.__call__ = _locked(lifecycle.as_written(cls, "__call__"))  # type: ignore[method-assign]
-        if before_start is not Task.before_start and not hasattr(before_start, "_redislock_wrapped"):
-            cls.before_start = lifecycle.releasing_on_error(lifecycle.as_written(cls, "before_start"))
+            cls.__call__ = _locked(_as_written(cls, "__call__"))  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
         if _is_outermost(self.request):
+            from celery_redislock.running.unique import run_unique
+
             # Celery's own __call__ would push a second request here.
-            return _run(self, lambda: self.run(*args, **kwargs), args, kwargs)
-        if _is_direct(self) and lifecycle.locks_eagerly(self):
+            return run_unique(self, functools.partial(self.run, *args, **kwargs))
+        if _is_direct(self) and declaration_of(self).settings.eager:
             return _run_in_place(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -108,6 +131,8 @@ class SingletonTask(Task):
     def on_bound(cls, app: Any) -> None:
         """Check the options when the task is bound to its app.
 
+        Abstract bases, which have no body or no name yet, are checked with the tasks derived from them.
+
         Raises:
             LockOptionError: all that is wrong with them.
         """
@@ -116,7 +141,9 @@ class SingletonTask(Task):
         if DuplicateTask not in throws:
             # Expected: Celery logs it in one INFO line, without a traceback.
             cls.throws = (*throws, DuplicateTask)
-        lifecycle.check_when_bound(cls)
+        if cls.name is not None and cls.run is not Task.run:
+            # Not cls(): a task class may do real work in its __init__, once.
+            declaration_of(cls.__new__(cls))
 
     def apply_async(
         self,
@@ -143,7 +170,7 @@ class SingletonTask(Task):
             TypeError: the arguments do not fit the task.
             kombu.exceptions.OperationalError: the broker cannot be reached; no lock is left.
         """
-        from celery_redislock.publisher import publish
+        from celery_redislock.publishing.publish import publish
 
         given = {
             "producer": producer,
@@ -162,13 +189,13 @@ class SingletonTask(Task):
             The result. For a skipped duplicate ``is_duplicate`` is true, the state ``REVOKED``, and
             ``get()`` raises ``TaskRevokedError``; a direct call raises it.
         """
-        from celery_redislock.results import LockEagerResult
+        from celery_redislock.publishing.results import LockEagerResult
 
         return LockEagerResult.of(super().apply(*args, **kwargs))
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> "LockResult":  # noqa: N802  Celery's name
         """Return the result of a task id of this task."""
-        from celery_redislock.results import LockResult
+        from celery_redislock.publishing.results import LockResult
 
         app = self._get_app()
         return LockResult(task_id, backend=self.backend, task_name=self.name, app=app, **kwargs)
@@ -181,11 +208,10 @@ class SingletonTask(Task):
             LockKeyError: no key can be made of these arguments.
             TypeError: the arguments do not fit the task.
         """
-        from celery_redislock.declaration import declaration_of
-        from celery_redislock.handle import LockHandle
+        from celery_redislock.publishing.handle import LockHandle
 
-        declaration = declaration_of(self)
-        return LockHandle(self, declaration.guard, declaration.work(args, kwargs, "").key)
+        lock = declaration_of(self).task_lock(args, kwargs, "")
+        return LockHandle(self, lock.store, lock.key)
 
     @property
     def lease(self) -> "Lease | InertLease":
@@ -195,10 +221,32 @@ class SingletonTask(Task):
         running) an inert one: ``held`` is false, ``check()`` passes, ``fence`` is ``None``.
         """
         from celery_redislock.locks.lease import InertLease
-        from celery_redislock.run import run_of
+        from celery_redislock.running.run import run_of
 
         run = run_of(self.request_stack.top)
-        return run.lease if run is not None and run.lease is not None else InertLease()
+        if run is None or run.lease is None or not run.scope.holds_while_running:
+            return InertLease()
+        return run.lease
+
+    @classmethod
+    def _lock_problems(cls) -> list[str]:
+        """Return what is wrong with the class beside its options: a ``Request`` that settles for no child."""
+        if cls.Request == _REQUEST:
+            return []
+        from celery.utils.imports import symbol_by_name
+
+        from celery_redislock.receiving.request import LockRequest
+
+        if issubclass(symbol_by_name(cls.Request), LockRequest):
+            return []
+        problem = (
+            f"its Request class {cls.Request!r} is not a subclass of celery_redislock.receiving.request."
+            "LockRequest, so nothing would release the lock of a killed pool child; derive it from that class"
+        )
+        return [problem]
+
+
+SingletonTask._lock_names = frozenset(dir(SingletonTask))
 
 
 def _is_outermost(request: Context) -> bool:
@@ -216,26 +264,38 @@ def _run_in_place(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, 
     return task.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
 
 
-def _run(task: SingletonTask, body: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from celery_redislock.runner import run_unique
-
-    return run_unique(task, body, args, kwargs)
-
-
 def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
     """Put a subclass's own ``__call__`` under the lock, however it reaches the body."""
 
     @functools.wraps(call)
     def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
         if _is_outermost(self.request):
-            return _run(self, lambda: call(self, *args, **kwargs), args, kwargs)
-        if _is_direct(self) and lifecycle.locks_eagerly(self):
+            from celery_redislock.running.unique import run_unique
+
+            return run_unique(self, functools.partial(call, self, *args, **kwargs))
+        if _is_direct(self) and declaration_of(self).settings.eager:
             # Here and not where it calls this class: the tracer calls it from its beginning.
             return _run_in_place(self, args, kwargs)
         return call(self, *args, **kwargs)
 
     locked._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return locked
+
+
+def _as_written(cls: type, name: str) -> Callable[..., Any]:
+    """Return a method of a task class, to be called with the task first, whatever kind it was written as.
+
+    A static method gets no task and a class method the class, as Python does it.
+    """
+    written: Callable[..., Any] = inspect.getattr_static(cls, name)
+    if not isinstance(written, staticmethod | classmethod):
+        return written
+
+    @functools.wraps(written.__func__)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return written.__get__(self, type(self))(*args, **kwargs)
+
+    return method
 
 
 def _django_method(name: str) -> Callable[..., Any]:

@@ -27,16 +27,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from celery_redislock.connection import use_store
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.options import ENABLED_VARIABLE
+from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import Grant, LockStore, Refusal, Term, new_token
-from celery_redislock.options.settings import ENABLED_VARIABLE
-from celery_redislock.outage import NEEDS_NO_SERVER
+from celery_redislock.locks.store import QUEUED, RUNNING, Grant, LockStore, Refusal, Term, new_token
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.task import SingletonTask
-from celery_redislock.work import QUEUED, RUNNING
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -112,32 +112,31 @@ def hold(
         TypeError: the task takes no lock, or the arguments do not fit it.
     """
     _check_takes_a_lock(task)
-    declaration = declaration_of(task)
-    guard, ttl = declaration.guard, declaration.options.lock_ttl
-    work, token = declaration.work(args, kwargs, task_id), new_token(task_id)
-    about = work.about(RUNNING if running else QUEUED)
+    lock = declaration_of(task).task_lock(args, kwargs, task_id)
+    token = new_token(task_id)
     try:
-        answer = guard.store.acquire(work.key, token, ttl, about=about)
+        answer = lock.store.acquire(
+            lock.key, token, lock.ttl, about=lock.about(RUNNING if running else QUEUED)
+        )
     except LockUnavailable as error:
         raise error.with_remark(NEEDS_NO_SERVER) from error
     if not isinstance(answer, Grant):
         holder = answer.hold.owner if isinstance(answer, Refusal) else "nobody"
-        message = f"{work.key!r} is held already, by {holder}; let that end first"
+        message = f"{lock.key!r} is held already, by {holder}; let that end first"
         raise AssertionError(message)  # noqa: TRY004  a test's own arrangement failed
-    lease = Lease(guard.store, Term(work.key, token, ttl), answer)
-    guard.watchdog.watch(lease)
+    lease = Lease(lock.store, Term(lock.key, token, lock.ttl), answer)
+    watchdog_of(lock.store).watch(lease)
     try:
-        yield work.key
+        yield lock.key
     finally:
-        guard.let_go(lease)
-        guard.give_back(work.key, token, ttl=ttl)
+        lock.finish(lease)
 
 
 def _check_takes_a_lock(task: object) -> None:
     if not isinstance(task, SingletonTask):
         message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {task!r}"
         raise TypeError(message)
-    if declaration_of(task).options.lock is None:
+    if declaration_of(task).options.scope is None:
         message = f"{task.name} takes no lock (lock=None), so nobody would notice that it is held"
         raise TypeError(message)
 

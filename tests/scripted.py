@@ -1,13 +1,12 @@
 """A store that answers what a test wrote down beforehand."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
-from celery_redislock.locks.values import Grant, Renewal, Term
+from celery_redislock.locks.store import Grant, Renewal, Term
 from tests.clocks import ManualClock
 
 __all__ = ["Driven", "FailingStore", "ScriptedRenewer", "lease_on", "lock_on", "unavailable"]
@@ -25,7 +24,7 @@ class ScriptedRenewer:
         calls: the terms of each call.
         withins: the bound of each call.
         takes: seconds each call lasts.
-        behind_of: the moment before which nothing is overtaken now.
+        closed: how often idle connections were closed.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -33,7 +32,7 @@ class ScriptedRenewer:
         self.calls: list[list[Term]] = []
         self.withins: list[float | None] = []
         self.takes = 0.0
-        self.behind_of: float | None = None
+        self.closed = 0
         self._next: deque[Sequence[bool | None] | Exception | Callable[[], None]] = deque()
 
     @property
@@ -41,12 +40,9 @@ class ScriptedRenewer:
         """For messages."""
         return "scripted"
 
-    @contextmanager
-    def behind(self, moment: float) -> Iterator[None]:
-        """See LockStore."""
-        self.behind_of = moment
-        yield
-        self.behind_of = None
+    def close(self) -> None:
+        """See LockStore; counted."""
+        self.closed += 1
 
     def then(self, *answers: Sequence[bool | None] | Exception | Callable[[], None]) -> None:
         """Answer the next calls so; an exception is raised, a callable is run before a plain ``True``."""

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
-from celery_redislock.locks.values import Grant, Refusal
+from celery_redislock.locks.store import Grant, Refusal
 from tests.clocks import ManualClock
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
@@ -66,7 +66,7 @@ class StoreCase(ABC):
 
     @abstractmethod
     def expire(self, name: str = "n", part: str = "lock") -> None:
-        """Let the lock's hold (or window) reach its end, as a fact."""
+        """Let the lock's hold (or window, or ``mark:MESSAGE``) reach its end, as a fact."""
 
     @abstractmethod
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
@@ -89,13 +89,16 @@ class MemoryCase(StoreCase):
         self.clock.advance((self.remaining(name, part) or 0.0) + 0.001)
 
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
-        entries = {"lock": self.memory._locks, "window": self.memory._windows}[part]
-        left = entries[name][1] - self.clock() if name in entries else 0.0
+        if part.startswith("mark:"):
+            entry = self.memory._marks.get((name, part.removeprefix("mark:")))
+        else:
+            entry = {"lock": self.memory._locks, "window": self.memory._windows}[part].get(name)
+        left = 0.0 if entry is None else entry[1] - self.clock()
         return left if left > 0 else None
 
     def check_every_key_expires(self) -> None:
-        entries = (self.memory._locks, self.memory._windows, self.memory._done)
-        assert all(expiry < float("inf") for each in entries for _, expiry in each.values())
+        entries = [*self.memory._locks.values(), *self.memory._windows.values(), *self.memory._marks.values()]
+        assert all(expiry < float("inf") for _, expiry in entries)
 
 
 class RedisCase(StoreCase):

@@ -15,7 +15,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree, which
-from weakref import WeakSet
 
 from celery_redislock.exceptions import RedisLockError
 
@@ -83,7 +82,7 @@ class EmbeddedServer:
         binary: str | None = None,
         extra_args: Sequence[str] = (),
     ) -> None:
-        if not hasattr(os, "register_at_fork"):
+        if os.name != "posix":
             raise EmbeddedServerError(
                 "the embedded server needs Linux or macOS; give the URL of a server instead"
             )
@@ -92,7 +91,6 @@ class EmbeddedServer:
         self._extra_args = tuple(extra_args)
         self._launch: _Launch | None = None
         self._lock = threading.RLock()
-        _live.add(self)
 
     def __enter__(self) -> "EmbeddedServer":
         return self.start()
@@ -149,7 +147,12 @@ class EmbeddedServer:
             return self
 
     def stop(self) -> None:
-        """End the server and remove its directory; return when both are gone. Idempotent."""
+        """End the server and remove its directory; return when both are gone. Idempotent.
+
+        In a forked child it does nothing: the server belongs to the process that started it.
+        """
+        if self._launch is None or self._launch.owner != os.getpid():
+            return
         with self._lock:
             launch, self._launch = self._launch, None
             if launch is not None:
@@ -164,15 +167,6 @@ class EmbeddedServer:
             )
         return self._launch
 
-    def disown(self) -> None:
-        """Let go of the parent's server in a forked child; its address stays readable.
-
-        An open copy of the pipe would keep the server alive after the parent's death.
-        """
-        self._lock = threading.RLock()  # another thread of the parent may have held it
-        if self._launch is not None:
-            self._launch.disown()
-
 
 class _Launch:
     """A server that answers, and the parent's end of the pipes to the shim that looks after it.
@@ -181,6 +175,7 @@ class _Launch:
         directory: holds the server's socket and its log; the shim makes and removes it.
         port: its port on 127.0.0.1, if any.
         pid: process id of the server.
+        owner: process id of the program that started it.
 
     Args:
         binary: the server program.
@@ -196,11 +191,11 @@ class _Launch:
         self.directory = directory
         self.port = port
         self.pid = 0
-        self._is_owned = True
+        self.owner = os.getpid()
         options = _server_options(directory, port, extra_args)
         # Isolated: no user site, no environment, no current directory, no terminal.
         self._shim = subprocess.Popen(  # noqa: S603  a fixed program
-            [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), directory, binary, *options],
+            [sys.executable, "-I", "-S", str(_SHIM), str(self.owner), directory, binary, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -215,9 +210,7 @@ class _Launch:
             raise
 
     def end(self) -> None:
-        """End the server and the shim, and remove the directory; in a forked child do nothing."""
-        if not self._is_owned:
-            return
+        """End the server and the shim, and remove the directory."""
         with self._shim as shim:  # closes both pipes
             if shim.stdin:
                 with suppress(BrokenPipeError):
@@ -228,14 +221,6 @@ class _Launch:
             except subprocess.TimeoutExpired:
                 shim.kill()
         rmtree(self.directory, ignore_errors=True)  # if the shim was killed
-
-    def disown(self) -> None:
-        """Close this forked process's copies of the pipes, and forget that the shim was a child."""
-        self._is_owned = False
-        for pipe in (self._shim.stdin, self._shim.stdout):
-            if pipe:
-                pipe.close()
-        self._shim.returncode = 0  # else collecting it warns of a child that still runs
 
     def _wait_for_an_answer(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
@@ -348,16 +333,3 @@ def _unused_directory() -> str:
 
 def _socket_path(directory: str) -> str:
     return f"{directory}/s"
-
-
-#: Every server of this process, to be let go of in a forked child.
-_live: "WeakSet[EmbeddedServer]" = WeakSet()
-
-
-def _disown_all() -> None:
-    for server in list(_live):
-        server.disown()
-
-
-if hasattr(os, "register_at_fork"):  # else there are no servers
-    os.register_at_fork(after_in_child=_disown_all)

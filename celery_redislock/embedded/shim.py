@@ -10,9 +10,8 @@ standard input it writes one line to standard output, ``running PID`` or
 
 When standard input ends (the kernel closes a pipe however its writer died) or
 brings anything else, or when PARENT is no longer its parent, it stops the server
-and removes DIRECTORY. The look at PARENT is for copies of the pipe in children
-that were forked where Python's fork hooks do not run: they keep the pipe open
-after the parent died.
+and removes DIRECTORY. The look at PARENT is for copies of the pipe in the
+parent's forked children: they keep the pipe open after the parent died.
 """
 
 import os

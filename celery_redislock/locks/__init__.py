@@ -14,8 +14,14 @@ second one's lock. A token is never used for two terms, so an answer that got
 lost can be resolved by asking again with the same one: ``acquire`` says
 "yours" and starts the ttl anew; ``release`` says "missing", which after a
 repeated request and before the trust deadline means that the first one was
-carried out; a renewal sets an absolute ttl. Nothing is added up, so nothing is
-added twice.
+carried out; ``hand_on`` finds the new token; a renewal sets an absolute ttl.
+Nothing is added up, so nothing is added twice.
+
+**Marks.** A message has an identity of its own, the token of its publish. The
+script that releases its run's hold can leave a mark under that identity:
+``ending``, and later ``done``. ``acquire`` looks at the mark before it looks at
+the holder, so a second copy of the message waits, or does nothing, and never
+runs beside the last steps of the first one.
 
 **Trust.** A holder may act until its *trust deadline*: the moment just before
 the last answered request was sent, plus the ttl, less a margin (the larger of
@@ -47,11 +53,12 @@ not set back), or with ``strict_fence`` at least the last one plus one.
 what fails                 what follows
 =========================  ==================================================================
 request or reply lost      repeated once with the same token, on a new connection
-request held up            dropped with its connection where it has not left this host; else it may
-                           come after its release, and the hold then ends with its ttl
-server away at acquire     ``LockUnavailable``; a hold it may have taken is given back later
+request delayed            may reach the server after its release; the hold ends with its ttl
+server away at acquire     ``LockUnavailable``; a hold it may have taken is released later
 server away at renewal     repeated until the deadline, then lost
-server away at release     given back in the background as soon as it answers, or it expires
+server away at release     released in the background, tried once a second, or it expires
+mark "done" lost           a copy of the message waits until "ending" expires, and runs again
+too few replicas confirm   the hold is released, and ``LockUnavailable`` raised
 holder killed              expires one ttl after its last renewal
 holder paused              expires; on waking the holder's next ``check()`` raises
 server loses its data      the next renewal finds the lease missing: lost
@@ -96,7 +103,8 @@ def connect(
         url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them;
             ``valkey://`` and ``valkeys://`` are taken for the first two.
         prefix: put in front of every key.
-        socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this.
+        socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
+            where it must connect to a server that answers slowly.
         strict_fence: see :class:`RedisStore`.
         min_replicas: see :class:`RedisStore`.
 
@@ -104,10 +112,9 @@ def connect(
         LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range.
     """
     from celery_redislock.exceptions import LockOptionError  # noqa: PLC0415  only here
-    from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.holding import is_seconds  # noqa: PLC0415  only here
+    from celery_redislock.locks.connection import Connections, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.lock import is_seconds  # noqa: PLC0415  only here
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.urls import pool_of  # noqa: PLC0415  imports redis
 
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"

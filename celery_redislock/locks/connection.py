@@ -1,113 +1,66 @@
-"""Held connections to one lock server.
+"""Connections to one lock server: how to reach it, and the ones that are kept open.
 
 redis-py's ``execute_command`` path (pool, retries, metrics) is about half of
 the client's CPU in a lock's life, and its ten default retries (redis 8.1.0,
 ``client.py``) turn a lost reply to ``SET NX`` into a wait for one's own
 orphan. So this module keeps bare ``Connection`` objects, without retries of
-their own, and leaves repeating to the store, which does it under one deadline
-and with the same token.
+their own, and leaves repeating to
+:class:`~celery_redislock.locks.scripts.Scripts`, which does it under one
+deadline and with the same token.
 """
 
+import logging
 import os
 import re
-import socket
-import struct
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
-from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["MOST_IDLE", "Connections", "connect_by", "reset_on_close"]
+__all__ = ["MOST_IDLE", "Connections", "check_options", "mask_password", "pool_of", "ready"]
 
-#: Bytes up to which a greeting is sent in one piece: all of it.
-_NO_CUTOFF = 65536
+logger = logging.getLogger("celery_redislock")
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
 
-
-#: What lets a server make redis-py wait longer while it is being moved (Redis Enterprise; on by default from
-#: redis 8 on, ``maint_notifications.py``): ten seconds instead of the socket timeout, while leases expire. A
-#: question to the server for every new connection goes with it.
+#: Options that let a server make redis-py wait ten seconds instead of the socket timeout while it is being
+#: moved (Redis Enterprise; on by default from redis 8 on, ``maint_notifications.py``). Leases would expire.
 _RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
 
 
-def _encoded(word: object) -> bytes:
-    return word if isinstance(word, bytes) else str(word).encode()
+def ready(connection: Any, left: Callable[[], float]) -> None:
+    """Make a connection ready for a request: connect it, or read the answers nobody waited for.
 
-
-def connect_by(connection: Any, give_up: float, *, patience: float, clock: Clock) -> None:
-    """Connect, unless it is connected, with the last answer to a greeting by one moment.
-
-    redis-py bounds each answer alone, and a greeting has two to five: from a
-    slow server they would take as many socket timeouts. By ``connect()``,
-    which a Sentinel's connection overrides to ask for the primary; left to
-    itself a send connects past it, to the default address (redis 5.2.1 to
-    8.1.0, ``connection.py``).
+    Connects by ``connect()``, which a Sentinel's connection overrides to ask for
+    the primary. A send would connect past it, to the default address (redis
+    5.2.1 to 8.1.0, ``connection.py``).
 
     Args:
-        connection: redis-py's.
-        give_up: the clock's reading after which nothing is waited for.
-        patience: seconds any one answer may take.
-        clock: of this process.
+        connection: redis-py's, from :class:`Connections`.
+        left: returns the seconds the next step may take: to connect, to read each answer to a greeting
+            (two to five) and each unread answer, and at last to send the request and to read its answer.
 
     Raises:
-        redis.TimeoutError: it took too long.
+        redis.TimeoutError: a step took too long.
         redis.RedisError: it failed otherwise.
     """
-    connected: Any = connection._sock
-    if connected is not None:
-        return
-    read = connection.read_response
-
-    def read_by(*args: Any, **kwargs: Any) -> Any:
-        left = min(patience, give_up - clock())
-        if left <= 0:
-            raise redis.TimeoutError("the server took too long to greet")
-        connection._sock.settimeout(left)
-        return read(*args, **kwargs)
-
-    connection.read_response = read_by
-    try:
+    if connection._sock is None:
+        connection.socket_timeout = connection.socket_connect_timeout = left()
         connection.connect()
-        connection._sock.settimeout(connection.socket_timeout)
-        reset_on_close(connection._sock)
-    finally:
-        del connection.read_response
-
-
-#: ``struct linger``: on, for no time.
-_NO_TIME = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
-
-
-def reset_on_close(sock: socket.socket) -> None:
-    """Let closing a TCP socket take back what the network has not delivered; for others nothing changes.
-
-    Timeline without it, while packets get lost::
-
-        claim sent      no answer: socket closed, the hold is owed back
-        ...             released on a new connection: "missing", so nothing is owed any more
-        ...             the kernel goes on repeating what was written to the closed socket, for minutes
-        claim arrives   and holds the key for an hour, for a message that was never published
-
-    Closed with no time to linger, what is unsent or unacknowledged is dropped, and the server is told by a
-    reset. Set once it is connected, and not when an answer is overdue: redis-py closes a connection itself
-    before its error is seen (``read_response``, redis 5.2.1 to 8.1.0, ``connection.py``), the system those
-    of a killed process. Whose last request was answered has nothing left to deliver.
-
-    What remains: a request that has left this host, and is held up by the network or by a proxy until
-    after the release.
-    """
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_TIME)
+    while connection.redislock_unread:
+        connection._sock.settimeout(left())
+        try:
+            connection.read_response()
+        except redis.ResponseError as error:
+            logger.debug("a request whose answer was not awaited failed: %s", error)
+        connection.redislock_unread -= 1
+    connection._sock.settimeout(left())
 
 
 class Connections:
@@ -116,25 +69,24 @@ class Connections:
     As many are opened as threads (or greenlets) talk at once; the last one
     returned is the next one lent. At most :data:`MOST_IDLE` are kept while
     nobody uses them: after a rush of greenlets the others are closed.
-    Thread-safe. After a fork the child starts
-    with none: it never speaks on, nor shuts down, its parent's sockets (a
-    dropped ``Connection`` of another pid only closes its descriptor, redis
-    5.2.1 to 8.1.0, ``connection.py``, ``disconnect``).
+    Thread-safe. After a fork the child starts with none: it neither uses nor
+    shuts down its parent's sockets (a dropped ``Connection`` of another pid only
+    closes its descriptor, redis 5.2.1 to 8.1.0, ``connection.py``,
+    ``disconnect``).
+
+    Each connection counts in ``redislock_unread`` the requests whose answers
+    nobody waited for; :func:`ready` reads those before the next request.
     """
 
-    def __init__(
-        self, pool: "redis.ConnectionPool", *, socket_timeout: float, clock: Clock = boottime
-    ) -> None:
+    def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
         """Take over how to connect from a redis-py pool.
 
         Args:
             pool: knows address, credentials, TLS, Sentinel; it is kept alive because a
                 Sentinel connection asks it for the primary.
-            socket_timeout: seconds any one send, reply or connect may take.
-            clock: what :meth:`opened_since` is told in.
+            socket_timeout: seconds; the default for every step of a connection.
         """
         self._pool = pool
-        self._clock = clock
         self._kwargs = {
             **{name: value for name, value in pool.connection_kwargs.items() if not _RELAXED.match(name)},
             "socket_timeout": socket_timeout,
@@ -145,15 +97,9 @@ class Connections:
             "decode_responses": False,
             "encoding": "utf-8",
             "health_check_interval": 0,
-            # Of what redis-py sends by itself, to greet. hiredis looks at the text of a number without
-            # asking whether there is one (3.5.0, src/pack.c), and there is none if a signal's handler raised
-            # meanwhile, which PyObject_Repr lets it do: the process dies of a segmentation fault.
-            "command_packer": PythonRespSerializer(_NO_CUTOFF, _encoded),
         }
         self._make: Callable[..., Any] = pool.connection_class
-        self._socket_timeout = socket_timeout
         self._idle: deque[Any] = deque()
-        self._asked = threading.local()
         self._pid = os.getpid()
 
     @property
@@ -170,66 +116,26 @@ class Connections:
         return f"{scheme}://{host}:{port}/{db}"
 
     def take(self) -> Any:
-        """Lend an idle connection, or a new one that connects at its first command."""
+        """Lend an idle connection, or a new one that is not connected yet; see :func:`ready`."""
         if self._pid != os.getpid():
             self._idle = deque()
             self._pid = os.getpid()
-        since, older = getattr(self._asked, "since", None), []
         try:
-            while True:
-                connection = self._idle.pop()
-                if since is None or connection.redislock_opened > since:
-                    return connection
-                older.append(connection)
+            return self._idle.pop()
         except IndexError:
-            return self._open(self._kwargs)
-        finally:
-            self._idle.extend(reversed(older))
+            return self._open()
 
-    @contextmanager
-    def opened_since(self, since: float) -> Iterator[None]:
-        """Lend this thread only connections opened after a moment, until the block ends.
-
-        What is sent on such a one is read after whatever was sent on others before that moment. It is not
-        on one that was open already. Timeline, seen with Redis 7.0 and Valkey 9.1 on one host::
-
-            a claim is written on A, and its reply no longer waited for (a signal, a timeout)
-            the server, busy with something else, has read neither A nor B
-            its release is written on B
-            B is read first if B was the last to be answered: epoll puts it in front of A
-            the claim is read then, and holds its key for an hour, for nobody
-
-        A connection opened after the claim was given up has been accepted, and greeted, after a look at all
-        that could be read.
-        """
-        before = getattr(self._asked, "since", None)
-        self._asked.since = since
-        try:
-            yield
-        finally:
-            self._asked.since = before
-
-    def take_new(self, *, within: float) -> Any:
-        """Lend a fresh connection and drop the idle ones: what broke one has mostly broken all.
-
-        Args:
-            within: seconds left for connecting and for each answer, at most ``socket_timeout``.
-        """
+    def take_new(self) -> Any:
+        """Lend a new connection and close the idle ones: what broke one has mostly broken all."""
         self.drop_idle()
-        timeout = min(within, self._socket_timeout)
-        return self._open({**self._kwargs, "socket_timeout": timeout, "socket_connect_timeout": timeout})
+        return self._open()
 
     def give_back(self, connection: Any) -> None:
-        """Return a connection on which every reply was read; closed where enough are idle already."""
-        if connection.socket_timeout == self._socket_timeout and len(self._idle) < MOST_IDLE:
+        """Return a connection that is in step; it is closed where enough are idle already."""
+        if len(self._idle) < MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.disconnect()
-
-    def _open(self, kwargs: dict[str, Any]) -> Any:
-        connection = self._make(**kwargs)
-        connection.redislock_opened = self._clock()
-        return connection
 
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
@@ -239,3 +145,74 @@ class Connections:
             except IndexError:
                 return
             connection.disconnect()
+
+    def _open(self) -> Any:
+        connection = self._make(**self._kwargs)
+        connection.redislock_unread = 0
+        return connection
+
+
+def pool_of(url: str) -> "redis.ConnectionPool":
+    """Return a redis-py pool that knows how to reach ``url``; connects to nothing yet.
+
+    Raises:
+        LockOptionError: the URL cannot be read; its password is masked in the text.
+    """
+    plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
+    try:
+        pool = redis.ConnectionPool.from_url(plain)
+        check_options(pool)
+        _check_database(plain)
+    except (ValueError, TypeError, redis.RedisError):
+        # Their texts quote parts of the URL, and a badly quoted password is such a part.
+        problem = (
+            f"{mask_password(url)!r} is not a URL of a Redis or Valkey server, or has an unknown option; "
+            "use redis://host:port/db, rediss://… or unix:///path?db=0, and quote special characters "
+            "of a password (urllib.parse.quote)"
+        )
+        raise LockOptionError("lock server", [problem]) from None
+    return pool
+
+
+def check_options(pool: "redis.ConnectionPool") -> None:
+    """Read every option as a connection would, without connecting; or the first lock would find the mistake.
+
+    Raises:
+        TypeError: one is unknown, or must be an object.
+        ValueError: one cannot be read.
+        redis.RedisError: they contradict each other.
+    """
+    pool.connection_class(**pool.connection_kwargs)
+    if isinstance(pool.connection_kwargs.get("credential_provider"), str):
+        message = "credential_provider must be an object"
+        raise TypeError(message)
+
+
+def _check_database(url: str) -> None:
+    """Refuse a database that is no number; redis-py takes 0 for it (redis 8.1.0, ``parse_url``)."""
+    scheme, _, rest = url.partition("://")
+    database = rest.partition("?")[0].partition("/")[2].strip("/")
+    if scheme != "unix" and database and not database.isdigit():
+        raise ValueError(database)
+
+
+_SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)
+
+
+def mask_password(url: str) -> str:
+    """Return the URL with its user and password, wherever they stand, replaced by ``***``.
+
+    Rather too much than too little: a password may hold an unquoted ``/``, ``?``, ``&`` or ``@``.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found:
+        scheme, rest = "", url
+    secret = _SECRET.search(rest)
+    end_of_user = rest.rfind("@") + 1
+    if secret is None:
+        masked = f"***@{rest[end_of_user:]}" if end_of_user else rest
+    elif end_of_user > secret.start():
+        masked = "***"
+    else:
+        masked = ("***@" if end_of_user else "") + rest[end_of_user : secret.end()] + "***"
+    return scheme + found + masked

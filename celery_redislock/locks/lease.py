@@ -1,17 +1,30 @@
-"""One term of holding a lock, as its holder sees it."""
+"""One term of holding a lock, as its holder sees it; and the clock it is measured with."""
 
 import logging
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.values import Grant, Release, Renewal, Term
+from celery_redislock.locks.store import Grant, Release, Renewal, Term
 
-__all__ = ["InertLease", "Lease", "Renewer"]
+__all__ = ["Clock", "InertLease", "Lease", "Renewer", "boottime"]
 
 logger = logging.getLogger("celery_redislock")
+
+#: Seconds from an arbitrary start, never set back.
+Clock: TypeAlias = Callable[[], float]
+
+
+#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
+#: ``time.monotonic`` stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is
+#: long gone; elsewhere it is what there is.
+boottime: Clock = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
+)
 
 
 class Renewer(Protocol):
@@ -31,6 +44,15 @@ class Lease:
     and only its answer, or none, decides (see the package docstring).
 
     Thread-safe: the holder's thread reads, the watchdog's thread renews.
+
+    Attributes:
+        term: name, token and ttl.
+        key: the lock's name.
+        token: this term's token, ``owner/nonce``.
+        fence: the fencing token of the grant.
+        deadline: the clock's reading up to which the lease can be trusted.
+        ended: its holder has released it, or is about to.
+        lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
     """
 
     def __init__(
@@ -48,49 +70,33 @@ class Lease:
             renewer: the store that granted it.
             term: name, token and ttl it was granted for.
             grant: the store's answer.
-            on_lost: called once, in the thread that learnt of the loss, normally the watchdog's;
-                what it raises is logged. While it runs, nothing else is renewed.
+            on_lost: called once, in the thread that learnt of the loss, normally the watchdog's.
+                An error of it is logged. While it runs, nothing else is renewed.
             clock: the one the grant's times were taken from.
         """
         self.term = term
+        self.key, self.token = term.name, term.token
         self.fence: int | None = grant.fence
         self.lost_because: str | None = None
         self._renewer = renewer
         self._on_lost = on_lost
         self._clock = clock
-        self._ended = False
+        self.ended = False
+        self.deadline = float("inf")
         # Reentrant: a signal handler may ask in the middle of an answer.
         self._lock = threading.RLock()
-        self._deadline = float("inf")
         self._answered_at = float("-inf")
         self.confirm(grant.sent_at, grant.answered_at)
 
     @property
-    def key(self) -> str:
-        """The lock's name."""
-        return self.term.name
-
-    @property
-    def token(self) -> str:
-        """This term's token, ``owner/nonce``."""
-        return self.term.token
-
-    @property
     def expires_in(self) -> float:
         """Seconds this lease can be trusted without another renewal; 0 when it ended or was lost."""
-        if not self.held:
-            return 0.0
-        return max(0.0, self._deadline - self._clock())
+        return max(0.0, self.deadline - self._clock()) if self.held else 0.0
 
     @property
     def held(self) -> bool:
-        """Neither given back nor known to be lost."""
-        return not self._ended and self.lost_because is None
-
-    @property
-    def ended(self) -> bool:
-        """Its holder has given it back, or is about to."""
-        return self._ended
+        """Neither released nor known to be lost."""
+        return not self.ended and self.lost_because is None
 
     @property
     def lost(self) -> bool:
@@ -100,12 +106,7 @@ class Lease:
     @property
     def trusted(self) -> bool:
         """Held, and its deadline has not passed: nobody else can hold it now."""
-        return self.held and self._clock() < self._deadline
-
-    @property
-    def deadline(self) -> float:
-        """The clock's reading up to which the lease can be trusted."""
-        return self._deadline
+        return self.held and self._clock() < self.deadline
 
     def check(self) -> None:
         """Raise :class:`~celery_redislock.exceptions.LockLost` if the lease is gone.
@@ -114,14 +115,14 @@ class Lease:
         process was paused, or renewals failed) it asks the server once, which
         takes a bounded time; an unreachable server then counts as a loss.
         Call it before a side effect another holder must not see twice. A lease
-        that was given back is gone too.
+        that was released is gone too.
         """
-        if self.held and self._clock() >= self._deadline:
+        if self.held and self._clock() >= self.deadline:
             self._ask()
         if self.lost_because is not None:
             raise LockLost(self.key, self.lost_because, self.fence)
-        if self._ended:
-            raise LockLost(self.key, "it has been given back", self.fence)
+        if self.ended:
+            raise LockLost(self.key, "it has been released", self.fence)
 
     def confirm(self, sent_at: float, answered_at: float, *, ttl: float | None = None) -> None:
         """Count the term anew: the server granted or renewed it in answer to a request sent then.
@@ -137,22 +138,22 @@ class Lease:
         with self._lock:
             # Sent before the last answer was in: nobody knows which of the two the server took last.
             overlaps = sent_at < self._answered_at
-            self._deadline = min(self._deadline, deadline) if overlaps else deadline
+            self.deadline = min(self.deadline, deadline) if overlaps else deadline
             self._answered_at = max(self._answered_at, answered_at)
 
     def trust_for(self, ttl: float) -> None:
-        """Trust it no longer than this from now on, in seconds: a request to set its end so is being sent."""
+        """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
         with self._lock:
             now = self._clock()
-            self._deadline = min(self._deadline, now + ttl - _margin(ttl))
-            # The answer to a request that is on its way already must not make it longer again.
+            self.deadline = min(self.deadline, now + ttl - _margin(ttl))
+            # The answer to a request that was sent before must not make it longer again.
             self._answered_at = max(self._answered_at, now)
 
     def gave_back(self, answer: Release, *, trusted: bool) -> bool:
-        """Tell whether a release ended this very term.
+        """Return whether a release ended this very term.
 
-        A repeated request finds the lock missing, or held by the next one,
-        when its first one was carried out and only the answer got lost. While
+        A repeated request finds the lock missing, or held by the next holder,
+        if the first one was carried out and only its answer was lost. While
         the lease could be trusted nobody else can have ended it.
 
         Args:
@@ -162,16 +163,16 @@ class Lease:
         return answer.released or (answer.repeated and trusted)
 
     def end(self) -> None:
-        """Stop trusting and stop announcing: the holder is giving the lease back."""
+        """Stop trusting and stop announcing: the holder is releasing the lease."""
         with self._lock:
-            self._ended = True
-            # Whoever wanted to be told (a run, with all its arguments) need not be kept alive for it.
+            self.ended = True
+            # The callable may keep a run alive, with all its arguments.
             self._on_lost = None
 
     def lose(self, reason: str) -> None:
         """Declare the lease lost; announces it once, never after :meth:`end`."""
         with self._lock:
-            if self._ended or self.lost_because is not None:
+            if self.ended or self.lost_because is not None:
                 return
             self.lost_because = reason
         announce = self._on_lost
@@ -181,19 +182,17 @@ class Lease:
             announce(self)
         except Exception:
             # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
-            logger.exception(
-                "the callable that is told of the loss of %r (on_lock_lost, on_lost) raised", self.key
-            )
+            logger.exception("on_lock_lost (or on_lost) raised for the lost lease on %r", self.key)
 
     def miss_deadline(self, why: str) -> None:
-        """The deadline has passed without the server's word; *why*: what became of the last renewal."""
+        """Declare it lost at its deadline: the server did not answer; *why*: the last renewal's error."""
         self.lose(f"it could not be confirmed by its deadline ({why})")
 
     def warn_of_end(self, held_for: float, max_hold: float) -> None:
-        """Log that half of the longest time one run may hold the lock has passed; the watchdog asks once."""
+        """Log that half of ``lock_max_hold`` has passed; the watchdog calls it once."""
         logger.warning(
-            "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; where not set, it "
-            "follows from the time limit); after that it is renewed no more, and counts as lost",
+            "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it follows "
+            "from the time limit); after lock_max_hold it is not renewed any more and counts as lost",
             self.key,
             held_for,
             max_hold,
@@ -202,7 +201,7 @@ class Lease:
     def learn(
         self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
     ) -> None:
-        """Take in the server's answer to a renewal; arguments as for :meth:`confirm`."""
+        """Take the server's answer to a renewal; arguments as for :meth:`confirm`."""
         if renewed:
             self.confirm(sent_at, answered_at, ttl=ttl)
         elif renewed is None:
@@ -226,7 +225,7 @@ def _margin(ttl: float) -> float:
 
 
 class InertLease:
-    """Stands in where no lock is held, so that a body can use ``lease`` however it was called."""
+    """The ``lease`` of a body that holds no lock, so that it runs however it was called."""
 
     key: str | None = None
     token: str | None = None
@@ -236,4 +235,4 @@ class InertLease:
     lost: bool = False
 
     def check(self) -> None:
-        """Pass: there is nothing to lose."""
+        """Do nothing: there is nothing to lose."""

@@ -1,20 +1,48 @@
 """An exclusive lock for anybody: one owner's hold on one name, without Celery."""
 
+import functools
+import math
+import os
+import random
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any, TypeGuard, TypeVar
 
-from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, RedisLockError
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.holding import Holding, check_terms, default_owner, introduce
-from celery_redislock.locks.lease import Lease
+from celery_redislock.exceptions import (
+    LockBusy,
+    LockKeyError,
+    LockLost,
+    LockOptionError,
+    LockUnavailable,
+    RedisLockError,
+)
+from celery_redislock.locks.lease import Clock, Lease, boottime
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.patience import outwait
-from celery_redislock.locks.store import LockStore
-from celery_redislock.locks.values import Grant, Hold, Refusal, Term, new_token
+from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
-__all__ = ["Lock"]
+__all__ = ["Lock", "hostname", "is_seconds", "keep_trying"]
+
+T = TypeVar("T")
+
+#: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
+
+    lease: Lease
+    coroutine: object | None
+    depth: int = 1
+    pid: int = field(default_factory=os.getpid)
 
 
 class Lock:
@@ -28,8 +56,8 @@ class Lock:
             write(..., fence=lock.fence)
 
     One object may be shared by threads: each thread holds for itself, and the
-    thread that holds may acquire again (it releases as often); two objects of
-    one name wait for each other, in one thread too. Who waits is not served in
+    thread that holds may acquire again (it releases as often). Two objects of
+    one name wait for each other, in one thread too. Waiters are not served in
     order. What is acquired without ``with`` and never released is renewed until
     the process ends, whatever becomes of the thread or the object.
 
@@ -70,7 +98,7 @@ class Lock:
         Raises:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout)
+        _check_terms(name, ttl=ttl, timeout=timeout)
         self.name = name
         self._store = store
         self._key = lock_name(name)
@@ -81,7 +109,7 @@ class Lock:
         self._on_lost = on_lost
         self._clock = clock
         self._sleep = sleep
-        self._mine = Holding()
+        self._local = threading.local()
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
@@ -93,51 +121,42 @@ class Lock:
             Whether this thread holds the lock now.
 
         Raises:
-            LockUnavailable: the server cannot be reached. As with anything else it raises, a lock that
-                was taken all the same is given back in the background.
+            LockUnavailable: the server cannot be reached. A lock that was taken all the same is released
+                in the background, as after any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
             RuntimeError: another coroutine of this thread holds it.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
-        check_terms(self.name, timeout=timeout)
-        before = self._mine.depth
-        try:
-            return self._wait_for(timeout) is None
-        except BaseException:
-            self._undo_acquire(before)
-            raise
+        _check_terms(self.name, timeout=timeout)
+        return self._wait_for(timeout) is None
 
     def release(self) -> bool:
-        """Give the lock back; atomic, and only if this very hold still has it.
-
-        Cut short by a signal's handler, it is done in the background, or not begun: :attr:`held` tells.
+        """Release the lock; atomic, and only if this very hold still has it.
 
         Returns:
             Whether it was still ours. ``False``: it had been lost, and nothing was touched.
 
         Raises:
             RuntimeError: this thread does not hold the lock.
-            LockUnavailable: the server cannot be reached; it is given back in the background.
+            LockUnavailable: the server cannot be reached; the lock is released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
-        lease = self._mine.required(self.name)
-        depth = self._mine.depth - 1
+        entry = self._required()
+        lease = entry.lease
+        entry.depth -= 1
+        if entry.depth:
+            return lease.held
+        trusted = lease.trusted
+        lease.end()
+        self._local.entry = None
+        watchdog_of(self._store).forget(lease)
         try:
-            if depth:
-                return lease.held
-            trusted = lease.trusted
-            lease.end()
-            watchdog_of(self._store).forget(lease)
-            answer = self._store.release(self._key, lease.token)
-            return lease.gave_back(answer, trusted=trusted)
+            answer = self._store.release(lease.key, lease.token)
         except BaseException as error:
-            if not depth:
-                lease.end()
-                self._settle_later(lease.term, error)
+            self._release_later(lease.term, error)
             raise
-        finally:
-            self._mine.depth = depth
+        return lease.gave_back(answer, trusted=trusted)
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.
@@ -154,11 +173,11 @@ class Lock:
             LockUnavailable: the server cannot be reached; the earlier of the old and the new end counts.
             LockKeyError: the key on the server is not a lock any more.
         """
-        lease = self._mine.required(self.name)
+        lease = self._required().lease
         if lease.lost:
             return False
         if ttl is not None:
-            check_terms(self.name, ttl=ttl)
+            _check_terms(self.name, ttl=ttl)
             lease.term = Term(lease.key, lease.token, ttl)
             # Should no answer come, the server may have shortened it all the same.
             lease.trust_for(ttl)
@@ -177,9 +196,9 @@ class Lock:
 
         Raises:
             RuntimeError: this thread does not hold the lock.
-            LockLost: it is gone; another holder may be at work.
+            LockLost: it is gone; another holder may be running.
         """
-        self._mine.required(self.name).check()
+        self._required().lease.check()
 
     def holder(self) -> Hold | None:
         """Return who holds the lock now, ``None`` if nobody does; one request.
@@ -193,85 +212,178 @@ class Lock:
     @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
-        return self._mine.lease.fence if self._mine.lease is not None else None
+        entry = self._entry
+        return None if entry is None else entry.lease.fence
 
     @property
     def held(self) -> bool:
         """Whether this thread holds the lock and has not learnt that it is lost."""
-        return self._mine.lease is not None and self._mine.lease.held
+        entry = self._entry
+        return entry is not None and entry.lease.held
 
     def __enter__(self) -> "Lock":
-        before = self._mine.depth
-        try:
-            if (refused := self._wait_for(self._timeout)) is None:
-                return self
-        except BaseException:
-            self._undo_acquire(before)
-            raise
-        raise LockBusy(self.name, refused.owner, refused.expires_in)
+        refused = self._wait_for(self._timeout)
+        if refused is not None:
+            raise LockBusy(self.name, refused.owner, refused.expires_in)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._mine.is_the_parents:
-            return  # a child leaving a block its parent entered
-        if error is not None and self._mine.lease is None:
-            return  # the body has given it back itself, and its own error matters more
-        lease = self._mine.required(self.name)
+        entry = self._entry
+        if entry is None and getattr(self._local, "entry", None) is not None:
+            return  # a forked child leaves a block that its parent entered
+        if entry is None and error is not None:
+            return  # the body has released it itself, and its own error matters more
+        lease = self._required().lease
         try:
             released = self.release()
         except RedisLockError:
             if error is None:
                 raise
-            return  # the body's own error matters more; the hold is given back in the background, or expires
+            return  # the body's own error matters more; the lock is released in the background, or expires
         if not released and error is None:
             # The body believes it was alone all the time; it was not.
             why = lease.lost_because or "it was gone when it should be released"
             raise LockLost(self.name, why, lease.fence)
 
+    @property
+    def _entry(self) -> _Entry | None:
+        """This thread's hold, lost or not. A forked child inherits its parent's, and does not hold."""
+        entry: _Entry | None = getattr(self._local, "entry", None)
+        return None if entry is None or entry.pid != os.getpid() else entry
+
+    def _required(self) -> _Entry:
+        entry = self._entry
+        if entry is None:
+            message = f"this thread does not hold the lock {self.name!r}; acquire it first"
+            raise RuntimeError(message)
+        return entry
+
     def _wait_for(self, timeout: float | None) -> Hold | None:
-        """Acquire within the timeout: ``None`` when held, else who holds."""
-        if self._mine.lease is not None:
-            self._mine.check_coroutine(self.name)
-            # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
-            self._mine.lease.check()
-            self._mine.depth += 1
+        """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
+        entry = self._entry
+        if entry is not None:
+            self._enter_again(entry)
             return None
-        return outwait(self._attempt, timeout=timeout, clock=self._clock, sleep=self._sleep)
+        give_up = None if timeout is None else self._clock() + timeout
+        pause = FIRST_WAIT
+        while True:
+            refused = self._attempt()
+            if refused is None:
+                return None
+            left = float("inf") if give_up is None else give_up - self._clock()
+            if left <= 0:
+                return refused
+            # Random, so that waiters do not march in step; never past the holder's own end.
+            wait = min(random.uniform(0.5, 1.0) * pause, max(refused.expires_in, FIRST_WAIT))  # noqa: S311
+            self._sleep(min(wait, left))
+            pause = min(pause * 2, LONGEST_WAIT)
+
+    def _enter_again(self, entry: _Entry) -> None:
+        if entry.coroutine is not _coroutine():
+            message = (
+                f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
+                "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
+            )
+            raise RuntimeError(message)
+        # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
+        entry.lease.check()
+        entry.depth += 1
 
     def _attempt(self) -> Hold | None:
-        owner = self._owner or default_owner()
+        owner = self._owner or f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
         term = Term(self._key, new_token(owner), self._ttl)
         try:
-            answer = self._store.acquire(term.name, term.token, term.ttl, about=introduce(owner))
+            answer = self._store.acquire(term.name, term.token, term.ttl, about=_about(owner))
             if isinstance(answer, Refusal):
                 return answer.hold
-            # No message was named, so no done mark can have answered.
+            # No message was named, so no mark can have answered.
             assert isinstance(answer, Grant)  # noqa: S101
             lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
-            self._mine.start(lease)
+            if self._auto_renew:
+                watchdog_of(self._store).watch(lease)
+            self._local.entry = _Entry(lease, _coroutine())
         except BaseException as error:
-            self._settle_later(term, error)
+            self._release_later(term, error)
             raise
-        if self._auto_renew:
-            watchdog_of(self._store).watch(lease)
         return None
 
-    def _undo_acquire(self, before: int) -> None:
-        """Hold what was held before: a signal handler's exception may come when all is done."""
-        lease = self._mine.lease
-        if lease is not None and not before:
-            lease.end()
-            self._settle_later(lease.term)
-        self._mine.depth = before
-
-    def _settle_later(self, term: Term, error: BaseException | None = None) -> None:
-        """Give back in the background what an unanswered, or interrupted, request may have left held."""
+    def _release_later(self, term: Term, error: BaseException) -> None:
+        """Release in the background what an unanswered, or interrupted, request may have left held."""
         if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
-            watchdog_of(self._store).release_later(
+            watchdog_of(self._store).owe(
                 lambda: self._store.release(term.name, term.token), within=term.ttl, what=repr(self.name)
             )
 
     def _announce_loss(self, _lease: Lease) -> None:
         if self._on_lost is not None:
             self._on_lost(self)
+
+
+def keep_trying(
+    attempt: Callable[[], T],
+    *,
+    for_seconds: float,
+    clock: Clock = boottime,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Call until the lock server answers; blocks the calling thread.
+
+    Args:
+        attempt: one bounded request; must be safe to repeat.
+        for_seconds: no attempt begins later than this after the first.
+        clock: injected by tests, as ``sleep`` is.
+        sleep: see there.
+
+    Raises:
+        LockUnavailable: the last attempt's.
+    """
+    give_up, pause = clock() + for_seconds, FIRST_PAUSE
+    while True:
+        try:
+            return attempt()
+        except LockUnavailable:
+            if clock() + pause > give_up:
+                raise
+        sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def is_seconds(value: object) -> TypeGuard[float]:
+    """Whether this is a number and a time: neither a truth value, as other locks take one, nor NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+@functools.cache
+def hostname() -> str:
+    """Return this machine's name, as holders are shown with it."""
+    return socket.gethostname()
+
+
+def _about(owner: str) -> dict[str, Any]:
+    return {"id": owner, "host": hostname(), "pid": os.getpid(), "since": time.time(), "state": RUNNING}
+
+
+def _coroutine() -> object | None:
+    """Return the task of asyncio that this thread is running, if it runs any."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return None if asyncio is None else asyncio.current_task()
+    except RuntimeError:
+        return None  # no event loop runs here
+
+
+def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:
+    """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms."""
+    problems = []
+    if not isinstance(name, str):
+        problems.append(f"the name is {name!r}; give a text that names the resource the lock is for")
+    elif not name:
+        problems.append("the name is empty; name the resource the lock is for")
+    if not is_seconds(ttl) or not 0.001 <= ttl <= TEN_YEARS:
+        problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}")
+    if timeout is not None and not is_seconds(timeout):
+        problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
+    if problems:
+        raise LockOptionError(repr(name), problems)

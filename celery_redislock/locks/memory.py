@@ -6,18 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.store import (
-    DoneMark,
-    Grant,
-    Hold,
-    LockStore,
-    Recorded,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-)
+from celery_redislock.locks.lease import Clock, boottime
+from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
 __all__ = ["MemoryStore"]
 
@@ -43,7 +33,7 @@ class MemoryStore(LockStore):
         self._lock = threading.RLock()
         self._locks: dict[str, _Entry] = {}
         self._windows: dict[str, _Entry] = {}
-        self._done: dict[tuple[str, str], _Entry] = {}
+        self._marks: dict[tuple[str, str], _Entry] = {}
         self._fence = 0
 
     @property
@@ -60,19 +50,20 @@ class MemoryStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-    ) -> Grant | Refusal | Recorded:
+    ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()
             held = self._live(self._locks, name)
             repeated = held is not None and _belongs(held[0], token)
             taken_over = held is not None and not repeated and _belongs(held[0], instead_of)
             kept = repeated or taken_over
+            mark = None if repeated else self._live(self._marks, (name, message or ""))
+            if mark is not None:
+                return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
                 return Refusal(self._hold(name, held, is_window=False))
             value = f"{token}\0{json.dumps(about)}".encode()
             if not kept:
-                if self._live(self._done, (name, message or "")) is not None:
-                    return Recorded()
                 accepted = self._live(self._windows, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
                     return Refusal(self._hold(name, accepted, is_window=True))
@@ -94,10 +85,9 @@ class MemoryStore(LockStore):
                 renewed.append(None if held is None else owned)
             return Renewal(renewed, now, self._clock())
 
-    def release(self, name: str, token: str, *, undo: bool = False, done: DoneMark | None = None) -> Release:
+    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         with self._lock:
-            if done is not None:
-                self.mark_done(name, done)
+            self._leave(name, mark)
             accepted = self._live(self._windows, name) if undo else None
             if accepted is not None and _belongs(accepted[0], token):
                 del self._windows[name]
@@ -108,6 +98,35 @@ class MemoryStore(LockStore):
                 return Release(released=False, held_by=self._hold(name, held, is_window=False))
             del self._locks[name]
             return Release(released=True)
+
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+    ) -> Release:
+        with self._lock:
+            held = self._live(self._locks, name)
+            if held is None or not _belongs(held[0], old):
+                self._leave(name, mark)
+                if held is None or _belongs(held[0], new):
+                    return Release(released=held is not None)
+                return Release(released=False, held_by=self._hold(name, held, is_window=False))
+            if self._live(self._marks, (name, new)) is not None:
+                del self._locks[name]
+            else:
+                self._locks[name] = (f"{new}\0{json.dumps(about)}".encode(), self._clock() + ttl)
+            self._leave(name, mark)
+            return Release(released=True)
+
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        with self._lock:
+            self._leave(name, Mark(message, ttl, is_done=True))
+
+    def _leave(self, name: str, mark: Mark | None) -> None:
+        if mark is None:
+            return
+        is_there = self._live(self._marks, (name, mark.message)) is not None
+        if mark.is_done or not is_there:
+            value = b"done" if mark.is_done else b"ending"
+            self._marks[name, mark.message] = (value, self._clock() + mark.ttl)
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:  # noqa: ARG002  there is one
         with self._lock:
@@ -125,10 +144,6 @@ class MemoryStore(LockStore):
             self._locks.pop(name, None)
             self._windows.pop(name, None)
             return Release(released=True, held_by=seen)
-
-    def mark_done(self, name: str, done: DoneMark) -> None:
-        with self._lock:
-            self._done[name, done.message] = (b"", self._clock() + done.ttl)
 
     def names(self, *, limit: int = 1000) -> list[str]:
         with self._lock:

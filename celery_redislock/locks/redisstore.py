@@ -4,16 +4,18 @@ Keys (``N`` is the lock's name; its braces make one hash tag, so that all keys
 of a lock live in one slot of a Cluster; the prefix is ``redislock`` unless
 set otherwise, with Celery's ``global_keyprefix`` in front):
 
-=============================  ======  ==========================  =============================
+=============================  ======  ==========================  =========================
 key                            type    value                       expiry; written by
-=============================  ======  ==========================  =============================
-``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew, release
+=============================  ======  ==========================  =========================
+``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew,
+                                                                   release, hand_on
 ``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire, release (undo)
 ``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
-``redislock:{N}:done:MSG``     string  token                       the mark's ttl; release, mark_done
-``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew, release
-                                       window``), score expiry ms
-=============================  ======  ==========================  =============================
+``redislock:{N}:mark:MSG``     string  ``ending`` or ``done``      the mark's ttl; release, hand_on,
+                                                                   mark_done
+``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew,
+                                       window``), score expiry ms  release, hand_on
+=============================  ======  ==========================  =========================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
 any client's ``SET NX`` lock on the same key, which excludes ours and is
@@ -23,24 +25,13 @@ excluded by it. No key is ever without a TTL.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.scripts import SCRIPTS, Scripts
-from celery_redislock.locks.store import (
-    DoneMark,
-    Grant,
-    Hold,
-    LockStore,
-    Recorded,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-)
+from celery_redislock.locks.lease import Clock, boottime
+from celery_redislock.locks.scripts import SCRIPTS, Call, Scripts
+from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
 __all__ = ["SCRIPTS", "RedisStore"]
 
@@ -58,8 +49,8 @@ class RedisStore(LockStore):
     """Keeps locks on one Redis or Valkey server (6.2 or later), or on a Sentinel service.
 
     Every verb is one script, one round trip. A request whose reply is lost is
-    sent once more, on a new connection and with the same token, all within
-    two socket timeouts; then :class:`LockUnavailable` is raised.
+    sent once more, on a new connection and with the same token; then
+    :class:`LockUnavailable` is raised.
     """
 
     def __init__(
@@ -77,13 +68,11 @@ class RedisStore(LockStore):
         Args:
             connections: to one server.
             prefix: put in front of every key.
-            strict_fence: draw fences from a counter on the server that also outlives a clock set
-                back, instead of the server's clock alone.
-            min_replicas: replicas that must confirm an acquire (``WAIT``); with fewer everything is
-                put back as it was (a hold that was taken over goes back to the token it was taken
-                from, one that the same token had already stays, to be given back by who asked) and
-                :class:`LockUnavailable` raised. It narrows the gap a failover opens, it does not
-                close it.
+            strict_fence: draw fences from a counter on the server, which grows although the server's clock
+                is set back, instead of that clock alone.
+            min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
+                also one that was taken over, and :class:`LockUnavailable` raised. It narrows the gap a
+                failover opens, it does not close it.
             socket_timeout: seconds, half of the bound on every verb.
             clock: of this process, running through suspends; injected by tests.
         """
@@ -110,55 +99,26 @@ class RedisStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-    ) -> Grant | Refusal | Recorded:
-        base = self._base(name)
+    ) -> Grant | Refusal | Marked:
+        base, opens_for = self._base(name), _ms(period) if period else 0
         call = self._call(
             "acquire",
-            [base + "lock", base + "window", base + "fence", f"{base}done:{message or ''}", self._index],
-            [
-                token,
-                _ms(ttl),
-                _json(about),
-                instead_of or "",
-                name,
-                _ms(period) if period else 0,
-                self._strict_ms,
-                "1" if self._min_replicas else "0",
-            ],
+            [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
+            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms],
             name=name,
             replicas=self._min_replicas,
         )
         status, *rest = call.reply
         if status == 3:
-            return Recorded()
+            is_done, pttl = rest
+            return Marked(is_done == 1, _seconds(pttl))
         if status == 0:
-            value, pttl, is_window = rest
-            return Refusal(Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window)))
+            return Refusal(_hold(name, *rest))
         if call.replicas < self._min_replicas:
-            self._undo(name, token, instead_of or "", call.reply)
+            self.release(name, token, undo=True)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
         return Grant(rest[0], status == 2, call.sent_at, call.answered_at, repeated=status == 4)
-
-    def _undo(self, name: str, token: str, instead_of: str, reply: list[Any]) -> None:
-        """Leave the lock as a grant that was not confirmed found it.
-
-        Where the token held already, it stays: with an answer that got lost it is not known what was there
-        before, and giving it back would let others in while its holder goes on asking.
-        """
-        if reply[0] == 1:
-            self.release(name, token, undo=True)
-        elif reply[0] == 2:
-            # A claim: its message is on its way still, and no later one may overtake it.
-            _, _, value, pttl = reply
-            about = value.partition(b"\0")[2].decode("utf-8", "replace")
-            base = self._base(name)
-            self._call(
-                "acquire",
-                [base + "lock", base + "window", base + "fence", f"{base}done:", self._index],
-                [instead_of, max(1, pttl), about, token, name, 0, self._strict_ms, "0"],
-                name=name,
-            )
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []
@@ -176,46 +136,36 @@ class RedisStore(LockStore):
             sent_at, answered_at = (call.sent_at if start == 0 else sent_at), call.answered_at
         return Renewal(renewed, sent_at, answered_at)
 
-    def release(self, name: str, token: str, *, undo: bool = False, done: DoneMark | None = None) -> Release:
+    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         base = self._base(name)
-        mark = f"{base}done:{done.message if done else ''}"
-        call = self._call(
-            "release",
-            [base + "lock", base + "window", mark, self._index],
-            [token, name, "1" if undo else "0", _ms(done.ttl) if done else 0],
-            name=name,
-        )
-        if call.reply[0] == -1:
-            _, value, pttl = call.reply
-            held_by = Hold.parse(name, value, _seconds(pttl), is_window=False)
-            return Release(released=False, held_by=held_by, repeated=call.repeated)
-        return Release(released=call.reply[0] == 1, repeated=call.repeated)
+        left_key, *left = _left(base, mark)
+        keys = [base + "lock", base + "window", left_key, self._index]
+        return _release(name, self._call("release", keys, [token, name, int(undo), *left], name=name))
+
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+    ) -> Release:
+        base = self._base(name)
+        left_key, *left = _left(base, mark)
+        keys = [base + "lock", f"{base}mark:{new}", left_key, self._index]
+        args = [old, new, _ms(ttl), _json(about), name, *left]
+        return _release(name, self._call("hand_on", keys, args, name=name))
+
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        key = f"{self._base(name)}mark:{message}"
+        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
         keys = [base + "lock", base + "window"]
-        reply = self._call("inspect", keys, ["1" if to_decide else "0"], name=name).reply
-        if not reply:
-            return None
-        value, pttl, is_window = reply
-        return Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
+        reply = self._call("inspect", keys, [int(to_decide)], name=name).reply
+        return _hold(name, *reply) if reply else None
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "window", self._index]
-        call = self._call(
-            "force_release", keys, [expected or "", name, "1" if expected is None else "0"], name=name
-        )
-        status, *held = call.reply
-        if status == 0:
-            return Release(released=False, repeated=call.repeated)
-        value, pttl, is_window = held
-        held_by = Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
-        return Release(released=status == 1, held_by=held_by, repeated=call.repeated)
-
-    def mark_done(self, name: str, done: DoneMark) -> None:
-        # The release script under a token nobody holds writes the mark and touches nothing else.
-        self.release(name, f"{done.message}/done", done=done)
+        args = [expected or "", name, int(expected is None)]
+        return _release(name, self._call("force_release", keys, args, name=name))
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a window is on it twice.
@@ -228,15 +178,29 @@ class RedisStore(LockStore):
         found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.info("memory"))
         return found[1].decode() if found else None
 
-    def behind(self, moment: float) -> AbstractContextManager[None]:
-        return self._connections.opened_since(moment)
-
     def close(self) -> None:
         """Close the idle connections; the store stays usable."""
         self._connections.drop_idle()
 
     def _base(self, name: str) -> str:
         return f"{self._prefix}:{{{name}}}:"
+
+
+def _left(base: str, mark: Mark | None) -> tuple[str, str, int]:
+    """Return what a script leaves behind: a mark's key, its state, and its ttl, 0 for none."""
+    if mark is None:
+        return f"{base}mark:", "", 0
+    return f"{base}mark:{mark.message}", "done" if mark.is_done else "ending", _ms(mark.ttl)
+
+
+def _release(name: str, call: Call) -> Release:
+    """Read a script's answer: what became of the hold, and who holds or held, if anybody."""
+    status, *held = call.reply
+    return Release(status > 0, _hold(name, *held) if held else None, call.repeated)
+
+
+def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:
+    return Hold.parse(name, value, _seconds(pttl), is_window=is_window == 1)
 
 
 def _ms(seconds: float) -> int:

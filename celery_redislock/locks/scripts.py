@@ -1,4 +1,4 @@
-"""Sending the scripts: one round trip each, bounded, and repeated once where the answer got lost.
+"""Sending the scripts: one round trip each, bounded, and repeated once where the answer was lost.
 
 Scripts are sent by digest (EVALSHA) and in full (EVAL) when the server does
 not know them: two trips, and no third one can fail. They carry no ``#!lua``
@@ -7,21 +7,22 @@ line, because such a script is refused under OOM even when it only releases.
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections, connect_by
-from celery_redislock.locks.wording import words_of, wrong_kind
+from celery_redislock.locks.connection import Connections, ready
+from celery_redislock.locks.lease import Clock, boottime
 
 __all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
 
+T = TypeVar("T")
+
 #: The scripts of this package, one file each under ``lua/``.
-SCRIPTS = ("acquire", "force_release", "inspect", "names", "release", "renew")
+SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "renew")
 
 
 class Script(NamedTuple):
@@ -31,19 +32,16 @@ class Script(NamedTuple):
     sha: str
 
     @classmethod
-    def of(cls, text: str) -> "Script":
-        """Return the script with this text."""
+    @functools.cache
+    def load(cls, name: str) -> "Script":
+        """Read one of :data:`SCRIPTS` from the package, once per process."""
+        text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
         # The server names scripts by SHA-1; nothing is trusted because of it.
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    @classmethod
-    def load(cls, name: str) -> "Script":
-        """Read one of :data:`SCRIPTS` from the package, once per process."""
-        return _load(name)
-
 
 class Call(NamedTuple):
-    """One answered call. Not frozen only because that would cost more than the rest of its making.
+    """One answered call.
 
     Attributes:
         reply: the script's.
@@ -61,18 +59,17 @@ class Call(NamedTuple):
 
 
 class Scripts:
-    """Runs scripts on one server. Thread-safe; safe to use after a fork."""
+    """Runs scripts on one server. Thread-safe; safe to use after a fork.
+
+    Every request is bounded by two socket timeouts for its two attempts. Where
+    the connection is new, and its server answers slowly, each of the two to five
+    answers to redis-py's greeting may take one more.
+    """
 
     def __init__(
         self, connections: Connections, *, socket_timeout: float = 1.0, clock: Clock = boottime
     ) -> None:
-        """Run scripts over these connections.
-
-        Args:
-            connections: to one server.
-            socket_timeout: seconds one attempt may take to be answered; two are made.
-            clock: of this process, running through suspends; injected by tests.
-        """
+        """Run scripts over these connections; ``socket_timeout``: seconds one of two attempts may take."""
         self._connections = connections
         self._socket_timeout = socket_timeout
         self._clock = clock
@@ -88,7 +85,7 @@ class Scripts:
         replicas: int = 0,
         within: float | None = None,
     ) -> Call:
-        """Run one script; a request whose answer got lost is sent once more, on a new connection.
+        """Run one script; a request whose answer was lost is sent once more, on a new connection.
 
         Args:
             operation: the script's name.
@@ -102,118 +99,122 @@ class Scripts:
             LockUnavailable: no answer in time, or the server refused the command.
             LockKeyError: a key is of a type no lock has.
         """
-        patience = self._socket_timeout
-        if within is not None:
-            patience = min(patience, max(within, 0.002) / 2)
-        request = _Request(operation, keys, args, name, replicas, self._clock() + 2 * patience)
-        try:
-            return self._attempt(request, self._connections.take(), patience, repeated=False)
-        except _NoAnswer as first:
-            lost, patience = first, min(patience, request.give_up - self._clock())
-        if patience > 0:
+        script = self._scripts[operation]
+        rest = (len(keys), *keys, *args)
+
+        def attempt(connection: Any, left: Callable[[], float], repeated: bool) -> Call:
+            sent_at = self._clock()
+            ready(connection, left)
+            # Half the time, so that WAIT answers before the socket gives up.
+            after = _packed("WAIT", replicas, max(1, round(left() * 500))) if replicas else b""
+            command = _packed("EVALSHA", script.sha, *rest)
+            connection.send_packed_command([command + after], check_health=False)
             try:
-                connection = self._connections.take_new(within=patience)
-                return self._attempt(request, connection, patience, repeated=True)
-            except _NoAnswer as second:
-                lost = second
-        raise LockUnavailable(self._connections.server, operation, str(lost)) from lost.__cause__
+                reply = connection.read_response()
+            except redis.exceptions.NoScriptError:
+                if replicas:
+                    connection.read_response()
+                ready(connection, left)
+                command = _packed("EVAL", script.text, *rest)
+                connection.send_packed_command([command + after], check_health=False)
+                reply = connection.read_response()
+            confirmed = connection.read_response() if replicas else 0
+            return Call(reply, confirmed, sent_at, self._clock(), repeated)
+
+        try:
+            return self._twice(operation, attempt, within=within, expects_more=bool(replicas))
+        except LockUnavailable as error:
+            if "WRONGTYPE" not in error.reason:
+                raise
+            problem = (
+                f"WRONGTYPE on {self._connections.server}: one of the keys {', '.join(keys)} is another "
+                "program's, and no lock; delete or rename it, or choose another name (lock_key) or "
+                "redislock_prefix"
+            )
+            raise LockKeyError(name, problem) from error.__cause__
+
+    def send(self, operation: str, *command: object) -> None:
+        """Send a command without waiting for its answer; whoever uses the connection next reads it.
+
+        Raises:
+            LockUnavailable: it could not be sent.
+        """
+
+        def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> None:
+            ready(connection, left)
+            connection.send_packed_command([_packed(*command)], check_health=False)
+            connection.redislock_unread += 1
+
+        self._twice(operation, attempt)
 
     def info(self, section: str) -> bytes:
-        """Return a section of the server's INFO; one attempt.
+        """Return a section of the server's INFO.
 
         Raises:
             LockUnavailable: no answer in time, or the server refused.
         """
-        connection = self._connections.take()
-        try:
-            give_up = self._clock() + 2 * self._socket_timeout
-            connect_by(connection, give_up, patience=self._socket_timeout, clock=self._clock)
-            connection.send_command("INFO", section)
+
+        def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> bytes:
+            ready(connection, left)
+            connection.send_packed_command([_packed("INFO", section)], check_health=False)
             text: bytes = connection.read_response()
-        except (redis.RedisError, OSError) as error:
-            connection.disconnect()
-            raise LockUnavailable(self._connections.server, "info", words_of(error)) from error
-        self._connections.give_back(connection)
-        return text
+            return text
 
-    def _attempt(self, request: "_Request", connection: Any, patience: float, *, repeated: bool) -> Call:
-        sent_at = self._clock()
-        try:
-            reply, replicas = self._evaluate(connection, request, patience)
-        except redis.ResponseError as error:
-            raise self._refusal(error, request, connection) from error
-        except (redis.RedisError, OSError) as error:
-            connection.disconnect()
-            raise _NoAnswer(words_of(error)) from error
-        except BaseException:
-            # SystemExit from a signal in the middle of a reply: the stream is out of step.
-            connection.disconnect()
-            raise
-        self._connections.give_back(connection)
-        return Call(reply, replicas, sent_at, self._clock(), repeated)
+        return self._twice("info", attempt)
 
-    def _evaluate(self, connection: Any, request: "_Request", patience: float) -> tuple[Any, int]:
-        script, replicas = self._scripts[request.operation], request.replicas
-        # Half the time, so that WAIT answers before the socket gives up.
-        after = _packed("WAIT", replicas, max(1, round(patience * 500))) if replicas else b""
-        rest = (len(request.keys), *request.keys, *request.args)
-        # Otherwise the socket's own timeout will do, and asking how much time is left can be saved.
-        in_hurry = connection._sock is None or patience < connection.socket_timeout
-        connect_by(connection, request.give_up, patience=patience, clock=self._clock)
-        try:
-            connection.send_packed_command(
-                [_packed("EVALSHA", script.sha, *rest) + after], check_health=False
-            )
-            reply = self._read(connection, request, patience) if in_hurry else connection.read_response()
-        except redis.exceptions.NoScriptError:
-            if replicas:
-                self._read(connection, request, patience)
-            connection.send_packed_command([_packed("EVAL", script.text, *rest) + after], check_health=False)
-            reply = self._read(connection, request, patience)
-        return reply, self._read(connection, request, patience) if replicas else 0
+    def _twice(
+        self,
+        operation: str,
+        attempt: Callable[[Any, Callable[[], float], bool], T],
+        *,
+        within: float | None = None,
+        expects_more: bool = False,
+    ) -> T:
+        """Make one attempt, and a second one on a new connection if the first got no answer.
 
-    def _read(self, connection: Any, request: "_Request", patience: float) -> Any:
-        left = min(patience, request.give_up - self._clock())
-        if left <= 0 or not connection.can_read(left):
-            raise redis.TimeoutError("no answer in time")
-        return connection.read_response()
+        Args:
+            operation: its name in errors.
+            attempt: called with a connection, the time its next step may take, and whether it is the second.
+            within: see :meth:`call`.
+            expects_more: after an error another answer is on its way, so the connection is closed.
+        """
+        patience = self._socket_timeout
+        if within is not None:
+            patience = min(patience, max(within, 0.002) / 2)
+        give_up = self._clock() + 2 * patience
 
-    def _refusal(self, error: redis.ResponseError, request: "_Request", connection: Any) -> Exception:
-        """Return what the server's refusal means to the caller."""
-        words = words_of(error)
-        moved = _is_no_primary(error, words)
-        # With WAIT the stream is out of step.
-        if moved or request.replicas:
-            connection.disconnect()
-        else:
-            self._connections.give_back(connection)
-        if moved:
-            return _NoAnswer(words)
-        if "WRONGTYPE" in words:
-            return LockKeyError(request.name, self._wrong_kind(request))
-        return LockUnavailable(self._connections.server, request.operation, words)
+        def left() -> float:
+            seconds = min(patience, give_up - self._clock())
+            if seconds <= 0:
+                raise redis.TimeoutError("no answer in time")
+            return seconds
 
-    def _wrong_kind(self, request: "_Request") -> str:
-        """Say which key is in the way; asks the server once more."""
-        connection, kinds = self._connections.take(), {}
-        patience = min(self._socket_timeout, request.give_up - self._clock())
-        try:
-            connect_by(connection, request.give_up, patience=patience, clock=self._clock)
-            for key in request.keys:
-                connection.send_packed_command([_packed("TYPE", key)], check_health=False)
-                answer = self._read(connection, request, patience)
-                kinds[key] = answer.decode() if isinstance(answer, bytes) else str(answer)
-        except (redis.RedisError, OSError):
-            kinds = {}  # it may not be asked, or does not answer
-        connection.disconnect()  # an answer may still be on its way
-        wrong = wrong_kind(request.keys, kinds)
-        return (
-            f"on {self._connections.server} {wrong}, and so no lock of this package; "
-            "delete or rename that, or choose another name (lock_key) or redislock_prefix"
-        )
+        connection = self._connections.take()
+        for repeated in (False, True):
+            try:
+                answer = attempt(connection, left, repeated)
+            except (redis.RedisError, OSError) as error:
+                lost: Exception = error
+                is_refusal = isinstance(error, redis.ResponseError) and not _has_moved(error)
+                if is_refusal and not expects_more:
+                    self._connections.give_back(connection)
+                else:
+                    connection.disconnect()
+                if is_refusal:
+                    break
+            except BaseException:
+                # SystemExit from a signal in the middle of a reply: the stream is out of step.
+                connection.disconnect()
+                raise
+            else:
+                self._connections.give_back(connection)
+                return answer
+            if not repeated:
+                connection = self._connections.take_new()
+        raise LockUnavailable(self._connections.server, operation, _words_of(lost)) from lost
 
 
-def _is_no_primary(error: redis.ResponseError, words: str) -> bool:
+def _has_moved(error: redis.ResponseError) -> bool:
     """Whether the primary may have moved since the connection was opened.
 
     It leads to a replica then, or to a primary that its replicas have left. By the kind of the error, from
@@ -221,20 +222,12 @@ def _is_no_primary(error: redis.ResponseError, words: str) -> bool:
     Redis 6.2 reports a refusal inside a script as a plain error, and redis-py has no kind for the last one.
     """
     kinds = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
-    return isinstance(error, kinds) or any(code in words for code in ("READONLY", "MASTERDOWN", "NOREPLICAS"))
+    codes = ("READONLY", "MASTERDOWN", "NOREPLICAS")
+    return isinstance(error, kinds) or any(code in str(error) for code in codes)
 
 
-class _Request(NamedTuple):
-    operation: str
-    keys: Sequence[str]
-    args: Sequence[object]
-    name: str
-    replicas: int
-    give_up: float
-
-
-class _NoAnswer(Exception):  # noqa: N818  not an error of the interface: an attempt that may be repeated
-    """The outcome of an attempt is unknown, or another server must be asked."""
+def _words_of(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _packed(*words: object) -> bytes:
@@ -249,8 +242,3 @@ def _packed(*words: object) -> bytes:
         size = len(text) if text.isascii() else len(text.encode())
         parts.append(f"${size}\r\n{text}\r\n")
     return "".join(parts).encode()
-
-
-@functools.cache
-def _load(name: str) -> Script:
-    return Script.of((files(__package__) / "lua" / f"{name}.lua").read_text("utf-8"))

@@ -1,36 +1,33 @@
-"""The lock store: the verbs that must be atomic.
+"""The lock store: the verbs that must be atomic, and the values they take and answer with.
 
-:class:`LockStore` is the seam between what a lock means and where it is kept:
-:class:`~celery_redislock.locks.redisstore.RedisStore` keeps it on a server,
-:class:`~celery_redislock.locks.memory.MemoryStore` in this process for tests.
-Both pass the same contract tests. The values they answer with live in
-:mod:`~celery_redislock.locks.values` and are offered here as well.
+:class:`~celery_redislock.locks.redisstore.RedisStore` keeps locks on a server,
+:class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
+Both pass the same contract tests.
+
+A hold belongs to a *token*, one term of holding, written ``owner/nonce`` and
+never used twice. Every write compares it, so nothing that comes late (an old
+run, a repeated request, a delayed packet) can touch a newer hold.
 """
 
+import base64
+import json
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
-from celery_redislock.locks.values import (
-    DoneMark,
-    Grant,
-    Hold,
-    Recorded,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-    new_token,
-    owner_of,
-)
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 __all__ = [
-    "DoneMark",
+    "ACCEPTED",
+    "QUEUED",
+    "RUNNING",
+    "TEN_YEARS",
     "Grant",
     "Hold",
     "LockStore",
-    "Recorded",
+    "Mark",
+    "Marked",
     "Refusal",
     "Release",
     "Renewal",
@@ -38,6 +35,176 @@ __all__ = [
     "new_token",
     "owner_of",
 ]
+
+
+#: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
+TEN_YEARS = 315_360_000.0
+
+#: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
+#: has not passed.
+QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
+
+
+def new_token(owner: str) -> str:
+    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce.
+
+    NUL ends a token on the server, so it is escaped in the owner, normally a task id.
+    """
+    return f"{owner.replace(chr(0), '%00')}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
+
+
+def owner_of(token: str) -> str:
+    """Return the owner a token was minted for; a foreign value without a nonce is its own owner."""
+    return token.rpartition("/")[0] or token
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What the store knew about a holder when it answered. Advisory: it may be gone by now.
+
+    Attributes:
+        name: the lock's name.
+        token: the holder's token; the whole value where a foreign client holds the key.
+        about: what the holder wrote about itself (task, id, state, host, pid, since, …).
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
+        is_window: nothing is held, but ``lock_period`` has not passed since the last acceptance.
+    """
+
+    name: str
+    token: str
+    about: Mapping[str, Any]
+    expires_in: float
+    is_window: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Who the lock is held for: a task id."""
+        return owner_of(self.token)
+
+    @property
+    def state(self) -> str | None:
+        """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
+        state = ACCEPTED if self.is_window else self.about.get("state")
+        return state if isinstance(state, str) else None
+
+    @property
+    def since(self) -> float | None:
+        """When the holder took it, in seconds since the epoch by its own clock; ``None`` if unknown."""
+        since = self.about.get("since")
+        is_time = isinstance(since, int | float) and not isinstance(since, bool) and math.isfinite(since)
+        return since if is_time else None
+
+    @classmethod
+    def parse(cls, name: str, value: bytes, expires_in: float, *, is_window: bool) -> "Hold":
+        """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
+        token, _, text = value.partition(b"\0")
+        try:
+            about = json.loads(text) if text else {}
+        except ValueError:
+            about = {}
+        about = about if isinstance(about, dict) else {}
+        return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
+
+
+class Grant(NamedTuple):
+    """The hold is ours.
+
+    Attributes:
+        fence: the fencing token, larger with each grant of the same lock.
+        taken_over: the hold was there before, under ``instead_of``.
+        sent_at: this process's clock just before the answered request was sent: the lease's
+            term is counted from here, because the server's began later.
+        answered_at: the same clock when the answer came.
+        repeated: the hold was there before under this very token: an earlier request was granted it.
+            Its answer may have been lost, and with it whether it took anything over.
+    """
+
+    fence: int
+    taken_over: bool
+    sent_at: float
+    answered_at: float
+    repeated: bool = False
+
+
+class Refusal(NamedTuple):
+    """Somebody else holds the lock, or its window has not passed."""
+
+    hold: Hold
+
+
+class Marked(NamedTuple):
+    """Nothing was taken, because this message has a mark: it ran already.
+
+    Attributes:
+        is_done: the message is done, and a copy of it has nothing left to do. ``False``: its run is
+            ending, and a copy waits until the mark says done, or expires.
+        expires_in: seconds until the mark expires.
+    """
+
+    is_done: bool
+    expires_in: float
+
+
+class Mark(NamedTuple):
+    """What a release leaves behind for copies of its message. "done" is never overwritten by "ending".
+
+    Attributes:
+        message: the message's identity, the token of its publish.
+        ttl: seconds until the mark expires.
+        is_done: nothing is left to do for the message. ``False``: it is ending; its result and its
+            follow-ups may still be to come.
+    """
+
+    message: str
+    ttl: float
+    is_done: bool = False
+
+
+class Term(NamedTuple):
+    """What a renewal needs to know about one hold: ``ttl`` in seconds."""
+
+    name: str
+    token: str
+    ttl: float
+
+
+class Renewal(NamedTuple):
+    """The answers to a batch of renewals.
+
+    Attributes:
+        renewed: per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token.
+        sent_at: as for :class:`Grant`.
+        answered_at: as for :class:`Grant`.
+    """
+
+    renewed: Sequence[bool | None]
+    sent_at: float
+    answered_at: float
+
+
+class Release(NamedTuple):
+    """What became of a release.
+
+    Attributes:
+        released: the hold was ours and is gone now.
+        held_by: another token holds the lock (after an operator's release: the victim);
+            ``None`` where nobody does.
+        repeated: the first request got no answer, and may have released a hold that the second one found
+            missing or another's: :meth:`~celery_redislock.locks.lease.Lease.gave_back` decides.
+    """
+
+    released: bool
+    held_by: Hold | None = None
+    repeated: bool = False
+
+    @property
+    def took_away(self) -> bool:
+        """Whether an operator's release took away the hold that was seen, or may have done so.
+
+        Where a repeated request finds that nobody holds, most likely the first one took it.
+        """
+        return self.released or (self.repeated and self.held_by is None)
 
 
 class LockStore(ABC):
@@ -67,20 +234,18 @@ class LockStore(ABC):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-    ) -> Grant | Refusal | Recorded:
+    ) -> Grant | Refusal | Marked:
         """Take the hold, keep it, or take it over; one round trip.
 
         Args:
             name: the lock's name.
-            token: of the hold asked for. If it holds already, its ``ttl`` starts anew, and the grant
-                says ``repeated``.
+            token: of the hold. If it holds already, its ``ttl`` starts anew, and the grant says ``repeated``.
             ttl: how long the hold lives unless it is renewed.
             about: small facts about the holder for those who are refused, no argument values.
-            instead_of: another token this hold replaces where that one holds (a claim
-                becoming a lease, a lease becoming a claim again).
-            period: least time between two acceptances by the server's clock; taking over
-                does not count as a new one.
-            message: identity whose done mark refuses a free lock.
+            instead_of: another token this hold replaces where that one holds (a claim becoming a lease).
+            period: least time between two acceptances by the server's clock; taking over is no new one.
+            message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
+                one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
         """
 
     @abstractmethod
@@ -89,26 +254,52 @@ class LockStore(ABC):
 
         Args:
             terms: the holds.
-            within: seconds the answer is of use, where that is less than the store's own bound
-                (a lease about to end); half of it for each of two attempts.
+            within: seconds the answer is of use, if less than the store's own bound (a lease about to end).
         """
 
     @abstractmethod
-    def release(
-        self,
-        name: str,
-        token: str,
-        *,
-        undo: bool = False,
-        done: DoneMark | None = None,
-    ) -> Release:
-        """Give the hold back if ``token`` still has it; one round trip.
+    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
+        """Release the hold if ``token`` still has it; one round trip.
 
         Args:
             name: the lock's name.
-            token: of the hold given back.
-            undo: nothing ran under it, so the window it opened is given back too.
-            done: note to leave behind, whoever holds the lock.
+            token: of the hold to release.
+            undo: nothing ran under it, so the window it opened ends too.
+            mark: left behind in any case, whoever holds the lock.
+        """
+
+    @abstractmethod
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+    ) -> Release:
+        """Turn one token's hold into another's, if it still holds; one round trip. Never takes a free lock.
+
+        Where the message of ``new`` has a mark already, it has run, and the hold is released instead.
+
+        Args:
+            name: the lock's name.
+            old: the token that holds.
+            new: the token that holds from now on, and the identity of its message.
+            ttl: seconds the hold lives from now on unless it is renewed.
+            about: as for :meth:`acquire`.
+            mark: left behind in any case, whoever holds the lock.
+
+        Returns:
+            ``released`` if the hold of ``old`` was there: it is now that of ``new``, or released. Also
+            where ``new`` holds already, because this request was repeated.
+        """
+
+    @abstractmethod
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        """Note that a message is done. The answer is not awaited, so a mark may be lost without an error.
+
+        Args:
+            name: of the lock the message was for.
+            message: its identity.
+            ttl: seconds until the mark expires.
+
+        Raises:
+            LockUnavailable: the request could not be sent.
         """
 
     @abstractmethod
@@ -117,8 +308,8 @@ class LockStore(ABC):
 
         Args:
             name: the lock's.
-            to_decide: something will be dropped, or put off, for the holder that is found: a replica, which
-                may know only one that is long gone, does not do (``LockUnavailable``).
+            to_decide: something depends on the answer, so a replica must not give it: it may know only a
+                holder that is long gone (``LockUnavailable``).
         """
 
     @abstractmethod
@@ -135,10 +326,6 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def mark_done(self, name: str, done: DoneMark) -> None:
-        """Note that a message's outcome is recorded, after its lock was released."""
-
-    @abstractmethod
     def names(self, *, limit: int = 1000) -> list[str]:
         """Return the names of the locks that refuse now, soonest to stop it first.
 
@@ -149,16 +336,5 @@ class LockStore(ABC):
         """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""
         return None
 
-    def behind(self, moment: float) -> AbstractContextManager[None]:  # noqa: ARG002  nothing is on its way
-        """Let what this thread asks within the block overtake no request that was given up before.
-
-        Args:
-            moment: when it was given up, by :func:`~celery_redislock.locks.clock.boottime`.
-        """
-        return nullcontext()
-
-    def transfer(
-        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any]
-    ) -> Grant | Refusal | Recorded:
-        """Hand the hold from one token to another; where ``old`` is gone and the lock is free, acquire it."""
-        return self.acquire(name, new, ttl, about=about, instead_of=old)
+    def close(self) -> None:  # noqa: B027  nothing to close is the rule
+        """Close the idle connections; the store stays usable."""

@@ -11,6 +11,9 @@ attempt bounded by what is left until the deadline; at the deadline, and only
 then, the lease counts as lost without the server's word. A thread that comes
 late, because the process was paused or another thread kept the interpreter,
 asks first and believes the answer.
+
+The same thread repeats what the server did not answer: a debt, normally a
+release, is tried once a second until it succeeds or nothing is left to release.
 """
 
 import atexit
@@ -18,14 +21,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.debts import Debts
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.renewing import Renewing
-from celery_redislock.locks.schedule import Schedule
-from celery_redislock.locks.store import LockStore
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.lease import Clock, Lease, boottime
+from celery_redislock.locks.store import LockStore, Renewal, Term
 
 __all__ = ["Watchdog", "last_call", "watchdog_of"]
 
@@ -34,136 +36,146 @@ logger = logging.getLogger("celery_redislock")
 #: Seconds the thread stays when there is nothing to watch.
 LINGER = 30.0
 
-#: Seconds the end of a process is held up at most by what it still owes: for two attempts after the first.
+#: Seconds between two attempts to pay a debt.
+RETRY_DELAY = 1.0
+
+#: Seconds the end of a process waits at most for its debts: for two attempts after the first.
 LAST_CALL = 3.0
 
 
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """One lease under watch, since when, and at which reading of the clock it is due.
+
+    Attributes:
+        max_hold: seconds after ``since`` at which it is not renewed any more; ``inf`` for no limit.
+        warned: half of ``max_hold`` has been reported.
+        unanswered: why the last renewal got no answer; empty if it got one.
+    """
+
+    lease: Lease
+    since: float
+    max_hold: float
+    due: float = 0.0
+    warned: bool = False
+    unanswered: str = ""
+
+    @property
+    def retry_delay(self) -> float:
+        """Seconds until an unanswered renewal is repeated."""
+        return max(self.lease.term.ttl / 20, 0.05)
+
+    def fall_due(self, at: float) -> None:
+        """Be due at that time, or when the lease has been held for long enough, whichever comes first."""
+        self.due = min(at, self.since + self.max_hold)
+
+
+@dataclass(slots=True, eq=False)
+class _Debt:
+    """An action the server did not answer, to be tried again."""
+
+    action: Callable[[], object]
+    what: str
+    until: float
+    due: float
+
+
 class Watchdog:
-    """Renews leases in the background, and gives back holds while the server could not be asked.
+    """Renews leases in the background, and repeats releases that the server did not answer.
 
     One daemon thread per process and store, started by the first lease,
-    asleep between renewals and gone when there has been nothing to watch for
-    half a minute; one call renews everything that is due. All
-    methods may be called from any thread, any number of times. A forked child
-    starts with nothing to watch: its parent's leases are its parent's.
+    asleep between renewals, and gone when there has been nothing to watch for
+    half a minute. One call renews everything that is due. All methods may be
+    called from any thread, any number of times. A forked child starts with
+    nothing to watch: its parent's leases are its parent's.
+
+    Attributes:
+        renewals: how many renewals the server has confirmed since the process began.
     """
 
     def __init__(self, store: LockStore, *, clock: Clock = boottime) -> None:
         """Watch over leases of this store; starts no thread yet."""
         self._clock = clock
-        self._renewing = Renewing(store, clock)
         self._store = store
+        self.renewals = 0
         self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
 
-    @property
-    def renewals(self) -> int:
-        """How many renewals the server has confirmed since the process began: a fact tests wait on."""
-        return self._renewing.confirmed
-
     def watch(self, lease: Lease, *, max_hold: float | None = None) -> None:
-        """Keep the lease alive from now on.
+        """Keep the lease alive from now on; a watch it had before is replaced.
 
         Args:
             lease: renewed every third of its ttl until :meth:`forget`, or until it is lost.
-            max_hold: seconds after which it is renewed no more and counts as lost; a warning is
+            max_hold: seconds after which it is not renewed any more and counts as lost; a warning is
                 logged at half of it. ``None``: no limit.
         """
         with self._lock:
             now = self._clock()
-            watch = self._schedule.add(lease, now=now, max_hold=max_hold)
+            # A third of the ttl; sooner where the grant took long and little of its term is left.
+            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
+            longest = float("inf") if max_hold is None else max_hold
+            watch = _Watch(lease, now, longest, min(due, now + longest))
+            self._watched[lease.token] = watch
             self._run_thread()
             # Most leases end before they are due: waking the thread for each would double a lock's cost.
-            # Past its time the thread is at work, or overslept with the machine: its wait stops in a suspend.
+            # After its time the thread runs, or overslept with the machine: its wait stops in a suspend.
             if not now < self._sleeps_until <= watch.due:
                 self._sleeps_until = watch.due
                 self._wake.notify()
 
     def forget(self, lease: Lease) -> None:
-        """Renew this lease no more; a renewal already on its way is not waited for."""
-        with self._lock:
-            self._schedule.remove(lease)
+        """Do not renew this lease any more; a renewal that was sent already is not waited for."""
+        self._watched.pop(lease.token, None)
 
     def watches(self, lease: Lease) -> bool:
         """Whether the lease is being renewed."""
-        return lease.token in self._schedule
+        return lease.token in self._watched
 
-    def release_later(
-        self, release: Callable[[], object], *, within: float, what: str, token: str | None = None
-    ) -> None:
-        """Try to give a hold back until the server answers or the hold has expired by itself.
+    def owe(self, action: Callable[[], object], *, within: float, what: str) -> None:
+        """Do something in the watchdog's thread, at once, and once a second until the server answers.
+
+        Each attempt is made on a new connection. An earlier request that was given up may still reach the
+        server after it, and then holds its lock until its ttl has passed.
 
         Args:
-            release: gives it back; called in the watchdog's thread; idempotent. It overtakes no
-                request for the hold that may be on its way still, given up before this call
-                (:meth:`~celery_redislock.locks.store.LockStore.behind`). It raises
-                :class:`~celery_redislock.locks.debts.NotYet` where it must wait for something else
-                than the server: it is called again a second later.
-            within: seconds after which the hold is gone anyway.
-            what: names the hold in log lines.
-            token: of the hold, if anybody may give it back sooner, with :meth:`release_now`. From now on
-                it is renewed no more: a lease whose start was interrupted would be, for ever, once this
-                debt has expired.
+            action: a bounded request to the store, which may be repeated: normally a release.
+            within: seconds after which it is not tried any more, because the hold has expired.
+            what: the hold in log messages.
         """
-        given_up = self._clock()
-
-        def release_behind() -> None:
-            with self._store.behind(given_up):
-                release()
-
         with self._lock:
-            if token is not None:
-                self._schedule.drop(token)
-            self._debts.add(release_behind, within=within, what=what, token=token)
+            now = self._clock()
+            self._debts.append(_Debt(action, what, now + within, now))
             self._run_thread()
             self._wake.notify()
 
-    def release_now(self, token: str) -> bool:
-        """Give the hold of this token back in the calling thread, if this process owes it.
-
-        Returns:
-            Whether it was owed.
-
-        Raises:
-            LockUnavailable: the server still does not answer; it stays owed.
-        """
-        release = self._debts.release_of(token)
-        if release is None:
-            return False
-        release()
-        return True
-
     @property
     def is_server_away(self) -> bool:
-        """Whether the server did not answer when a debt was last tried, and will be asked again."""
-        return self._debts.is_server_away
+        """Whether the server did not answer when a debt was last tried, and the debt is still to be paid."""
+        return self._is_unanswered and bool(self._debts)
 
     @property
     def owes(self) -> int:
-        """How many holds are still to be given back."""
+        """How many debts are still to be paid."""
         return len(self._debts)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until nothing is owed any more but what must wait for something else than the server.
-
-        Args:
-            timeout: seconds to wait at most.
+        """Wait until every debt is paid or has expired; at most ``timeout`` seconds.
 
         Returns:
-            Whether everything else has been given back, or has expired.
+            Whether nothing is owed any more.
         """
         with self._lock:
-            return self._paid.wait_for(lambda: not self._debts.wait_for_the_server, timeout)
+            return self._paid.wait_for(lambda: not self._debts, timeout)
 
     def _forget_everything(self) -> None:
-        # Entered itself, and not through the condition, whose __enter__ is Python: a signal's handler that
-        # raises in there would leave it locked. Reentrant: a handler may take a lock of its own.
+        # Reentrant: a signal handler may take a lock of its own.
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
         self._paid = threading.Condition(self._lock)
-        self._schedule = Schedule()
-        self._debts = Debts(self._clock)
+        self._watched: dict[str, _Watch] = {}
+        self._debts: list[_Debt] = []
+        self._is_unanswered = False
         self._sleeps_until = float("-inf")
         self._thread: threading.Thread | None = None
 
@@ -187,32 +199,134 @@ class Watchdog:
                 return False  # its start was interrupted, and another one was started since
             while (wait := self._next_due() - (now := self._clock())) > 0:
                 # A time to wake is kept although the lease it was for has been released: the next lease is
-                # due later and rouses nobody, or this thread would wake for each of many short tasks.
+                # due later and wakes nobody, or this thread would wake for each of many short tasks.
                 kept = self._sleeps_until - now
                 pause = min(wait, LINGER, kept if kept > 0 else LINGER)
                 self._sleeps_until = now + pause
                 woken = self._wake.wait(pause)
-                if not woken and pause == LINGER and not self._schedule and not self._debts:
+                if not woken and pause == LINGER and not self._watched and not self._debts:
                     self._thread = None
                     return False
         return True
 
     def _next_due(self) -> float:
-        return min(self._schedule.next_due(), self._debts.next_due())
+        # A copy, because forget() takes no lock.
+        dues = [watch.due for watch in list(self._watched.values())] + [debt.due for debt in self._debts]
+        return min(dues, default=float("inf"))
 
     def _do_what_is_due(self) -> None:
         """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
         with self._lock:
-            due = self._schedule.take_due(self._clock())
+            now, watched = self._clock(), list(self._watched.values())
+        if any(watch.due <= now for watch in watched):
+            # What would be due within a tenth of its ttl joins the call.
+            self._renew([watch for watch in watched if watch.due <= now + watch.lease.term.ttl / 10])
+        self._pay_one()
+
+    def _renew(self, watches: Sequence[_Watch]) -> None:
+        """Renew all in one call; an error with one lease, as in its callback, costs the others nothing."""
+        now, live = self._clock(), []
+        for watch in watches:
+            # Should an error cut its turn short, it is asked about again all the same, and soon.
+            watch.due = now + watch.retry_delay
+            with _logged(watch):
+                if self._may_renew(watch):
+                    live.append(watch)
+                else:
+                    self.forget(watch.lease)
+        if not live:
+            return
+        # Kept, because the holder may give a lease another term before the answer comes.
+        terms = [watch.lease.term for watch in live]
+        left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
+        answer, reason = None, ""
         try:
-            self._renewing.renew(due)
-        finally:
-            with self._lock:
-                for watch in due:
-                    self._schedule.put_back(watch)
-        self._debts.pay_one()
+            answer = self._store.renew(terms, within=min(left, default=None))
+        except LockUnavailable as error:
+            reason = error.reason
+        except Exception as error:
+            # Whatever it is, it must not cost these leases their next attempt.
+            reason = repr(error)
+            names = ", ".join(repr(term.name) for term in terms)
+            logger.exception("renewing %.200s failed unexpectedly; it is tried until the deadline", names)
+        for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
+            watch.unanswered = reason
+            with _logged(watch):
+                if answer is None:
+                    self._repeat_or_lose(watch)
+                else:
+                    self._take_answer(watch, term, answer, place)
+                if not watch.lease.held:
+                    self.forget(watch.lease)
+
+    def _may_renew(self, watch: _Watch) -> bool:
+        """Whether to ask for this lease at all."""
+        lease, now, max_hold = watch.lease, self._clock(), watch.max_hold
+        if now >= watch.since + max_hold:
+            lease.lose(f"it was held for longer than lock_max_hold ({max_hold:g} s)")
+        elif watch.unanswered and 0 <= now - lease.deadline <= watch.retry_delay:
+            # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
+            lease.miss_deadline(watch.unanswered)
+        elif now >= watch.since + max_hold / 2 and not watch.warned:
+            watch.warned = True
+            lease.warn_of_end(now - watch.since, max_hold)
+        return lease.held
+
+    def _take_answer(self, watch: _Watch, term: Term, answer: Renewal, place: int) -> None:
+        renewed = answer.renewed[place]
+        watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
+        self.renewals += renewed is True
+        due = answer.sent_at + term.ttl / 3
+        # One that was not renewed and yet goes on (a claim that is watched beside its holder) is in no hurry.
+        watch.fall_due(due if renewed else max(due, self._clock() + watch.retry_delay))
+
+    def _repeat_or_lose(self, watch: _Watch) -> None:
+        now, deadline = self._clock(), watch.lease.deadline
+        again = now + watch.retry_delay
+        if now < deadline:
+            again = min(again, deadline)
+        else:
+            watch.lease.miss_deadline(watch.unanswered)
+        watch.fall_due(again)
+
+    def _pay_one(self) -> None:
+        """Try the debt that is due first, if it is due; only the watchdog's thread pays."""
         with self._lock:
+            now = self._clock()
+            expired = [debt for debt in self._debts if now >= debt.until]
+            self._debts = [debt for debt in self._debts if now < debt.until]
+            debt = min(self._debts, key=lambda each: each.due, default=None)
             self._paid.notify_all()
+        if expired:
+            others = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
+            logger.warning("could not release %s%s in time: expired by now", expired[0].what, others)
+        if debt is None or debt.due > now:
+            return
+        try:
+            self._store.close()  # so that the action gets a new connection
+            debt.action()
+        except LockUnavailable as error:
+            self._is_unanswered = True
+            debt.due = self._clock() + RETRY_DELAY
+            logger.debug("could not release %s yet: %s", debt.what, error)
+            return
+        except Exception:
+            logger.exception("releasing %s failed unexpectedly; it is left to expire", debt.what)
+        else:
+            self._is_unanswered = False
+            logger.info("released %s late: the lock server had not answered", debt.what)
+        with self._lock:
+            self._debts = [each for each in self._debts if each is not debt]
+            self._paid.notify_all()
+
+
+@contextmanager
+def _logged(watch: _Watch) -> Iterator[None]:
+    """Log any error, SystemExit too: it would end the thread, and every lease with it, unseen."""
+    try:
+        yield
+    except BaseException:
+        logger.exception("handling the lease on %r failed unexpectedly", watch.lease.key)
 
 
 # Reentrant: a signal handler may take the store's first lock in the middle of it.
@@ -243,18 +357,18 @@ def _after_fork_in_child() -> None:
 
 
 def last_call() -> None:
-    """Wait, not for long, until this process has given back what it owes; it ends then.
+    """Wait, at most :data:`LAST_CALL` seconds, until this process has paid its debts.
 
-    A publisher that was told that the server is away, and ends at that: its claim may have been granted all
-    the same, and would keep its key for an hour. Called as a process exits; a pool's children, which end
-    without exit functions (billiard 4.3.2, ``pool.py``, ``_do_exit``), call it by Celery's signal.
+    A publisher may end right after it learnt that the server is away. Its claim may have been granted all the
+    same, and would keep its key for an hour. Called as a process exits; a pool's children, which end without
+    exit functions (billiard 4.3.2, ``pool.py``, ``_do_exit``), call it by Celery's signal.
     """
     deadline = boottime() + LAST_CALL
     for watchdog in list(_live):
         watchdog.settle(max(0.0, deadline - boottime()))
 
 
-# The watchdog's thread is at work until after these functions.
+# The watchdog's thread, a daemon, runs until after these functions.
 atexit.register(last_call)
 
 if hasattr(os, "register_at_fork"):

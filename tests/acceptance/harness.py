@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import redis
 from celery.utils import uuid
 
-from celery_redislock.handle import Holder
+from celery_redislock.publishing.handle import Holder
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.project import open_project
 from tests.acceptance.terms import PATIENCE

@@ -6,7 +6,7 @@ from typing import Any
 from celery import Celery
 
 from celery_redislock import SingletonTask
-from celery_redislock.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks import Lock
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until

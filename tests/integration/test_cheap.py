@@ -125,7 +125,7 @@ def test_before_the_first_lock_nothing_is_imported_connected_or_started(celery_u
         sys.addaudithook(lambda event, args: opened.append(event) if event == "socket.connect" else None)
         from celery import Celery
         from celery_redislock import SingletonTask
-        from celery_redislock.declaration import declaration_of
+        from celery_redislock.declaring.declaration import declaration_of
         app = Celery("cheap", broker=sys.argv[1], backend=sys.argv[1])
         @app.task(base=SingletonTask, lock_key="account:{account_id}")
         def sync(account_id): pass

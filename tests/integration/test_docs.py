@@ -16,7 +16,7 @@ import redis
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
-from celery_redislock.locks.store import DoneMark, Grant, Term
+from celery_redislock.locks.store import Grant, Mark, Term
 from tests.pages import PAGES, ROOT, blocks_of
 
 #: In the pages this is where the server is.
@@ -136,7 +136,9 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         assert store.renew([Term("name", token, 6.0)]).renewed == [True]
         assert store.inspect("name") is not None
         assert store.names() == ["name"]
-        assert store.release("name", token, undo=True, done=DoneMark("m", 5.0)).released
+        assert store.hand_on("name", token, "owner/next", 5.0, about={}, mark=Mark("m", 5.0)).released
+        assert store.release("name", "owner/next", undo=True, mark=Mark("m", 5.0)).released
+        store.mark_done("name", "m", 5.0)
         assert not store.release("name", token).released
         store.acquire("name", token, 0.001, about={})
         store.force_release("name")
@@ -188,7 +190,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
     admin.flushall()  # ours alone
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
         store.acquire("N", "owner/token", 5.0, about={}, period=5.0)
-        store.mark_done("N", DoneMark("MESSAGE", 5.0))
+        store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
     kinds = {b"zset": "sorted set", b"string": "string"}
     keys = ask(admin, "KEYS", "*")
     found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}

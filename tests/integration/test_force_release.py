@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main
 from celery_redislock.guard import Guard
-from celery_redislock.handle import LockHandle
+from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.locks import LockStore, MemoryStore, RedisStore, connect
 from celery_redislock.locks.store import Grant, Release
 from tests.faults import Fault, FaultyProxy

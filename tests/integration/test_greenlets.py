@@ -178,7 +178,7 @@ def test_a_greenlet_that_lost_its_lock_is_ended_where_it_waits(plain_case: Redis
         from celery import Celery
         from celery.app.trace import build_tracer
         from celery_redislock import SingletonTask
-        from celery_redislock.connection import use_store
+        from celery_redislock.declaring.server import use_store
 
         app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
         use_store(app, store)

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
-from celery_redislock.locks.values import DoneMark, Renewal, Term
+from celery_redislock.locks.store import Mark, Renewal, Term
 from tests.stores import ABOUT, RedisCase, granted, refused
 from tests.trips import Trips
 
@@ -29,6 +29,7 @@ def case(own_server: EmbeddedServer) -> Iterator[RedisCase]:
         granted(store.acquire("warm", A, 30.0, about=ABOUT))
         store.renew([Term("warm", A, 30.0)])
         store.release("warm", A)
+        store.hand_on("warm", A, B, 30.0, about=ABOUT)
         store.inspect("warm")
         store.names()
         store.force_release("warm")
@@ -48,7 +49,7 @@ def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
     granted(answer)
 
     with _counted(case, evalsha=1):
-        assert case.redis.release("n", A, done=DoneMark("message", 60.0)).released
+        assert case.redis.release("n", A, mark=Mark("message", 60.0)).released
 
 
 def test_a_refusal_tells_holder_and_remaining_time_in_its_one_trip(case: RedisCase) -> None:
@@ -60,15 +61,15 @@ def test_a_refusal_tells_holder_and_remaining_time_in_its_one_trip(case: RedisCa
     assert hold.expires_in > 25.0
 
 
-def test_every_other_verb_takes_one(case: RedisCase) -> None:
+def test_every_other_verb_takes_one_and_marking_awaits_none(case: RedisCase) -> None:
     case.redis.acquire("n", A, 30.0, about=ABOUT)
 
-    with _counted(case, evalsha=5):
-        case.redis.transfer("n", A, B, 30.0, about=ABOUT)
+    with _counted(case, evalsha=4):
+        case.redis.hand_on("n", A, B, 30.0, about=ABOUT)
+        case.redis.mark_done("n", "message", 60.0)
         case.redis.inspect("n")
         case.redis.names()
         case.redis.force_release("n", expected=B)
-        case.redis.mark_done("n", DoneMark("message", 60.0))
 
 
 def test_a_thousand_renewals_take_five(case: RedisCase) -> None:

@@ -1,10 +1,10 @@
-"""What every store promises, verb by verb: acquire, release, renew, transfer, inspect, force_release."""
+"""What every store promises, verb by verb: acquire, release, renew, inspect, force_release."""
 
 import time
 
 import pytest
 
-from celery_redislock.locks.values import Term, new_token
+from celery_redislock.locks.store import Term, new_token
 from tests.stores import ABOUT, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
@@ -147,11 +147,11 @@ def test_renewing_nothing_is_harmless(case: StoreCase) -> None:
     assert list(case.store.renew([]).renewed) == []
 
 
-def test_a_transfer_hands_the_hold_over_without_a_gap(case: StoreCase) -> None:
-    """A claim becomes a lease: the old token is nothing any more."""
+def test_a_lease_takes_over_its_claim_without_a_gap(case: StoreCase) -> None:
+    """The old token is nothing any more."""
     claim = granted(case.take(A, 3600.0))
 
-    lease = granted(case.store.transfer("n", A, B, 30.0, about=ABOUT))
+    lease = granted(case.take(B, 30.0, instead_of=A))
 
     assert (lease.taken_over, lease.repeated) == (True, False)
     assert lease.fence > claim.fence
@@ -161,25 +161,25 @@ def test_a_transfer_hands_the_hold_over_without_a_gap(case: StoreCase) -> None:
     assert (case.remaining() or 99.0) <= 30.0
 
 
-def test_a_transfer_from_a_token_that_is_gone_acquires(case: StoreCase) -> None:
+def test_a_lease_whose_claim_is_gone_takes_a_free_lock(case: StoreCase) -> None:
     case.take(A)
     case.expire()
 
-    assert not granted(case.store.transfer("n", A, B, 30.0, about=ABOUT)).taken_over
+    assert not granted(case.take(B, instead_of=A)).taken_over
 
 
-def test_a_transfer_is_refused_where_a_third_token_holds(case: StoreCase) -> None:
+def test_a_claim_is_taken_over_once(case: StoreCase) -> None:
     """The same message delivered twice: the first delivery took the claim, the second finds it taken."""
     case.take(A)
-    case.store.transfer("n", A, B, 30.0, about=ABOUT)
+    case.take(B, instead_of=A)
 
-    assert refused(case.store.transfer("n", A, C, 30.0, about=ABOUT)).hold.token == B
+    assert refused(case.take(C, instead_of=A)).hold.token == B
 
 
-def test_a_transfer_can_be_repeated(case: StoreCase) -> None:
+def test_taking_over_can_be_repeated(case: StoreCase) -> None:
     case.take(A)
 
-    answers = [granted(case.store.transfer("n", A, B, 30.0, about=ABOUT)) for _ in range(2)]
+    answers = [granted(case.take(B, instead_of=A)) for _ in range(2)]
 
     assert [(answer.taken_over, answer.repeated) for answer in answers] == [(True, False), (False, True)]
     assert case.holder() == B

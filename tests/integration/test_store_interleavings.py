@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_redislock.locks.store import LockStore
-from celery_redislock.locks.values import Grant, Refusal, Term, new_token
+from celery_redislock.locks.store import Grant, LockStore, Refusal, Term, new_token
 from tests.facts import wait_until
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
@@ -168,4 +167,4 @@ def test_the_old_run_cannot_turn_the_new_ones_lease_back_into_a_claim(case: Stor
     case.expire()
     case.take(B)
 
-    assert refused(case.store.transfer("n", A, C, 3600.0, about={})).hold.token == B
+    assert refused(case.take(C, 3600.0, instead_of=A)).hold.token == B

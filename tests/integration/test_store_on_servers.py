@@ -3,7 +3,7 @@
 import pytest
 
 from celery_redislock.exceptions import LockKeyError
-from celery_redislock.locks.values import DoneMark, Term
+from celery_redislock.locks.store import Term
 from tests.facts import wait_until
 from tests.stores import RedisCase, granted, refused
 
@@ -119,13 +119,13 @@ class TestIndex:
         assert server_case.store.names() == ["soon", "later"]
         assert server_case.store.names(limit=1) == ["soon"]
 
-    def test_it_follows_a_renewal_and_a_transfer(self, server_case: RedisCase) -> None:
+    def test_it_follows_a_renewal_and_a_hand_on(self, server_case: RedisCase) -> None:
         server_case.take(A, 10.0, name="one")
         server_case.take(A, 20.0, name="two")
         server_case.store.renew([Term("one", A, 30.0)])
         assert server_case.store.names() == ["two", "one"]
 
-        server_case.store.transfer("one", A, B, 5.0, about={})
+        server_case.store.hand_on("one", A, B, 5.0, about={})
         assert server_case.store.names() == ["one", "two"]
 
     def test_expired_holds_are_not_listed_and_are_swept_by_the_next_acquire(
@@ -184,6 +184,6 @@ class TestIndex:
         """Law 4: the index lives no longer than the longest hold it lists."""
         for number, ttl in enumerate((0.05, 0.2, 0.1)):
             server_case.take(A, ttl, name=f"n{number}", period=0.15)
-        server_case.store.mark_done("n0", DoneMark("message", 0.1))
+        server_case.store.mark_done("n0", "message", 0.1)
 
         assert wait_until(lambda: server_case.keys() == [], 5)

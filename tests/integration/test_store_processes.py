@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from celery_redislock.locks import Lock
-from celery_redislock.locks.values import Grant
+from celery_redislock.locks.store import Grant
 from tests.facts import wait_until
 from tests.programs import run_program
 from tests.stores import ABOUT, RedisCase

@@ -9,7 +9,7 @@ import redis
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import RedisStore, connect
-from celery_redislock.locks.values import DoneMark, Grant, Hold, Term
+from celery_redislock.locks.store import Grant, Hold, Mark, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
@@ -75,8 +75,22 @@ class TestOutOfMemory:
 
     def test_a_lock_is_given_back_all_the_same(self, case: RedisCase) -> None:
         assert case.store.release("n", A).released
-        assert case.store.release("other", A, done=DoneMark("message", 60.0)).released
+        assert case.store.release("other", A, mark=Mark("message", 60.0)).released
         assert case.remaining("other") is None
+
+    def test_a_hold_that_cannot_be_handed_on_stays_as_it_is(self, case: RedisCase) -> None:
+        with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
+            case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("message", 60.0))
+
+        assert case.holder() == A
+        assert case.store.release("n", A).released
+
+    def test_a_mark_that_is_refused_costs_the_next_request_nothing(self, case: RedisCase) -> None:
+        """Its answer is read by the next request on its connection, and not taken for that one's."""
+        case.store.mark_done("n", "message", 60.0)
+
+        assert case.store.release("n", A).released
+        assert not case.client.exists(case.key(part="mark:message"))
 
     def test_leases_live_on(self, case: RedisCase) -> None:
         assert case.store.renew([Term("n", A, 30.0)]).renewed == [True]
@@ -113,6 +127,8 @@ class TestReplicas:
                 lambda: store.acquire("n", B, 30.0, about=ABOUT, instead_of=A),
                 lambda: store.acquire("free", B, 30.0, about=ABOUT),
                 lambda: _until_replicated(store) and store.renew([Term("n", A, 30.0)]),
+                lambda: store.hand_on("n", A, B, 30.0, about=ABOUT),
+                lambda: store.hand_on("unheard of", A, B, 30.0, about=ABOUT),
             ):
                 with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
                     verb()
@@ -222,60 +238,17 @@ class TestReplicas:
         with closing(connect(url, prefix=prefix, min_replicas=1, socket_timeout=2.0)) as store:
             yield store
 
-    def test_a_claim_whose_run_no_replica_confirms_stands_as_it_was(
+    def test_a_claim_whose_run_no_replica_confirms_is_released_with_it(
         self, case: RedisCase, unconfirmed: RedisStore
     ) -> None:
-        """Law 2: its message is still on its way, and a later duplicate must not overtake it."""
-        case.redis.acquire("n", A, 3600.0, about={"state": "queued", "id": "job"}, period=60.0)
-
-        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-            unconfirmed.acquire("n", "job-a/run", 5.0, about={"state": "running"}, instead_of=A)
-
-        hold = case.redis.inspect("n")
-        assert hold is not None
-        assert (hold.token, hold.about) == (A, {"state": "queued", "id": "job"})
-        assert 3500.0 < hold.expires_in <= 3600.0
-        assert refused(case.take(B)).hold.token == A
-        assert 3500.0 < (case.client.pttl(f"{case.prefix}:index") / 1000) <= 3601.0
-        assert granted(case.take("job-a/run", instead_of=A)).taken_over
-        case.redis.release("n", "job-a/run")
-        assert refused(case.take(B, period=60.0)).hold.is_window
-
-    def test_a_hold_renewed_by_its_own_token_stands_although_no_replica_confirms_it(
-        self, case: RedisCase, unconfirmed: RedisStore
-    ) -> None:
-        """A retry's claim, made to last longer before its publish: that goes on whatever is answered."""
-        case.take(A, 60.0)
-
-        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-            unconfirmed.acquire("n", A, 30.0, about=ABOUT)
-
-        assert case.holder() == A
-
-    def test_a_run_whose_token_was_there_already_is_not_passed_off_as_its_claim(
-        self, case: RedisCase, unconfirmed: RedisStore
-    ) -> None:
-        """The first answer got lost, and the claim with it: the run's own words are no claim."""
-        case.redis.acquire("n", A, 3600.0, about={"state": "queued"})
-        case.redis.acquire(
-            "n", "job-a/run", 5.0, about={"state": "running"}, instead_of=A
-        )  # its answer got lost
-
-        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-            unconfirmed.acquire("n", "job-a/run", 5.0, about={"state": "running"}, instead_of=A)
-
-        assert case.holder() == "job-a/run"
-        assert case.redis.release("n", "job-a/run").released
-
-    def test_a_run_that_was_confirmed_by_nobody_and_asks_again_takes_its_claim_over(
-        self, case: RedisCase, unconfirmed: RedisStore
-    ) -> None:
+        """A stated limit of ``min_replicas``: what was there before the run is not put back."""
         case.redis.acquire("n", A, 3600.0, about=ABOUT)
-        for _ in range(2):
-            with pytest.raises(LockUnavailable):
-                unconfirmed.acquire("n", "job-a/run", 5.0, about=ABOUT, instead_of=A)
 
-        assert case.holder() == A
+        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+            unconfirmed.acquire("n", "job-a/run", 5.0, about=ABOUT, instead_of=A, period=60.0)
+
+        assert case.holder() is None
+        granted(case.take(B, period=60.0))
 
     def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
         """Nothing was written, so nothing has to be confirmed, and the stream stays in step."""

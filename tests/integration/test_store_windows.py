@@ -1,4 +1,4 @@
-"""Windows (``lock_period``), done marks and fences, on every store."""
+"""Windows (``lock_period``) and fences, on every store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from celery_redislock.locks import RedisStore
-from celery_redislock.locks.values import DoneMark, Recorded, Term
+from celery_redislock.locks.store import Term
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
@@ -150,51 +150,6 @@ class TestListing:
 def _listed(case: StoreCase) -> list[str]:
     """What is listed and found, as the command line does it."""
     return [name for name in case.store.names() if case.store.inspect(name) is not None]
-
-
-class TestDoneMark:
-    def test_it_refuses_a_late_copy_of_its_message(self, case: StoreCase) -> None:
-        case.take(A)
-        case.store.release("n", A, done=DoneMark("message-1", 60.0))
-
-        assert isinstance(case.take(B, message="message-1"), Recorded)
-        assert case.holder() is None
-
-    def test_it_is_nothing_to_other_messages_or_names(self, case: StoreCase) -> None:
-        case.store.mark_done("n", DoneMark("message-1", 60.0))
-
-        granted(case.take(A, message="message-2"))
-        granted(case.take(A, name="other", message="message-1"))
-
-    def test_it_can_be_left_after_the_release(self, case: StoreCase) -> None:
-        case.take(A)
-        case.store.release("n", A)
-        case.store.mark_done("n", DoneMark("message-1", 60.0))
-
-        assert isinstance(case.take(B, message="message-1"), Recorded)
-
-    def test_leaving_it_touches_no_hold(self, case: StoreCase) -> None:
-        case.take(B)
-        case.store.mark_done("n", DoneMark("message-1", 60.0))
-
-        assert case.holder() == B
-
-    def test_it_is_left_whoever_holds(self, case: StoreCase) -> None:
-        """The run lost its lock, yet its outcome is recorded: a copy must not run it again."""
-        case.take(A)
-        case.expire()
-        case.take(B)
-        assert not case.store.release("n", A, done=DoneMark("message-1", 60.0)).released
-        case.store.release("n", B)
-
-        assert isinstance(case.take("copy/1", message="message-1"), Recorded)
-
-    def test_a_holder_of_the_lock_comes_before_it(self, case: StoreCase) -> None:
-        """A copy finds a live run: it must learn who, and wait."""
-        case.store.mark_done("n", DoneMark("message-1", 60.0))
-        case.take(A)
-
-        assert refused(case.take(B, message="message-1")).hold.token == A
 
 
 class TestFence:

@@ -4,7 +4,7 @@ from celery import Celery
 from celery_redislock import SingletonTasks  # expect-error
 from celery_redislock import DuplicateTask, SingletonTask
 from celery_redislock.testing import hold, memory_locks
-from celery_redislock.typed import TaskOptions
+from celery_redislock.declaring.types import TaskOptions
 
 app = Celery("shop")
 

@@ -18,13 +18,13 @@ from celery.app.task import Context
 from celery.app.trace import trace_task_ret
 
 from celery_redislock import SingletonTask
-from celery_redislock.connection import use_store
+from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.header import HEADER, Header
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.request import LockRequest
+from celery_redislock.receiving.request import LockRequest
 
 __all__ = ["Down", "FlakyStore", "Shop", "debts", "einfo", "no_patience", "open_shop"]
 
@@ -186,7 +186,7 @@ class Shop:
         task: Any,
         *,
         task_id: str = "t1",
-        header: Header | None = None,
+        header: Message | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         **request: Any,
@@ -223,16 +223,16 @@ def einfo(error: BaseException) -> ExceptionInfo:
 
 
 def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
-    """What is left to be done later, to be done by the test."""
+    """Return what is owed, to be paid by the test."""
     found: list[Callable[[], object]] = []
-    monkeypatch.setattr(watchdog_of(shop.store), "release_later", lambda release, **_: found.append(release))
+    monkeypatch.setattr(watchdog_of(shop.store), "owe", lambda action, **_: found.append(action))
     return found
 
 
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
-    from celery_redislock import outage
-    from celery_redislock.locks.patience import keep_trying
+    from celery_redislock.locks.lock import keep_trying
+    from celery_redislock.running import start
 
     now, slept = [0.0], pauses if pauses is not None else []
 
@@ -243,7 +243,7 @@ def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     def impatient(attempt: Callable[[], Any], *, for_seconds: float) -> Any:
         return keep_trying(attempt, for_seconds=for_seconds, clock=lambda: now[0], sleep=sleep)
 
-    monkeypatch.setattr(outage, "keep_trying", impatient)
+    monkeypatch.setattr(start, "keep_trying", impatient)
 
 
 @contextmanager

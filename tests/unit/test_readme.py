@@ -11,8 +11,8 @@ import kombu
 import pytest
 from celery.bin.celery import celery as celery_command
 
-from celery_redislock.options.strategies import SCOPES, STRATEGIES
-from celery_redislock.options.table import SETTING_ROWS, TASK_ROWS
+from celery_redislock.declaring.scopes import SCOPES, STRATEGIES
+from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
 from tests.acceptance.compose import COMPOSE
 from tests.pages import PAGES, ROOT, Block, blocks_of
 

@@ -3,7 +3,7 @@
 -- KEYS  1  lock     string `token NUL json`, what this script grants
 --       2  window   string `token NUL json`: the last acceptance, while lock_period runs
 --       3  fence    the strict fence's last number
---       4  done     done mark of the message this hold is for
+--       4  mark     string `ending` or `done`, of the message this hold is for
 --       5  index    sorted set name -> expiry (ms, server clock), `name NUL window` for a window's;
 --                   absent where it would live in another slot
 -- ARGV  1  token    of the hold asked for
@@ -13,18 +13,15 @@
 --       5  name     of the lock, the index member
 --       6  period   ms until another one may be accepted; 0 for no window
 --       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
---       8  tell     '1': what was taken over is told, so that it can be put back
 -- RETURNS {1, fence}            granted, the lock was free
 --         {2, fence}            granted, taken over from `from`
---         {2, fence, value, pttl}   the same, with what was there before, if `tell` asks for it
---         {4, fence}            granted, already ours: a request repeated, what was there before the first
---                               one is not known
+--         {4, fence}            granted, already ours: the request was repeated
 --         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
 --         {0, value, pttl, 1}   refused by the window
---         {3}                   refused: this message's outcome is recorded
-local lock, window, fence_key, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+--         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
+local lock, window, fence_key, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl, about, from, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local period, strict, tell = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local period, strict = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local function belongs(value, to)
   return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -43,20 +40,20 @@ local value = redis.call('GET', lock)
 local ours = value and belongs(value, token)
 local kept = value and (ours or belongs(value, from))
 local opens_window = false
+-- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
+local state = not ours and redis.call('GET', mark)
+if state then
+  return refused({3, state == 'done' and 1 or 0, redis.call('PTTL', mark)})
+end
 if value and not kept then
   return refused({0, value, redis.call('PTTL', lock), 0})
 end
-if not kept then
-  if redis.call('EXISTS', done) == 1 then
-    return refused({3})
+if not kept and period > 0 then
+  local accepted = redis.call('GET', window)
+  if accepted and not belongs(accepted, token) and not belongs(accepted, from) then
+    return refused({0, accepted, redis.call('PTTL', window), 1})
   end
-  if period > 0 then
-    local accepted = redis.call('GET', window)
-    if accepted and not belongs(accepted, token) and not belongs(accepted, from) then
-      return refused({0, accepted, redis.call('PTTL', window), 1})
-    end
-    opens_window = not accepted
-  end
+  opens_window = not accepted
 end
 local time = redis.call('TIME')
 local fence = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -66,8 +63,6 @@ end
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- A hundred at a time: the first acquire after a quiet hour must not stall the server.
 local gone = index and redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
-
-local pttl = kept and not ours and tell == '1' and redis.call('PTTL', lock)
 
 -- SET is the first write, so that a server short of memory refuses before anything has changed.
 redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
@@ -91,8 +86,5 @@ if index then
   if redis.call('PTTL', index) < longest then
     redis.call('PEXPIRE', index, longest)
   end
-end
-if pttl then
-  return {2, fence, value, pttl}
 end
 return {ours and 4 or kept and 2 or 1, fence}

@@ -1,18 +1,19 @@
--- Give one hold back, if it is ours. Atomic; repeating it is harmless.
+-- Release one hold, if it is ours. Atomic; repeating it is harmless.
 --
 -- KEYS  1  lock     string `token NUL json`
 --       2  window   string `token NUL json`
---       3  done     done mark to leave behind
+--       3  mark     mark to leave behind
 --       4  index    sorted set of names; absent where it would live in another slot
--- ARGV  1  token    of the hold given back
+-- ARGV  1  token    of the hold to release
 --       2  name     of the lock, the index member
---       3  undo     '1': what was accepted never ran, so its window is given back as well
---       4  mark     ms the done mark lives; 0 leaves none
+--       3  undo     '1': what was accepted never ran, so its window ends as well
+--       4  state    `ending` or `done`, what the mark says
+--       5  keep     ms the mark lives; 0 leaves none
 -- RETURNS {1}                 released
 --         {0}                 missing: expired, or released before
 --         {-1, value, pttl}   held by another token, untouched
-local lock, window, done, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, name, undo, mark = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local lock, window, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, name, undo, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local prefix = token .. '\0'
 
 local function ours(value)
@@ -34,10 +35,12 @@ if opened then
     redis.pcall('ZREM', index, name .. '\0window')
   end
 end
-if mark > 0 then
-  -- After DEL: a server short of memory refuses SET unless the script has written before, and the
-  -- lock must be given back even then.
-  redis.call('SET', done, token, 'PX', mark)
+-- After DEL: a server short of memory refuses SET unless the script has written before, and the lock must be
+-- released even then.
+if keep > 0 and state == 'done' then
+  redis.call('SET', mark, state, 'PX', keep)
+elseif keep > 0 then
+  redis.call('SET', mark, state, 'PX', keep, 'NX')
 end
 if not ours(value) then
   -- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails.

@@ -31,8 +31,8 @@ for i = 1, count do
     gone = KEYS[i]
   else
     redis.call('PEXPIRE', KEYS[i], ttl)
-    if index then
-      redis.pcall('ZADD', index, now + ttl, name)
+    -- An index of another type is somebody else's key, and is not given a ttl.
+    if index and type(redis.pcall('ZADD', index, now + ttl, name)) == 'number' then
       longest = math.max(longest, ttl)
     end
     answers[i] = 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from celery import states
 
-from celery_redislock.handle import Holder
+from celery_redislock.publishing.handle import Holder
 from tests.acceptance.harness import Project
 
 __all__ = ["Glance", "Watch"]

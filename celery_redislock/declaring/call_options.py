@@ -1,0 +1,135 @@
+"""Options of one call: taken out of ``apply_async``, checked, sent along, applied on the worker."""
+
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from celery_redislock.declaring.options import LockOptions, disagreements, problems_of, read_value, settle
+from celery_redislock.declaring.scopes import Asked, Scope
+from celery_redislock.declaring.table import INHERIT, TASK_ROWS, Row, said
+from celery_redislock.declaring.unknown import is_meant_for_us, unknown_options
+from celery_redislock.exceptions import LockOptionError
+
+__all__ = ["from_header", "override", "split_call_options", "to_header"]
+
+
+def split_call_options(
+    options: MutableMapping[str, object], *, where: str = "apply_async"
+) -> dict[str, object]:
+    """Take this package's keywords out of *options* and return them.
+
+    Runs at every publish. A keyword that stayed would become a message property
+    or a broker's error (celery 5.7.0, ``app/base.py``, ``send_task``).
+
+    Args:
+        options: keywords of ``apply_async``; changed in place, unless it raises.
+        where: the task's name, for the error.
+
+    Raises:
+        LockOptionError: a keyword looks like ours and does not exist, or is another library's option.
+    """
+    ours = [name for name in options if is_meant_for_us(name)]
+    if not ours:
+        return {}
+    problems = unknown_options(ours)
+    if problems:
+        raise LockOptionError(where, problems)
+    return {name: options.pop(name) for name in ours}
+
+
+def override(
+    base: LockOptions,
+    where: str,
+    call_options: Mapping[str, object],
+    *,
+    parameters: Sequence[str] | None,
+) -> LockOptions:
+    """Return *base* with what one call asks for. Called on the publishing side.
+
+    ``None`` leaves an option as the task has it; ``lock=None`` means not locked
+    anywhere. A strategy for one side leaves the other as the task has it. A
+    callable cannot travel: as ``lock_key`` or ``on_conflict`` it counts at
+    publish only, as ``on_lock_lost`` it is refused.
+
+    Raises:
+        LockOptionError: with every problem there is.
+    """
+    problems: list[str] = []
+    asked = {
+        name: read_value(TASK_ROWS[name], name, value, problems)
+        for name, value in call_options.items()
+        if said(TASK_ROWS[name], value)
+    }
+    values = {**_values(base), **asked}
+    if callable(asked.get("on_lock_lost")):
+        problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
+    conflict = asked.get("on_conflict")
+    if isinstance(conflict, Asked):
+        asked["on_conflict"] = conflict = _publishing_side(conflict, problems)
+        values["on_conflict"] = conflict.over(base.on_conflict)
+    options = settle(values)
+    problems += problems_of(options, asked, where, parameters)
+    if problems:
+        raise LockOptionError(where, problems)
+    return options
+
+
+def to_header(call_options: Mapping[str, object]) -> dict[str, object]:
+    """Return what of *call_options* travels with the message, ready for JSON.
+
+    Callables stay behind, and so does ``lock_key``: the key computed from it
+    travels instead. Values must have passed :func:`override`.
+    """
+    header: dict[str, object] = {}
+    for name, value in call_options.items():
+        row = TASK_ROWS[name]
+        if name == "lock_key" or not said(row, value):
+            continue
+        read = row.kind.read(value)
+        if isinstance(read, Scope):
+            read = read.name
+        elif isinstance(read, Asked):
+            sides = {"client": read.client, "server": read.server}
+            read = {side: one for side, one in sides.items() if isinstance(one, str)}
+        if read != {} and not callable(read):
+            header[name] = read
+    return header
+
+
+def from_header(base: LockOptions, data: object) -> LockOptions:
+    """Return the worker's own options *base* with those that came with a message.
+
+    The message may come from another version of this package, or be made by
+    hand. So this never raises: names and values it does not know are passed
+    over, and *base* holds where the rest does not go together.
+    """
+    if not isinstance(data, Mapping) or not data:
+        return base
+    values = _values(base)
+    for name, row in TASK_ROWS.items():
+        value = data.get(name, INHERIT)
+        if name != "lock_key" and said(row, value) and not callable(value):
+            values[name] = _lenient(row, value, values[name])
+    options = settle(values)
+    return base if disagreements(options) else options
+
+
+def _values(options: LockOptions) -> dict[str, object]:
+    return {name: options.scope if name == "lock" else getattr(options, name) for name in TASK_ROWS}
+
+
+def _publishing_side(asked: Asked, problems: list[str]) -> Asked:
+    if not callable(asked.server):
+        return asked
+    if asked.by_side:
+        problems.append(
+            "on_conflict names a callable for the server side, which cannot travel with a message; "
+            "set it on the task"
+        )
+    return Asked(asked.client, None, by_side=True)
+
+
+def _lenient(row: Row, value: object, otherwise: object) -> object:
+    try:
+        read = row.kind.read(value)
+    except (ValueError, TypeError):
+        return otherwise
+    return read.over(otherwise) if isinstance(read, Asked) and isinstance(otherwise, Asked) else read

@@ -1,0 +1,212 @@
+"""What a task declared about its lock, resolved: options, settings, key rule, store."""
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+from celery_redislock.declaring.call_options import from_header, override
+from celery_redislock.declaring.keys import Binder, KeyRule, parse_key
+from celery_redislock.declaring.options import (
+    ENABLED_VARIABLE,
+    LockOptions,
+    LockSettings,
+    read_options,
+    read_settings,
+)
+from celery_redislock.declaring.server import DECLARATION, store_of
+from celery_redislock.declaring.table import INHERIT, TASK_ROWS
+from celery_redislock.declaring.unknown import unknown_options
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.tasklock import TaskLock
+
+__all__ = ["Declaration", "declaration_of"]
+
+#: A task's options in one go: this runs at every publish and every run.
+_own_options = attrgetter(*TASK_ROWS)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A task's lock, as declared and configured now. Immutable; shared by threads.
+
+    Attributes:
+        task: the bound task.
+        options: of the task, defaults filled in from the settings.
+        settings: of the app.
+        binder: binds arguments to the body's signature.
+        rule: names the lock.
+        always_eager: the app's ``task_always_eager``: publishing runs the body in place.
+    """
+
+    task: Any
+    options: LockOptions
+    settings: LockSettings
+    binder: Binder
+    rule: KeyRule
+    always_eager: bool
+
+    @cached_property
+    def store(self) -> LockStore:
+        """Keeps the locks; connects at the first one.
+
+        Raises:
+            LockOptionError: no Redis server is configured.
+        """
+        return store_of(self.task.app, self.settings)
+
+    def task_lock(
+        self,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        task_id: str,
+        *,
+        options: LockOptions | None = None,
+        key: str | None = None,
+        is_ignored: bool = False,
+    ) -> TaskLock:
+        """Return the lock of one call. Sends nothing; computes nothing where a message brings the key.
+
+        Args:
+            args: of the call.
+            kwargs: of the call.
+            task_id: the owner.
+            options: of the call, where they differ from the task's.
+            key: as carried by the message, which beats computing it again.
+            is_ignored: nobody will store the result.
+
+        Raises:
+            LockKeyError: no key can be made of these arguments.
+            LockOptionError: no Redis server is configured.
+            TypeError: the arguments do not fit the signature.
+        """
+        asked = self.options if options is None else options
+        if key is None:
+            rule = self.rule
+            if asked.lock_key is not self.options.lock_key:
+                where, parameters = self.task.name, self.binder.parameters
+                rule = parse_key(asked.lock_key, task_name=where, parameters=parameters)
+            key = rule(self._bind(args, kwargs))
+        return TaskLock(
+            self.store,
+            key,
+            task=self.task.name,
+            owner=task_id,
+            ttl=asked.lock_ttl,
+            queue_ttl=asked.lock_queue_ttl,
+            period=asked.lock_period,
+            is_ignored=is_ignored,
+        )
+
+    def for_call(
+        self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None
+    ) -> LockOptions:
+        """The task's options with those of one call.
+
+        Args:
+            call_options: what the call brings itself.
+            inherited: what travelled with the message whose run makes this call for its own id.
+
+        Raises:
+            LockOptionError: what the call asks for cannot be honoured.
+        """
+        options = from_header(self.options, inherited) if inherited else self.options
+        if not call_options:
+            return options
+        where = f"{self.task.name}.apply_async"
+        return override(options, where, call_options, parameters=self.binder.parameters)
+
+    def _bind(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Bind a call's arguments as the worker will see them, pydantic models dumped."""
+        # Celery dumps models inside Task.apply_async, after the key was needed (5.7.0, app/task.py).
+        dump = getattr(self.task, "_dump_pydantic_arguments", None)
+        if dump is not None:
+            args, kwargs = dump(args, kwargs)
+        try:
+            return self.binder.bind(args, kwargs)
+        except TypeError as error:
+            if self.task.typing:
+                # The interpreter says what is missing, and not from what.
+                message = f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
+                raise TypeError(message) from error
+            return self.binder.bind_loosely(args, kwargs)
+
+
+def declaration_of(task: Any) -> Declaration:
+    """Resolve a bound task's declaration; remembered until an option or setting changes.
+
+    Called at every publish and run, so that settings changed after the task
+    was bound are honoured, and a task whose binding failed (Celery keeps it
+    usable) is never used unchecked. Two threads may resolve it at once; the
+    last one is remembered.
+
+    Raises:
+        LockOptionError: all that is wrong with the task's options and the app's settings.
+    """
+    behind_proxy = getattr(type(task), "_get_current_object", None)
+    if behind_proxy is not None:
+        task = behind_proxy(
+            task
+        )  # a decorator returns a celery.local.Proxy; its class does not look through it
+    known = task.__dict__.get(DECLARATION)
+    if known is not None and known[0] == _asked_of(task):
+        return known[1]  # type: ignore[no-any-return]  # task.__dict__ is untyped
+    declaration = _resolve(task)
+    task.__dict__[DECLARATION] = (_asked_of(task, snapshot=True), declaration)
+    return declaration
+
+
+def _asked_of(task: Any, *, snapshot: bool = False) -> tuple[Any, ...]:
+    """Everything a declaration depends on, cheap to compare.
+
+    ``conf.changes`` holds what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
+    ``ConfigurationView``); the layers below it do not change once they are loaded.
+    """
+    conf = task.app.conf
+    changes = conf.changes
+    return (
+        conf,
+        dict(changes) if snapshot else changes,
+        os.environ.get(ENABLED_VARIABLE),
+        task.run,
+        _own_options(task),
+    )
+
+
+def _resolve(task: Any) -> Declaration:
+    app, cls = task.app, type(task)
+    problems: list[str] = []
+    binder = Binder(task.run)
+    options = settings = rule = None
+    try:
+        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+    except LockOptionError as error:
+        problems += error.problems
+    try:
+        options = read_options(task.name, _attributes(task), app.conf.get, parameters=binder.parameters)
+        rule = parse_key(options.lock_key, task_name=task.name, parameters=binder.parameters)
+    except LockOptionError as error:
+        problems += error.problems
+    # The base class hands its own names and checks in, so that nothing here imports it.
+    problems += unknown_options(sorted(set(dir(cls)) - getattr(cls, "_lock_names", frozenset())))
+    if hasattr(task, "_lock_problems"):
+        problems += task._lock_problems()
+    if problems or options is None or settings is None or rule is None:
+        raise LockOptionError(task.name, problems)
+    return Declaration(task, options, settings, binder, rule, bool(app.conf.task_always_eager))
+
+
+def _attributes(task: Any) -> dict[str, Any]:
+    """Return a task's lock options; callables unbound, or they would be called with the task first."""
+    found = {}
+    for name in TASK_ROWS:
+        value = inspect.getattr_static(task, name, INHERIT)
+        found[name] = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    if found["lock"] is INHERIT and task.name.startswith("celery."):
+        # Celery's own tasks (chord_unlock, map, …) get this base class from Celery(task_cls=…).
+        found["lock"] = None
+    return found

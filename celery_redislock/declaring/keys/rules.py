@@ -1,0 +1,178 @@
+"""``lock_key``: what it may be, and how each form names the lock.
+
+=====================  ==================================  ==========================
+lock_key               the lock is                         its name
+=====================  ==================================  ==========================
+``None``               per task and all arguments          ``<task>:v1:<32 hex>``
+``("account_id",)``    per task and these arguments        ``<task>:v1:<32 hex>``
+``"account:{id}"``     a resource, shared by all tasks     ``account:42``
+``"nightly"``          one fixed resource                  ``nightly``
+a callable             a resource (str) or per task        as above
+                       (tuple)
+=====================  ==================================  ==========================
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias
+
+from celery_redislock.declaring.keys.digest import as_worker_sees, digest
+from celery_redislock.declaring.keys.template import Template, parse_template
+from celery_redislock.exceptions import LockKeyError, LockOptionError
+from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
+
+__all__ = ["VERSION", "KeyRule", "parse_key"]
+
+#: Stands in every name with a digest. Whatever changes a digest or a name changes this too.
+VERSION = "v1"
+
+#: Names the lock of one call: at most 200 bytes of UTF-8, no braces, white space or controls. It is given
+#: the arguments as :meth:`Binder.bind` returns them, pydantic models dumped, and raises ``LockKeyError``
+#: where they have no name. Pure and thread-safe; the same in publisher and worker.
+KeyRule: TypeAlias = Callable[[Mapping[str, object]], str]
+
+
+def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | None) -> KeyRule:
+    """Make the rule that *lock_key* asks for. Called when a task is bound, and per call that brings a key.
+
+    Args:
+        lock_key: see the table above.
+        task_name: the task's full name.
+        parameters: :attr:`Binder.parameters`; ``None`` leaves names unchecked until they are used.
+
+    Raises:
+        LockOptionError: *lock_key* cannot be honoured; ``problems`` holds every
+            reason, so that a caller can report them with those of other options.
+    """
+    problems: list[str] = []
+    rule = _parse(lock_key, task_name, parameters, problems)
+    if problems or rule is None:
+        raise LockOptionError(task_name, problems)
+    return rule
+
+
+def _name_of_arguments(task_name: str, names: Sequence[str] | None, arguments: Mapping[str, object]) -> str:
+    try:
+        chosen = dict(arguments) if names is None else {name: arguments[name] for name in names}
+    except KeyError as error:
+        given = ", ".join(map(repr, arguments)) or "no arguments"
+        problem = (
+            f"lock_key names {error}, which is not among {given}; the call does not fit the task's "
+            "signature: give it all its arguments"
+        )
+        raise LockKeyError(task_name, problem) from None
+    return _name_per_task(task_name, chosen)
+
+
+def _name_of_template(task_name: str, template: Template, arguments: Mapping[str, object]) -> str:
+    text = template.render(arguments, where=task_name)
+    if text:
+        # No character takes more than four bytes.
+        return text if 4 * len(text) <= MAX_BYTES else shorten(text)
+    field = template.fields[0]
+    problem = (
+        "lock_key is empty for these arguments; put a word before the field, as in "
+        f"'{field.parameter}:{{{field.text}}}'"
+    )
+    raise LockKeyError(task_name, problem)
+
+
+def _name_of_answer(
+    task_name: str, function: Callable[[Mapping[str, object]], object], arguments: Mapping[str, object]
+) -> str:
+    seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})
+    try:
+        answer = function(seen)
+    except Exception as error:
+        given = ", ".join(map(repr, arguments)) or "none"
+        problem = (
+            f"the lock_key callable raised {type(error).__name__}: {error}; it is called with "
+            f"one mapping of arguments by name, here {given}"
+        )
+        raise LockKeyError(task_name, problem) from error
+    if isinstance(answer, str) and answer.strip():
+        return shorten(escape(answer))
+    problem = f"the lock_key callable returned {answer!r}; "
+    if isinstance(answer, tuple) and answer:
+        try:
+            return _name_per_task(task_name, answer)
+        except LockKeyError as error:
+            problem += "return values that JSON can carry, or a text"
+            raise LockKeyError(task_name, problem) from error.__cause__
+    problem += "return a text that names a resource, or a tuple of the values that matter (neither empty)"
+    raise LockKeyError(task_name, problem)
+
+
+def _name_per_task(task_name: str, value: object) -> str:
+    return shorten(f"{escape(task_name)}:{VERSION}:{digest(value, where=task_name)}")
+
+
+def _parse(
+    lock_key: object, task_name: str, parameters: Sequence[str] | None, problems: list[str]
+) -> KeyRule | None:
+    if lock_key is None:
+        return partial(_name_of_arguments, task_name, None)
+    if isinstance(lock_key, str):
+        return _parse_text(lock_key, task_name, parameters, problems)
+    if isinstance(lock_key, tuple | list):
+        return _parse_names(lock_key, task_name, parameters, problems)
+    if callable(lock_key) and not isinstance(lock_key, type):
+        if not inspect.iscoroutinefunction(lock_key):
+            return partial(_name_of_answer, task_name, lock_key)
+        problems.append("lock_key is a coroutine function; it is called synchronously: use a plain one")
+        return None
+    problems.append(
+        f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple of "
+        "parameter names, a text such as 'account:{account_id}', or a callable"
+    )
+    return None
+
+
+def _parse_names(
+    names: Sequence[object], task_name: str, parameters: Sequence[str] | None, problems: list[str]
+) -> KeyRule | None:
+    if not names:
+        problems.append(
+            f"lock_key {names!r} names no argument; for one lock whatever the arguments, "
+            f"use a text: lock_key={task_name!r}"
+        )
+    for name in names:
+        if not isinstance(name, str):
+            problems.append(f"lock_key {names!r}: {name!r} is no parameter's name")
+        else:
+            _check_parameter(name, parameters, problems)
+    return partial(_name_of_arguments, task_name, [str(name) for name in names])
+
+
+def _parse_text(
+    text: str, task_name: str, parameters: Sequence[str] | None, problems: list[str]
+) -> KeyRule | None:
+    if not text.strip():
+        problems.append(f"lock_key {text!r} is empty; name a resource, or leave it out for all arguments")
+        return None
+    if text in (parameters or ()):
+        problems.append(
+            f"lock_key {text!r} is the name of a parameter, and as a text would be one lock for all its "
+            f"values; did you mean ({text!r},) or '{text}:{{{text}}}'?"
+        )
+    try:
+        template = parse_template(text)
+    except ValueError as error:
+        problems.append(f"lock_key {text!r}: {error}")
+        return None
+    for field in template.fields:
+        _check_parameter(field.parameter, parameters, problems)
+    return partial(_name_of_template, task_name, template)
+
+
+def _check_parameter(name: str, parameters: Sequence[str] | None, problems: list[str]) -> None:
+    if parameters is None or name in parameters:
+        return
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
+    nearest = get_close_matches(name, parameters, n=1)
+    known = ", ".join(parameters) or "none"
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the task's parameters: {known}"
+    problems.append(f"lock_key names the parameter {name!r}, which the task does not have; {hint}")

@@ -1,0 +1,259 @@
+"""A task's options and an app's settings: read, checked together, frozen."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from celery_redislock.declaring.keys import parse_key
+from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
+from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, said
+from celery_redislock.exceptions import LockOptionError
+
+__all__ = [
+    "ENABLED_VARIABLE",
+    "LockOptions",
+    "LockSettings",
+    "Setting",
+    "problems_of",
+    "read_options",
+    "read_settings",
+    "read_value",
+    "risks",
+    "settle",
+]
+
+#: Looks a setting up: ``app.conf.get``. Takes a name and what to return when it is not set.
+Setting = Callable[[str, object], object]
+
+#: Seconds from a hard time limit until the worker has killed the body and seen that it is dead.
+KILLING_TAKES = 10.0
+
+#: The environment variable that switches locking off, or on against the setting.
+ENABLED_VARIABLE = "REDISLOCK_ENABLED"
+_OFF, _ON = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
+
+#: A lease of this many socket timeouts outlives one unanswered renewal: it is renewed every third, and a
+#: call takes two at most. A little less than three, for rounding.
+_TIMEOUTS = 2.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockOptions:
+    """What one task, or one call of it, asks for. Immutable; shared by threads.
+
+    The attributes are those of the option table; times are float seconds.
+
+    Attributes:
+        scope: what ``lock`` names; ``None`` means no locking.
+        lock_key: as given; :func:`celery_redislock.declaring.keys.parse_key` understands it.
+        on_conflict: as asked for, by side.
+        client: strategy at publish; ``None`` where the scope takes no lock there.
+        server: strategy on the worker; ``None`` where there is no locking.
+    """
+
+    scope: Scope | None = DEFAULTS["lock"]
+    lock_key: object = None
+    on_conflict: Asked = DEFAULTS["on_conflict"]
+    client: Choice | None = "skip"
+    server: Choice | None = "skip"
+    lock_ttl: float = DEFAULTS["lock_ttl"]
+    lock_queue_ttl: float = DEFAULTS["lock_queue_ttl"]
+    lock_max_hold: float | None = DEFAULTS["lock_max_hold"]
+    lock_period: float | None = DEFAULTS["lock_period"]
+    lock_retry_delay: float = DEFAULTS["lock_retry_delay"]
+    on_lock_lost: Choice = DEFAULTS["on_lock_lost"]
+    on_lock_error: str = DEFAULTS["on_lock_error"]
+
+    def max_hold(self, time_limit: float | None) -> float | None:
+        """Seconds one run may be renewed: ``lock_max_hold``, or its hard time limit and what killing takes.
+
+        Args:
+            time_limit: the run's hard time limit in seconds, if it has one.
+        """
+        if self.lock_max_hold is not None or not time_limit:
+            return self.lock_max_hold
+        return max(time_limit + KILLING_TAKES, 2 * self.lock_ttl)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockSettings:
+    """What holds for the whole app: the settings without ``redislock_``. Times are float seconds.
+
+    Attributes:
+        url: the lock server; ``None`` for the broker's Redis, else the result backend's.
+    """
+
+    url: str | None = field(default=DEFAULTS["redislock_url"], repr=False)  # it may hold a password
+    prefix: str = DEFAULTS["redislock_prefix"]
+    socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
+    start_timeout: float = DEFAULTS["redislock_start_timeout"]
+    min_replicas: int = DEFAULTS["redislock_min_replicas"]
+    fence: str = DEFAULTS["redislock_fence"]
+    eager: bool = DEFAULTS["redislock_eager"]
+    enabled: bool = DEFAULTS["redislock_enabled"]
+    check: str = DEFAULTS["redislock_check"]
+
+
+def read_options(
+    where: str,
+    attributes: Mapping[str, object],
+    setting: Setting,
+    *,
+    parameters: Sequence[str] | None,
+) -> LockOptions:
+    """Read a task's options. Called when the task is bound; touches no server.
+
+    What has no effect in the task's scope is a problem where the task asks for
+    it; a setting counts for the tasks it can count for.
+
+    Args:
+        where: the task's name.
+        attributes: of the task, by name; what is missing or not said is left to the setting.
+        setting: ``app.conf.get``.
+        parameters: the names ``lock_key`` may use; ``None`` if unknown.
+
+    Raises:
+        LockOptionError: with every problem there is.
+    """
+    problems: list[str] = []
+    own = {
+        name: read_value(row, name, value, problems)
+        for name, row in TASK_ROWS.items()
+        if said(row, value := attributes.get(name, INHERIT))
+    }
+    others = {
+        name: _read_setting(row, setting, problems) for name, row in TASK_ROWS.items() if name not in own
+    }
+    options = settle({**others, **own})
+    problems += problems_of(options, own, where, parameters)
+    if problems:
+        raise LockOptionError(where, problems)
+    return options
+
+
+def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> LockSettings:
+    """Read the settings that are no task's. Called once per app, in publisher and worker.
+
+    Args:
+        where: the app's name.
+        setting: ``app.conf.get``.
+        environ: ``os.environ``; ``REDISLOCK_ENABLED`` wins over the setting, unless it is empty.
+
+    Raises:
+        LockOptionError: with every problem there is.
+    """
+    problems: list[str] = []
+    values = {
+        name.removeprefix("redislock_"): _read_setting(row, setting, problems)
+        for name, row in SETTING_ROWS.items()
+        if row.attribute is None
+    }
+    text = environ.get(ENABLED_VARIABLE, "").strip().lower()
+    if text in (*_OFF, *_ON):
+        values["enabled"] = text in _ON
+    elif text:
+        words = ", ".join((*_OFF, *_ON))
+        problems.append(f"{ENABLED_VARIABLE} is {text!r} in the environment; give one of {words}")
+    if problems:
+        raise LockOptionError(where, problems)
+    return LockSettings(**values)  # type: ignore[arg-type]  # the kinds check the types
+
+
+def read_value(row: Row, name: str, value: object, problems: list[str]) -> object:
+    """Return *value* as its row reads it; add a problem and return the default if it is refused."""
+    try:
+        return row.kind.read(value)
+    except ValueError as error:
+        problems.append(f"{name} {error}")
+        return row.default
+
+
+def settle(values: Mapping[str, object]) -> LockOptions:
+    """Freeze *values*, by attribute and each already read, with the strategies they come to."""
+    rest = dict(values)
+    scope, asked = rest.pop("lock"), rest["on_conflict"]
+    client, server = resolve(scope, asked)  # type: ignore[arg-type]  # the kinds check the types
+    return LockOptions(scope=scope, client=client, server=server, **rest)  # type: ignore[arg-type]  # same
+
+
+def problems_of(
+    options: LockOptions, asked: Mapping[str, object], where: str, parameters: Sequence[str] | None
+) -> list[str]:
+    """Return what cannot be true together, or has no effect, each with the values and a remedy.
+
+    Args:
+        options: with everything that counts.
+        asked: what the task or the call brings itself, as its rows read it.
+        where: the task's name.
+        parameters: the names ``lock_key`` may use; ``None`` if unknown.
+    """
+    problems: list[str] = []
+    scope, conflict = options.scope, asked.get("on_conflict", Asked())
+    names_client = isinstance(conflict, Asked) and conflict.by_side and conflict.client is not None
+    if scope is not None and not scope.claims_at_publish and names_client:
+        problems.append(
+            f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
+            "at publish; leave it out"
+        )
+    if scope is not None and not scope.holds_while_running:
+        others = " or ".join(repr(one.name) for one in SCOPES.values() if one.holds_while_running)
+        problems += [
+            f"{name} is about the lock of a running task, and lock={scope.name!r} holds none while it runs; "
+            f"leave it out, or use {others}"
+            for name in asked
+            if TASK_ROWS[name].is_of_a_lease
+        ]
+    try:
+        parse_key(options.lock_key, task_name=where, parameters=parameters)
+    except LockOptionError as error:
+        problems += error.problems
+    return problems + disagreements(options)
+
+
+def disagreements(options: LockOptions) -> list[str]:
+    """Return which values cannot be true together, wherever they come from."""
+    problems = []
+    if options.scope is not None and options.scope.stands_for_period and options.lock_period is None:
+        problems.append(
+            f"lock={options.scope.name!r} needs lock_period: how long the task stays unique, in seconds"
+        )
+    if options.lock_max_hold is not None and options.lock_max_hold <= options.lock_ttl:
+        problems.append(
+            f"lock_max_hold ({options.lock_max_hold:g}) must be longer than lock_ttl ({options.lock_ttl:g}): "
+            "a lock lives that long without any renewal"
+        )
+    return problems
+
+
+def risks(options: LockOptions, settings: LockSettings, *, time_limit: float | None) -> list[str]:
+    """Return what can be honoured and does not do what its author expects, with values and remedies.
+
+    A worker logs it when it starts.
+
+    Args:
+        options: of a task.
+        settings: of the app.
+        time_limit: the task's hard time limit in seconds, if it has one.
+    """
+    found: list[str] = []
+    if options.scope is None or not options.scope.holds_while_running:
+        return found
+    if options.lock_ttl < _TIMEOUTS * settings.socket_timeout:
+        found.append(
+            f"lock_ttl ({options.lock_ttl:g}) is shorter than three times redislock_socket_timeout "
+            f"({settings.socket_timeout:g}): one renewal without an answer loses the lock; "
+            "raise the former, or lower the latter"
+        )
+    longest = options.lock_max_hold
+    if longest is not None and time_limit and longest < time_limit and options.on_lock_lost == "log":
+        found.append(
+            f"lock_max_hold ({longest:g}) is shorter than the hard time limit ({time_limit:g}): a run may go "
+            "on for longer than it holds its lock; raise it, or set on_lock_lost='terminate'"
+        )
+    return found
+
+
+def _read_setting(row: Row, setting: Setting, problems: list[str]) -> object:
+    if row.setting is None:
+        return row.default
+    value = setting(row.setting, INHERIT)
+    return read_value(row, row.setting, value, problems) if said(row, value) else row.default

@@ -1,0 +1,206 @@
+"""Scopes and conflict strategies: how long a task is unique, and what a duplicate does.
+
+A row of :data:`SCOPES` says all there is to say about a scope. Other modules
+ask a row for its attributes and never compare a scope's name.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from celery_redislock.declaring.kinds import Kind
+
+__all__ = [
+    "SCOPES",
+    "STRATEGIES",
+    "Asked",
+    "Choice",
+    "Conflict",
+    "ConflictKind",
+    "Scope",
+    "ScopeKind",
+    "ScopeName",
+    "Side",
+    "Strategy",
+    "StrategyRow",
+    "resolve",
+]
+
+ScopeName = Literal["until_executed", "until_executing", "until_expired", "while_executing"]
+Strategy = Literal["skip", "raise", "retry"]
+#: Where a duplicate is noticed: at publish, or when its run is about to start.
+Side = Literal["client", "server"]
+#: A strategy's name, or a callable that is given the conflict and returns one.
+Choice = str | Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How long a task is unique.
+
+    Attributes:
+        name: the value of ``lock``.
+        meaning: for the reference page.
+        claims_at_publish: the publisher holds the key from publish on.
+        holds_while_running: a run holds a lease, which is renewed.
+        ends: when the key is free again: when a run starts, when it ends, or when ``lock_period`` has
+            passed since the task was accepted.
+        client: the default strategy at publish; ``None`` where nothing is claimed there.
+        server: the default strategy on the worker.
+    """
+
+    name: ScopeName
+    meaning: str
+    claims_at_publish: bool
+    holds_while_running: bool
+    ends: Literal["start", "end", "period"]
+    client: Strategy | None
+    server: Strategy
+
+    @property
+    def stands_for_period(self) -> bool:
+        """Whether the key is held for ``lock_period``, however the run ends: no run holds or frees it."""
+        return self.ends == "period"
+
+
+#: The scopes by name. A duplicate that was not refused at publish is never dropped by default.
+SCOPES: Mapping[str, Scope] = {
+    scope.name: scope
+    for scope in (
+        Scope("until_executed", "from publish until the run has ended",
+              claims_at_publish=True, holds_while_running=True, ends="end", client="skip", server="skip"),
+        Scope("until_executing", "from publish until the run starts",
+              claims_at_publish=True, holds_while_running=False, ends="start", client="skip", server="skip"),
+        Scope("until_expired", "from publish until `lock_period` has passed, however the run ends",
+              claims_at_publish=True, holds_while_running=False, ends="period", client="skip", server="skip"),
+        Scope("while_executing", "while it runs; any number may be queued",
+              claims_at_publish=False, holds_while_running=True, ends="end", client=None, server="retry"),
+    )
+}  # fmt: skip
+
+
+class StrategyRow(NamedTuple):
+    """A value of ``on_conflict``, and what it does at publish and on the worker."""
+
+    name: Strategy
+    client: str
+    server: str
+
+
+#: The strategies by name.
+STRATEGIES: Mapping[str, StrategyRow] = {
+    row.name: row
+    for row in (
+        StrategyRow("skip", "not published; the holder's result is returned", "ends as a skipped duplicate"),
+        StrategyRow("raise", "`DuplicateTask` is raised", "the task fails with `DuplicateTask`"),
+        StrategyRow(
+            "retry", "published without a claim", "published again, after `lock_retry_delay` at most"
+        ),
+    )
+}
+
+
+class Asked(NamedTuple):
+    """``on_conflict`` as it was asked for, side by side; ``None`` leaves a side its default.
+
+    Attributes:
+        by_side: the sides were named; otherwise one value was given for both, and counts where the
+            scope has that side.
+    """
+
+    client: Choice | None = None
+    server: Choice | None = None
+    by_side: bool = False
+
+    def over(self, other: "Asked") -> "Asked":
+        """Return what is asked here, and *other* where nothing is."""
+        return Asked(self.client or other.client, self.server or other.server, by_side=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A duplicate, as a callable strategy is given it.
+
+    Attributes:
+        task: the bound task; ``args``, ``kwargs`` and ``task_id`` are the duplicate's.
+        key: the lock's name.
+        holder: the holder's task id. Advisory: it may be gone by now.
+        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
+            lock that has no end.
+        side: ``client`` at publish, ``server`` on the worker.
+    """
+
+    task: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    task_id: str
+    key: str
+    holder: str
+    expires_in: float
+    side: Side
+
+
+class ScopeKind(Kind):
+    """``lock``: a scope, or ``None`` or ``False`` for no locking."""
+
+    def __init__(self) -> None:
+        super().__init__(", ".join(map(repr, SCOPES)) + ", or None or False for no lock")
+
+    def read(self, value: object) -> Scope | None:
+        """Return the scope, ``None`` for off."""
+        if value is None or value is False:
+            return None
+        if isinstance(value, Scope):
+            return value
+        if isinstance(value, str):
+            return SCOPES[_known(value, SCOPES)]
+        message = (
+            f"is {value!r}, which is no scope; give {self.wording} (an attribute of your own with this name "
+            "must be renamed)"
+        )
+        raise ValueError(message)
+
+
+class ConflictKind(Kind):
+    """``on_conflict``: one strategy for all sides, or one for each."""
+
+    def __init__(self) -> None:
+        super().__init__(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
+
+    def read(self, value: object) -> Asked:
+        """Return what is asked of each side."""
+        if isinstance(value, Asked):
+            return value
+        if not isinstance(value, Mapping):
+            choice = self._choice(value)
+            return Asked(choice, choice)
+        if not value or not value.keys() <= {"client", "server"}:
+            message = f"is {dict(value)!r}; its keys are 'client' (at publish) and 'server' (on the worker)"
+            raise ValueError(message)
+        sides = {side: None if one is None else self._choice(one) for side, one in value.items()}
+        return Asked(sides.get("client"), sides.get("server"), by_side=True)
+
+    def _choice(self, value: object) -> Choice:
+        if isinstance(value, str):
+            return _known(value, STRATEGIES)
+        if callable(value) and not isinstance(value, type):
+            return value
+        raise self.refusal(value)
+
+
+def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | None]:
+    """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there."""
+    if scope is None:
+        return None, None
+    return asked.client or scope.client if scope.claims_at_publish else None, asked.server or scope.server
+
+
+def _known(value: str, known: Mapping[str, object]) -> str:
+    if value in known:
+        return value
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
+    nearest = get_close_matches(value, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(map(repr, known))}"
+    message = f"is {value!r}, which is unknown; {hint}"
+    raise ValueError(message)

@@ -1,0 +1,237 @@
+"""From a Celery app's settings to its lock store.
+
+URLs are read by Celery itself (``celery.app.backends.by_url``), so that every
+form it knows (TLS, Unix sockets, Sentinel, credential providers) means here
+what it means there.
+"""
+
+import logging
+import re
+import ssl
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery.local import Proxy
+from celery.utils.collections import ConfigurationView
+
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.unknown import unknown_settings
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.store import LockStore
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["DECLARATION", "setting_problems", "store_of", "use_store"]
+
+#: Where a task keeps its resolved declaration, with the store.
+DECLARATION = "_redislock_declaration"
+
+logger = logging.getLogger("celery_redislock")
+
+_REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
+#: Settings with which Celery completes its result backend's URL. They say nothing about the broker's server.
+_OF_THE_BACKEND = (
+    "redis_host",
+    "redis_port",
+    "redis_db",
+    "redis_username",
+    "redis_password",
+    "redis_backend_credential_provider",
+)
+#: The stores of an app by the settings they were made with; under ``None`` one given for tests.
+_stores: "weakref.WeakKeyDictionary[Any, dict[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
+_told: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def store_of(app: Any, settings: LockSettings) -> LockStore:
+    """Return the app's lock store, made at the first call; opens no connection.
+
+    One per app, settings and process, whichever thread asks.
+
+    Raises:
+        LockOptionError: no setting names a Redis server, or the URL cannot be read.
+    """
+    stores = _stores.setdefault(app, {})
+    known = stores.get(None) or stores.get(settings)
+    if known is not None:
+        return known
+    if app not in _told and app.conf.get("redislock_check") != "ignore":
+        # A worker checks them when it starts. Of a program that only publishes, nobody else does.
+        for problem in setting_problems(app):
+            logger.warning("redislock: %s", problem)
+    return stores.setdefault(settings, _make_store(app, settings))
+
+
+def use_store(app: Any, store: LockStore | None) -> LockStore | None:
+    """Make the app keep its locks in this store, whatever its settings; ``None`` ends it.
+
+    Returns:
+        The store used so before, ``None`` if there was none. For tests.
+    """
+    if issubclass(type(app), Proxy):
+        app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
+    stores = _stores.setdefault(app, {})
+    for task in app._tasks.values():
+        task.__dict__.pop(DECLARATION, None)
+    before = stores.pop(None, None)
+    if store is not None:
+        stores[None] = store
+    return before
+
+
+def setting_problems(app: Any) -> list[str]:
+    """Return a problem for each unknown setting of the app; the caller logs them, so that it is done once."""
+    _told.add(app)
+    return unknown_settings(map(str, app.conf))
+
+
+def _make_store(app: Any, settings: LockSettings) -> LockStore:
+    from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
+
+    place = _place(app, settings)
+    return RedisStore(
+        Connections(_pool(app, place, settings.socket_timeout), socket_timeout=settings.socket_timeout),
+        prefix=f"{place.options.get('global_keyprefix') or ''}{settings.prefix}",
+        strict_fence=settings.fence == "strict",
+        min_replicas=settings.min_replicas,
+        socket_timeout=settings.socket_timeout,
+    )
+
+
+class _Place(NamedTuple):
+    """The lock server's URL, with the setting it was taken from and that one's transport and TLS options."""
+
+    url: str
+    setting: str
+    options: Mapping[str, Any]
+    tls: Mapping[str, Any]
+
+    @property
+    def is_broker(self) -> bool:
+        return self.setting.startswith("broker")
+
+    @property
+    def masked(self) -> str:
+        from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+
+        return repr(mask_password(self.url))
+
+
+def _place(app: Any, settings: LockSettings) -> _Place:
+    """Where the locks are kept.
+
+    The broker comes before the result backend: it must be reachable to publish anyway, so locking
+    there adds no new way to fail.
+    """
+    conf = app.conf
+    of_backend = (
+        conf.get("result_backend_transport_options") or {},
+        _mapping(conf.get("redis_backend_use_ssl")),
+    )
+    if settings.url is not None:
+        place = _Place(settings.url, "redislock_url", *of_backend)
+        if _scheme(settings.url) in _REDIS_SCHEMES:
+            return place
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
+        problem = f"{place.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
+        raise LockOptionError(place.setting, [problem])
+    broker = _first(conf.broker_write_url or conf.broker_url)
+    if _scheme(broker) in _REDIS_SCHEMES:
+        tls = _mapping(conf.get("broker_use_ssl"))
+        setting = "broker_url" if conf.broker_write_url == conf.broker_url else "broker_write_url"
+        return _Place(broker, setting, conf.get("broker_transport_options") or {}, tls)
+    backend = conf.result_backend if isinstance(conf.result_backend, str) else ""
+    if _scheme(backend) in _REDIS_SCHEMES:
+        return _Place(backend, "result_backend", *of_backend)
+    problem = (
+        f"neither the broker ({_scheme(broker) or 'none'}) nor the result backend "
+        f"({_scheme(backend) or 'none'}) is Redis or Valkey; set redislock_url = 'redis://host:port/db'"
+    )
+    raise LockOptionError("redislock_url", [problem])
+
+
+def _first(broker: Any) -> str:
+    """The first of a list of brokers, in either spelling; Sentinels are one broker together."""
+    urls = list(broker) if isinstance(broker, list | tuple) else str(broker or "").split(";")
+    together = bool(urls) and _scheme(urls[0]) == "sentinel"
+    return ";".join(urls) if together else urls[0] if urls else ""
+
+
+def _mapping(given: Any) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else {}
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
+    from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
+    from redis import RedisError  # noqa: PLC0415  only when a store is made
+
+    from celery_redislock.locks.connection import check_options, pool_of  # noqa: PLC0415  imports redis
+
+    url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
+    if _scheme(url) == "unix":
+        return pool_of(url)
+    if _scheme(url) == "sentinel" and not place.options.get("master_name"):
+        # Celery would make a pool all the same (5.7.0, backends/redis.py), and no lock would ever succeed.
+        setting = "broker_transport_options" if place.is_broker else "result_backend_transport_options"
+        problem = (
+            f"{place.masked} does not say which primary to ask the Sentinels for; "
+            f"set {setting} = {{'master_name': …}}"
+        )
+        raise LockOptionError(place.setting, [problem])
+    if place.tls:
+        url = re.sub(r"^redis://", "rediss://", url)
+    try:
+        cls, backend_url = by_url(url, app.loader)
+        seen: Any = _AppSeen(app, _as_backend_settings(place, bound, speaks_tls=_scheme(url) == "rediss"))
+        pool: redis.ConnectionPool = cls(app=seen, url=backend_url).client.connection_pool
+        check_options(pool)
+    except (ValueError, TypeError, ImportError, RedisError) as error:
+        # Their texts quote parts of the URL, and a badly quoted password is such a part.
+        problem = (
+            f"{place.masked} cannot be read ({type(error).__name__}): its port or its database "
+            "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend, "
+            "and quote special characters of a password (urllib.parse.quote)"
+        )
+        raise LockOptionError(place.setting, [problem]) from None
+    return pool
+
+
+def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> dict[str, Any]:
+    """Return what Celery's class for the URL is to read as the result backend's settings.
+
+    All Sentinels together are given as long as the lock server: left to redis-py, one that does not answer
+    is waited for for ever (redis 5.2.1), or for a minute (8.1.0), while two others know the primary.
+    """
+    from redis.backoff import NoBackoff  # noqa: PLC0415  only when a store is made
+    from redis.retry import Retry  # noqa: PLC0415  only when a store is made
+
+    each = bound / (place.url.count(";") + 1)  # several may be silent, and one call asks them in turn
+    impatient = {"socket_timeout": each, "socket_connect_timeout": each, "retry": Retry(NoBackoff(), 0)}
+    given = place.options.get("sentinel_kwargs") or {}
+    # kombu checks no certificate of a broker where nothing is said about TLS (5.7.0, connection.py).
+    unchecked = place.is_broker and not place.tls
+    default = {"ssl_cert_reqs": ssl.CERT_NONE if unchecked else ssl.CERT_REQUIRED}
+    settings: dict[str, Any] = {
+        "result_backend_transport_options": {**place.options, "sentinel_kwargs": {**impatient, **given}},
+        "redis_backend_use_ssl": {**default, **place.tls} if place.tls or speaks_tls else None,
+    }
+    if place.is_broker:
+        settings.update(dict.fromkeys(_OF_THE_BACKEND))
+    return settings
+
+
+class _AppSeen:
+    """The app with other settings: Celery's class reads the result backend's, wherever the URL is from."""
+
+    def __init__(self, app: Any, settings: dict[str, Any]) -> None:
+        self._app, self.conf = app, ConfigurationView(settings, [app.conf])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)

@@ -1,0 +1,114 @@
+"""The table: one row for each option and setting, and nothing said twice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Literal
+
+from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, Kind, Seconds, Url, one_of, whole
+from celery_redislock.declaring.scopes import SCOPES, Asked, ConflictKind, ScopeKind
+
+__all__ = ["DEFAULTS", "INHERIT", "ROWS", "SETTING_ROWS", "TASK_ROWS", "Inherit", "Row", "said"]
+
+
+class Inherit(Enum):
+    """The type of :data:`INHERIT`."""
+
+    INHERIT = "inherit"
+
+    def __repr__(self) -> str:
+        return "INHERIT"
+
+
+#: "Not said here": the default of the attribute ``lock``, where ``None`` already means off.
+INHERIT: Final[Literal[Inherit.INHERIT]] = Inherit.INHERIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One option or setting.
+
+    Attributes:
+        attribute: name on the task and in ``apply_async``; ``None`` for settings only.
+        setting: name in the app's configuration; ``None`` where there is none.
+        default: what holds when nobody says anything.
+        kind: what values are allowed.
+        meaning: one sentence for the reference page.
+        default_note: how the default reads where its value does not say it.
+        is_of_a_lease: it promises something about the lock of a run, so it has no effect in a scope
+            that holds none while running.
+    """
+
+    attribute: str | None = None
+    setting: str | None = None
+    default: object
+    kind: Kind
+    meaning: str
+    default_note: str = ""
+    is_of_a_lease: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name it is known by."""
+        return self.attribute or self.setting or ""
+
+
+ROWS: tuple[Row, ...] = (
+    Row(attribute="lock", setting="redislock_lock", default=SCOPES["until_executed"], kind=ScopeKind(),
+        default_note="`'until_executed'`", meaning="how long the task is unique"),
+    Row(attribute="lock_key", default=None, kind=KEY, default_note="all arguments",
+        meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
+    Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=ConflictKind(),
+        default_note="by scope", meaning="what happens to a duplicate"),
+    # Below a tenth of a second one slow round trip or a scheduler's pause outlasts the lease.
+    Row(attribute="lock_ttl", setting="redislock_ttl", default=30.0, kind=Seconds(least=0.1),
+        meaning="how long the lock of a running task outlives its last renewal (every third of it)"),
+    Row(attribute="lock_queue_ttl", setting="redislock_queue_ttl", default=3600.0, kind=Seconds(),
+        meaning="how long the lock of a queued task outlives its last sign of life; a countdown is added"),
+    Row(attribute="lock_max_hold", setting="redislock_max_hold", default=None, kind=Seconds(),
+        default_note="the hard time limit + 10 s, if there is one, and at least twice `lock_ttl`",
+        is_of_a_lease=True, meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
+    Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
+        meaning="least time between two accepted tasks; required by `until_expired`. "
+        "For a scheduled task choose 0.8 of its interval"),
+    Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
+        meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
+        "has held the lock so far"),
+    Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
+        kind=one_of("log", "terminate", or_callable=True),
+        is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),
+    Row(attribute="on_lock_error", setting="redislock_on_lock_error", default="raise",
+        kind=one_of("raise", "run"),
+        meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
+    Row(setting="redislock_url", default=None, kind=Url(),
+        default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
+    Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
+        meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
+    Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
+        meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
+    Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
+        meaning="how long a worker keeps trying to reach the lock server before it gives a task back"),
+    Row(setting="redislock_min_replicas", default=0, kind=whole(0, 100),
+        meaning="replicas that must have a lock before it counts (`WAIT`)"),
+    Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
+        meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
+    Row(setting="redislock_eager", default=False, kind=FLAG,
+        meaning="take locks in eager mode and direct calls too"),
+    Row(setting="redislock_enabled", default=True, kind=FLAG,
+        meaning="the switch for an incident; the environment variable `REDISLOCK_ENABLED` wins"),
+    Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
+        meaning="what a worker does at start about settings, options and a lock server that endanger "
+        "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),
+)  # fmt: skip
+
+#: The rows of task options, by attribute.
+TASK_ROWS: Mapping[str, Row] = {row.attribute: row for row in ROWS if row.attribute is not None}
+#: The rows that have a setting, by setting.
+SETTING_ROWS: Mapping[str, Row] = {row.setting: row for row in ROWS if row.setting is not None}
+#: What holds when nobody says anything, by attribute, or by setting where there is none.
+DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in ROWS}
+
+
+def said(row: Row, value: object) -> bool:
+    """Tell whether *value* says something, or leaves the matter to the next source."""
+    return value is not INHERIT and (value is not None or row.name == "lock")

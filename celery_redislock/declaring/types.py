@@ -1,0 +1,114 @@
+"""Types of options, for checkers and for annotations. Nothing here is needed to run.
+
+::
+
+    from celery_redislock.declaring.types import ScopeName, Strategy
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Strategy
+from celery_redislock.declaring.table import INHERIT
+
+if TYPE_CHECKING:
+    from celery_redislock.locks.lease import Lease
+
+__all__ = [
+    "INHERIT",
+    "CallOptions",
+    "ConflictChoice",
+    "ErrorChoice",
+    "KeyChoice",
+    "LockChoice",
+    "LossChoice",
+    "ScopeName",
+    "Seconds",
+    "Side",
+    "Strategies",
+    "Strategy",
+    "StrategyChoice",
+    "TaskOptions",
+]
+
+#: A duration: seconds, or a ``timedelta``.
+Seconds: TypeAlias = float | timedelta
+#: ``lock``: a scope; ``None`` or ``False`` for no lock.
+LockChoice: TypeAlias = ScopeName | Literal[False] | None
+#: ``lock_key``: some of the arguments, a resource, or a callable that is given them by name.
+KeyChoice: TypeAlias = (
+    str | tuple[str, ...] | list[str] | Callable[[Mapping[str, Any]], str | tuple[Any, ...]] | None
+)
+#: A strategy, or a callable that is given the conflict and returns one.
+StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str]
+
+
+class Strategies(TypedDict, total=False):
+    """``on_conflict`` side by side; ``None`` leaves a side its default."""
+
+    client: StrategyChoice | None
+    server: StrategyChoice | None
+
+
+#: ``on_conflict``: one for all sides, or one for each.
+ConflictChoice: TypeAlias = StrategyChoice | Strategies | None
+
+
+#: ``on_lock_lost``: what happens to a run whose lock is lost; a callable is given the lease.
+LossChoice: TypeAlias = Literal["log", "terminate"] | Callable[["Lease"], object] | None
+#: ``on_lock_error``: what happens when the lock server cannot be reached.
+ErrorChoice: TypeAlias = Literal["raise", "run"] | None
+
+
+class _Options(TypedDict, total=False):
+    lock: LockChoice
+    lock_key: KeyChoice
+    on_conflict: ConflictChoice
+    lock_ttl: Seconds | None
+    lock_queue_ttl: Seconds | None
+    lock_max_hold: Seconds | None
+    lock_period: Seconds | None
+    lock_retry_delay: Seconds | None
+    on_lock_error: ErrorChoice
+
+
+class TaskOptions(_Options, total=False):
+    """A task's options, for a decorator whose keywords a checker does not look at.
+
+    ::
+
+        @app.task(base=SingletonTask, **TaskOptions(lock="until_executing", lock_ttl=20))
+    """
+
+    on_lock_lost: LossChoice
+
+
+class CallOptions(_Options, total=False):
+    """Keywords of ``apply_async``: this package's, and those Celery documents (celery 5.7.0, app/task.py)."""
+
+    on_lock_lost: Literal["log", "terminate"] | None
+
+    add_to_parent: bool
+    compression: str | None
+    connection: Any
+    countdown: float | None
+    delivery_mode: int | str
+    eta: datetime | None
+    exchange: str | Any
+    expires: float | datetime | None
+    headers: Mapping[str, Any] | None
+    ignore_result: bool
+    mandatory: bool
+    parent_id: str | None
+    priority: int | None
+    publisher: Any
+    queue: str | Any | None
+    reply_to: str | None
+    retry: bool
+    retry_policy: Mapping[str, Any]
+    root_id: str | None
+    routing_key: str | None
+    serializer: str | None
+    soft_time_limit: float | None
+    time_limit: float | None

@@ -1,0 +1,82 @@
+"""Names that are meant for this package and mean nothing to it: each with what to write instead."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
+
+__all__ = ["OTHER_LIBRARIES", "is_meant_for_us", "unknown_options", "unknown_settings"]
+
+#: Options of other libraries, with what to write here.
+OTHER_LIBRARIES: Mapping[str, str] = {
+    "unique_on": "celery-singleton's; write lock_key=('name', …), the parameters that count",
+    "raise_on_duplicate": "celery-singleton's; write on_conflict='raise'",
+    "lock_expiry": "celery-singleton's; write lock_queue_ttl=seconds; a run renews its lock (lock_ttl)",
+    "once": "celery-once's; write lock_key=('name', …) for its keys, on_conflict='raise' unless graceful, "
+    "lock='until_executing' for unlock_before_run, lock_queue_ttl=seconds for timeout",
+    "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "
+    "unique_raises, lock_queue_ttl=seconds for unique_timeout",
+}
+
+_BEGINNINGS = ("lock_", "on_lock_", "on_conflict", "redislock_")
+_NAMES = TASK_ROWS.keys() | OTHER_LIBRARIES.keys()
+
+
+def is_meant_for_us(name: str) -> bool:
+    """Whether a keyword or attribute of this name is an option, or was meant for one."""
+    return name in _NAMES or name.startswith(_BEGINNINGS)
+
+
+def unknown_options(names: Iterable[str]) -> list[str]:
+    """Return a problem for each of *names* that is meant for an option and is none.
+
+    That is what begins like an option and does not exist, and what is the option
+    of another library. Other attributes and keywords are the user's own.
+
+    Args:
+        names: of attributes a task's class or its decorator brings, or of keywords of a call.
+    """
+    return [
+        f"{name} is {OTHER_LIBRARIES[name]}" if name in OTHER_LIBRARIES else f"{name} is no {_option(name)}"
+        for name in names
+        if name not in TASK_ROWS and is_meant_for_us(name)
+    ]
+
+
+def unknown_settings(names: Iterable[str]) -> list[str]:
+    """Return a problem for each of *names* that is meant for a setting of ours and is none.
+
+    A setting begins with ``redislock_``; in capitals with a namespace in front
+    (``CELERY_REDISLOCK_TTL``) Celery reads it as ``redislock_ttl``.
+    """
+    return [
+        f"{name} is no setting; {_nearest(setting, SETTING_ROWS)}"
+        for name in names
+        if (setting := _setting(name)) is not None and setting not in SETTING_ROWS
+    ]
+
+
+def _setting(name: str) -> str | None:
+    namespace, mark, rest = name.partition("REDISLOCK_")
+    if mark and namespace.endswith("_") and name.isupper():
+        return f"redislock_{rest.lower()}"
+    return name if name.lower().startswith("redislock_") else None
+
+
+def _option(name: str) -> str:
+    setting = SETTING_ROWS.get(name) or SETTING_ROWS.get(f"redis{name}")
+    if setting is not None and setting.attribute is None:
+        return f"option of a task; set {setting.setting} on the app"
+    return f"option; {_nearest(name, TASK_ROWS)}"
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
+    stems = {_stem(one): one for one in known}
+    nearest = get_close_matches(_stem(name), stems, n=1)
+    return f"did you mean {stems[nearest[0]]}?" if nearest else f"known are {', '.join(sorted(known))}"
+
+
+def _stem(name: str) -> str:
+    """Leave out what all names share, which would make any two of them alike."""
+    return name.lower().removeprefix("redislock_").removeprefix("lock_")

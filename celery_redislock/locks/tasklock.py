@@ -1,0 +1,384 @@
+"""The lock of one call of a task: claim at publish, start, finish. Knows no Celery.
+
+The life of one message::
+
+    publish        claim     token m (the message's identity), until its queue ttl
+    run starts     start     claim m -> lease r (the run's token), until its ttl, renewed
+    run ends       finish    lease r -> free            normally
+                   hand on   lease r -> claim m2        the body published its own id again
+                   hand on   lease r -> claim m         the message is requeued
+
+What the server does not answer at the end is owed: the watchdog asks again
+once a second until the hold has expired.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lock import hostname
+from celery_redislock.locks.store import (
+    ACCEPTED,
+    QUEUED,
+    RUNNING,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Refusal,
+    Release,
+    Term,
+)
+from celery_redislock.locks.watchdog import watchdog_of
+
+__all__ = ["Claim", "Started", "TaskLock", "message_name", "release_hold"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("celery_redislock")
+
+
+class Started(NamedTuple):
+    """A run holds its lock.
+
+    Attributes:
+        lease: renewed until :meth:`TaskLock.finish` or :meth:`TaskLock.hand_on`.
+        from_claim: whether the message's claim was still there; ``None`` where that is not known,
+            because an earlier request was granted and its answer got lost.
+    """
+
+    lease: Lease
+    from_claim: bool | None
+
+
+class TaskLock:
+    """The lock of one call: its name, its owner, how long it lives, and where it is kept.
+
+    Every method takes one round trip, bounded by two socket timeouts, and may be repeated with the
+    same token. It is used by one thread at a time, in whichever process publishes, receives or runs.
+
+    Attributes:
+        store: where the lock is kept.
+        key: the lock's name.
+        task: the task's name.
+        owner: the task id.
+        ttl: seconds a lease outlives its last renewal.
+        queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
+        period: least seconds between two acceptances, ``None`` for no period.
+        is_ignored: nobody stores the result of this call.
+    """
+
+    __slots__ = ("is_ignored", "key", "owner", "period", "queue_ttl", "store", "task", "ttl")
+
+    def __init__(
+        self,
+        store: LockStore,
+        key: str,
+        *,
+        task: str,
+        owner: str,
+        ttl: float,
+        queue_ttl: float,
+        period: float | None,
+        is_ignored: bool = False,
+    ) -> None:
+        """Name the lock of one call; sends nothing. Arguments: see the attributes."""
+        self.store = store
+        self.key = key
+        self.task = task
+        self.owner = owner
+        self.ttl = ttl
+        self.queue_ttl = queue_ttl
+        self.period = period
+        self.is_ignored = is_ignored
+
+    def __str__(self) -> str:
+        """As Celery's own log lines name a task."""
+        return f"{self.task}[{self.owner}]"
+
+    def of_message(self, message: str) -> "TaskLock":
+        """Return the lock of one message: it keeps a second copy of that message from running beside it."""
+        return TaskLock(
+            self.store,
+            message_name(message),
+            task=self.task,
+            owner=self.owner,
+            ttl=self.ttl,
+            queue_ttl=self.queue_ttl,
+            period=None,
+        )
+
+    def claim(self, token: str, *, ttl: float, stands_for_period: bool, required: bool) -> "Claim":
+        """Hold the key for a message about to be published; used as a context manager.
+
+        Args:
+            token: of the claim, the message's identity.
+            ttl: seconds the claim lives.
+            stands_for_period: the claim is the period: neither the start nor the end of a run releases it.
+            required: raise ``LockUnavailable`` where the server does not answer; otherwise go on
+                without a claim.
+        """
+        return Claim(self, token, ttl, stands_for_period=stands_for_period, required=required)
+
+    def accept(
+        self, token: str, ttl: float, *, message: str | None = None, stands_for_period: bool = False
+    ) -> Grant | Refusal | Marked:
+        """Ask for a claim under this token: as a publish does, and a worker for a message without one.
+
+        Args:
+            token: of the claim.
+            ttl: seconds the claim lives.
+            message: the message's identity, by which its copies know it; the token unless it differs.
+            stands_for_period: see :meth:`claim`.
+
+        Raises:
+            LockUnavailable: the server did not answer; the claim may have been taken.
+            LockKeyError: the key on the server is not a lock.
+        """
+        about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
+        period = None if stands_for_period else self.period
+        return self.store.acquire(self.key, token, ttl, about=about, period=period)
+
+    def start(
+        self,
+        token: str,
+        *,
+        claim: str | None,
+        message: str | None,
+        accepted: bool,
+        max_hold: float | None,
+        on_lost: Callable[[Lease], None],
+    ) -> Started | Refusal | Marked:
+        """Turn the message's claim into a lease, or acquire where there is none; renewed from now on.
+
+        Args:
+            token: of the lease: this run's term.
+            claim: token of the claim the lease may take over, ``None`` for none.
+            message: the message's identity: a mark of it refuses the run. ``None``: it cannot be told.
+            accepted: the message was accepted before, so that no period can refuse it or begin.
+            max_hold: seconds after which the lease is renewed no more, ``None`` for no limit.
+            on_lost: called once with the lease, in the thread that learns of its loss.
+
+        Raises:
+            LockUnavailable: the server did not answer; the lease may have been taken.
+            LockKeyError: the key on the server is not a lock.
+        """
+        answer = self.store.acquire(
+            self.key,
+            token,
+            self.ttl,
+            about=self.about(RUNNING, message),
+            instead_of=claim,
+            period=None if accepted else self.period,
+            message=message,
+        )
+        if not isinstance(answer, Grant):
+            return answer
+        lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
+        watchdog_of(self.store).watch(lease, max_hold=max_hold)
+        return Started(lease, None if answer.repeated else answer.taken_over)
+
+    def finish(self, lease: Lease, *, mark: Mark | None = None) -> bool:
+        """Stop renewing a lease and release it; the release is owed where the server does not answer.
+
+        Args:
+            lease: of the run that ends.
+            mark: left for the copies of its message.
+
+        Returns:
+            Whether the lease was still ours; unknown counts as yes.
+        """
+        trusted = lease.trusted
+        self.let_go(lease)
+        answer = self.release(lease.token, ran=True, mark=mark)
+        return answer is None or lease.gave_back(answer, trusted=trusted)
+
+    def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
+        """Stop renewing a lease, and turn it into the claim of another message of the same task id.
+
+        Nothing is acquired: a lease that is gone, and a message that is done already, get no claim.
+
+        Args:
+            lease: of the run that ends.
+            to: token of the message.
+            ttl: seconds the claim lives.
+            mark: left for the copies of the message whose run ends.
+
+        Returns:
+            Whether the lease was still ours; unknown counts as yes.
+        """
+        trusted = lease.trusted
+        self.let_go(lease)
+        answer = self.convert(lease.token, to, ttl=ttl, mark=mark)
+        return answer is None or lease.gave_back(answer, trusted=trusted)
+
+    def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
+        """Turn the hold of one token into the claim of another, if it is still held; never raises.
+
+        Returns:
+            The server's answer, ``None`` where there is none: the conversion is owed.
+        """
+        ask = partial(self.store.hand_on, self.key, token, to, ttl, about=self.about(QUEUED, to), mark=mark)
+        return _now_or_later(self.store, ask, within=max(self.ttl, ttl), what=f"the lease on {self.key!r}")
+
+    def release(self, token: str, *, ran: bool, mark: Mark | None = None) -> Release | None:
+        """Release the hold of a token; never raises.
+
+        Args:
+            token: of a claim or a lease.
+            ran: a body began under it. Otherwise the period that was opened under it ends as well.
+            mark: left for copies of the message.
+
+        Returns:
+            The server's answer, ``None`` where there is none: the release is owed.
+        """
+        longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
+        ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
+        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}")
+
+    def release_later(self, token: str, *, ran: bool) -> None:
+        """Owe the release of a token that an unanswered request may have left held."""
+        watchdog_of(self.store).owe(
+            partial(self.store.release, self.key, token, undo=not ran),
+            within=max(self.ttl, self.queue_ttl),
+            what=f"the hold on {self.key!r}",
+        )
+
+    def mark_done(self, message: str, ttl: float) -> None:
+        """Note that a message is done; the answer is not awaited, and nothing is raised.
+
+        Args:
+            message: its identity.
+            ttl: seconds within which a copy of it may come.
+        """
+        ask = partial(self.store.mark_done, self.key, message, ttl)
+        _now_or_later(self.store, ask, within=ttl, what=f"the done mark of {self}")
+
+    def let_go(self, lease: Lease) -> None:
+        """Stop renewing a lease; sends nothing."""
+        lease.end()
+        watchdog_of(self.store).forget(lease)
+
+    def about(self, state: str, message: str | None = None) -> dict[str, Any]:
+        """Describe the holder for those who are refused; without argument values, which may be private."""
+        about = {
+            "task": self.task,
+            "id": self.owner,
+            "state": state,
+            "host": hostname(),
+            "pid": os.getpid(),
+            "since": round(time.time(), 3),
+        }
+        if message is not None:
+            about["message"] = message
+        if self.is_ignored:
+            about["ignored"] = True
+        return about
+
+
+class Claim:
+    """A publisher's claim for the length of a ``with`` block; released after it unless it was kept.
+
+    Attributes:
+        refused_by: who holds the key, ``None`` if nobody does.
+        is_granted: the server granted the claim. Neither granted nor refused: it did not answer.
+    """
+
+    __slots__ = (
+        "_is_kept",
+        "_lock",
+        "_required",
+        "_stands_for_period",
+        "_token",
+        "_ttl",
+        "is_granted",
+        "refused_by",
+    )
+
+    def __init__(
+        self, lock: TaskLock, token: str, ttl: float, *, stands_for_period: bool, required: bool
+    ) -> None:
+        """Prepare a claim; nothing is sent before the block is entered. Arguments: :meth:`TaskLock.claim`."""
+        self._lock, self._token, self._ttl = lock, token, ttl
+        self._stands_for_period, self._required = stands_for_period, required
+        self._is_kept = False
+        self.is_granted = False
+        self.refused_by: Hold | None = None
+
+    def __enter__(self) -> "Claim":
+        lock = self._lock
+        try:
+            answer = lock.accept(self._token, self._ttl, stands_for_period=self._stands_for_period)
+        except LockUnavailable as error:
+            if self._required:
+                lock.release_later(self._token, ran=False)
+                remark = f"{lock} was not published"
+                raise error.with_remark(remark) from error
+            logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", lock, error)
+            return self
+        except LockKeyError:
+            raise  # that is an answer: nothing was taken
+        except BaseException:
+            lock.release_later(self._token, ran=False)  # a signal: the claim may have been taken
+            raise
+        if isinstance(answer, Refusal):
+            self.refused_by = answer.hold
+        else:
+            self.is_granted = True
+        return self
+
+    def keep(self) -> None:
+        """Leave the claim to the message, which has been published."""
+        self._is_kept = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_kept or self.refused_by is not None:
+            return
+        if self.is_granted:
+            self._lock.release(self._token, ran=False)
+        else:
+            self._lock.release_later(self._token, ran=False)
+
+
+def message_name(message: str) -> str:
+    """Return the name of the lock under which the copies of one message exclude each other."""
+    return f"message:{message}"
+
+
+def release_hold(store: LockStore, key: str, token: str, *, ran: bool, within: float) -> None:
+    """Release the hold of a token of which nothing else is known; never raises.
+
+    Args:
+        store: where the lock is kept.
+        key: the lock's name.
+        token: of the hold.
+        ran: a body began under it. Otherwise the period that was opened under it ends as well.
+        within: seconds for which the release is owed where the server does not answer.
+    """
+    ask = partial(store.release, key, token, undo=not ran)
+    _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
+
+
+def _now_or_later(store: LockStore, ask: Callable[[], T], *, within: float, what: str) -> T | None:
+    """Ask now; where the server does not answer, let the watchdog ask for so many seconds."""
+    watchdog = watchdog_of(store)
+    if watchdog.is_server_away:
+        # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
+        watchdog.owe(ask, within=within, what=what)
+        return None
+    try:
+        return ask()
+    except LockUnavailable:
+        watchdog.owe(ask, within=within, what=what)
+    except RedisLockError as error:
+        logger.warning("could not release %s, which is left to expire: %s", what, error)
+    return None

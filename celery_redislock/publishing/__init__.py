@@ -1,0 +1,1 @@
+"""The caller's process: claim the key, publish the message, decide about a duplicate."""

@@ -1,0 +1,209 @@
+"""One call of a unique task on its way to the broker: its lock, its options, and what its message carries."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from celery._state import _task_stack
+from celery.utils import uuid
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from celery_redislock.declaring.call_options import split_call_options, to_header
+from celery_redislock.declaring.declaration import Declaration, declaration_of
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import Scope
+from celery_redislock.locks.store import new_token
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing.message import Message, is_result_ignored
+
+__all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
+
+#: Somebody waits for a message published with one of these: a workflow, or a worker that publishes what
+#: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
+#: 5.5.0, canvas.py).
+_WORKFLOW_OPTIONS = ("group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to")
+
+#: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
+Send = Callable[..., Any]
+
+
+class PublishingRun(Protocol):
+    """A run, as far as a publish from inside its body needs to know it."""
+
+    lock: TaskLock
+    in_body: bool
+
+    def holds(self, key: str) -> bool:
+        """Whether the run has a lease on this key, lost or not."""
+
+    def is_followed_by(self, token: str, claim_ttl: Callable[[], float]) -> None:
+        """Note that the run has published its own task id again."""
+
+
+def runs_in_this_thread() -> Iterator[PublishingRun]:
+    """Yield the runs whose requests are on the stack of this thread or greenlet, innermost first."""
+    for task in reversed(_task_stack.stack):
+        run = getattr(task.request_stack.top, "redislock_run", None)
+        if run:
+            yield run
+
+
+class Call:
+    """One ``apply_async`` of a unique task.
+
+    Attributes:
+        task: the bound task.
+        declaration: of the task.
+        task_id: fixed by the caller, or new.
+        has_fixed_id: the caller gave it.
+        args: of the call.
+        kwargs: of the call.
+        options: Celery's options of the publish, without this package's.
+        inherited: what the message carries whose run, or whose worker, publishes its own id again.
+        lock_options: the task's, with the call's own.
+        token: the identity of the message to be.
+        is_eager: publishing runs the body in place.
+        is_locked: the call takes a lock. What follows is there only then.
+        lock: what is locked.
+        scope: how long.
+        ignores_result: nobody will store a result for it.
+        must_run: unpublished, it would break a workflow or end a task's retries.
+    """
+
+    lock: TaskLock
+    scope: Scope
+    ignores_result: bool
+    must_run: bool
+
+    def __init__(
+        self,
+        task: Any,
+        send: Send,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        task_id: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        """Say what one call locks; sends nothing.
+
+        Raises:
+            LockOptionError: an option is unknown or contradictory.
+            LockKeyError: no key can be made of the arguments.
+            TypeError: the arguments do not fit the task.
+        """
+        asked = split_call_options(options, where=f"{task.name}.apply_async")
+        self.task = task
+        self.declaration: Declaration = declaration_of(task)
+        self.has_fixed_id = task_id is not None
+        self.task_id = task_id or uuid()
+        self.args, self.kwargs, self.options = args, kwargs, options
+        self.lock_options: LockOptions = self.declaration.options
+        self.is_eager, self.is_locked = self.declaration.always_eager, False
+        self.token = new_token(self.task_id)
+        self.inherited: Message | None = None
+        self._send = send
+        settings = self.declaration.settings
+        self._is_switched_off = not settings.enabled or (self.is_eager and not settings.eager)
+        if not self._is_switched_off:
+            self._set_lock(asked)
+
+    def _set_lock(self, asked: Mapping[str, object]) -> None:
+        headers = self.options.get("headers")
+        self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
+        travels = inherited.options if inherited is not None else {}
+        if asked or travels:
+            self.lock_options = self.declaration.for_call(asked, inherited=travels)
+        self._travels = {**travels, **to_header(asked)} if asked else travels
+        self._has_own_key, key = "lock_key" in asked, None
+        scope = self.lock_options.scope
+        if scope is None or (inherited is not None and inherited.key is None):
+            return
+        self.scope, self.is_locked = scope, True
+        self.must_run = self._must_run()
+        self.ignores_result = is_result_ignored(self.task, self.options.get("ignore_result"))
+        if inherited is not None and inherited.has_own_key and not self._has_own_key:
+            self._has_own_key, key = True, inherited.key
+        if self.task.typing and getattr(self.task, "__header__", None) is not None:
+            # Refuse before the claim what Celery would refuse after it.
+            self.task.__header__(*(self.args or ()), **(self.kwargs or {}))
+        self.lock = self.declaration.task_lock(
+            self.args,
+            self.kwargs,
+            self.task_id,
+            options=self.lock_options,
+            key=key,
+            is_ignored=self.ignores_result,
+        )
+
+    def _must_run(self) -> bool:
+        """Published as part of a group, chord or chain, with links, as a link or errback, or as a retry.
+
+        The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
+        """
+        if self.inherited is not None and self.inherited.must_run:
+            return True
+        options = self.options
+        is_retry = (options.get("retries") or 0) > 0
+        return is_retry or "chain" in options or any(options.get(name) for name in _WORKFLOW_OPTIONS)
+
+    def own_run(self) -> PublishingRun | None:
+        """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
+        if not _task_stack.stack:
+            return None
+        return next((run for run in runs_in_this_thread() if run.lock.owner == self.task_id), None)
+
+    def claim_ttl(self) -> float:
+        """Return the seconds a claim lives: countdown or ETA and ``lock_queue_ttl``, capped by ``expires``.
+
+        Where the claim stands for the period, the period.
+        """
+        lock, options = self.lock_options, self.options
+        if self.scope.ends == "period" and lock.lock_period is not None:
+            return lock.lock_period
+        ttl = lock.lock_queue_ttl
+        starts = options.get("countdown") or options.get("eta")
+        if starts is not None:
+            ttl += max(0.0, self._seconds_until(starts) or 0.0)
+        expires = options.get("expires", self.task.expires)  # as Celery does: None is for ever
+        expires_in = None if expires is None else self._seconds_until(expires)
+        # A message past its expiry never runs; its claim need not outlive it by more than a second.
+        return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
+
+    def send(self, *, claimed: bool, token: str | None = None, must_run: bool | None = None) -> Any:
+        """Publish the message with its header; return Celery's result.
+
+        Args:
+            claimed: the message was accepted: there is a claim for it, or will be.
+            token: its identity, where it is not the call's own.
+            must_run: as the call tells, unless given.
+
+        Raises:
+            kombu.exceptions.OperationalError: the broker cannot be reached.
+        """
+        message = Message(
+            key=self.lock.key,
+            token=token or self.token,
+            claimed=claimed,
+            must_run=self.must_run if must_run is None else must_run,
+            options=self._travels,
+            has_own_key=self._has_own_key,
+            stands_for_period=claimed and self.scope.ends == "period",
+        )
+        self.options["headers"] = message.added_to(self.options.get("headers"))
+        return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
+
+    def send_unlocked(self) -> Any:
+        """Publish the call as Celery does; where only this call is not locked, the worker learns of it."""
+        if not self._is_switched_off and self.declaration.options.scope is not None:
+            self.options["headers"] = Message(None, self.token).added_to(self.options.get("headers"))
+        return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
+
+    def _seconds_until(self, when: Any) -> float | None:
+        if isinstance(when, int | float):
+            return float(when)
+        if isinstance(when, str):
+            when = maybe_iso8601(when)
+        if not isinstance(when, datetime):
+            return None
+        aware = maybe_make_aware(when, self.task.app.timezone)
+        return float((aware - datetime.now(timezone.utc)).total_seconds())

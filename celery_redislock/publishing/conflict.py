@@ -1,0 +1,132 @@
+"""A duplicate, on either side: what is known of it, which strategy it gets, and how that is announced."""
+
+import logging
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from celery_redislock.declaring.scopes import STRATEGIES, Conflict, Side
+from celery_redislock.exceptions import DuplicateTask, LockOptionError
+from celery_redislock.locks.store import ACCEPTED, Hold
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing.signals import lock_conflict
+
+__all__ = ["announce", "choose", "conflict_of", "duplicate_error", "log_skip"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def conflict_of(
+    task: Any,
+    lock: TaskLock,
+    hold: Hold,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    side: Side,
+) -> Conflict:
+    """Return the facts of a duplicate: a publish or a run whose key is held.
+
+    Args:
+        task: the bound task.
+        lock: of the duplicate.
+        hold: of the holder.
+        args: of the duplicate.
+        kwargs: of the duplicate.
+        side: where it was noticed.
+    """
+    return Conflict(
+        task=task,
+        args=tuple(args or ()),
+        kwargs=dict(kwargs or {}),
+        task_id=lock.owner,
+        key=lock.key,
+        holder=hold.owner,
+        expires_in=hold.expires_in,
+        side=side,
+    )
+
+
+def choose(strategy: str | Callable[..., object], conflict: Conflict) -> str:
+    """Return the name of the strategy for this duplicate.
+
+    Raises:
+        LockOptionError: a callable returned a name that is no strategy.
+    """
+    name = strategy if isinstance(strategy, str) else strategy(conflict)
+    if not isinstance(name, str) or name not in STRATEGIES:
+        problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(STRATEGIES))}"
+        raise LockOptionError(conflict.task.name, [problem])
+    return name
+
+
+def announce(conflict: Conflict, hold: Hold, *, what_happens: str) -> None:
+    """Send the signal ``lock_conflict``.
+
+    Args:
+        conflict: the duplicate.
+        hold: of the holder.
+        what_happens: the strategy that is carried out: ``retry`` where the duplicate waits although
+            another strategy was chosen.
+    """
+    if math.isinf(hold.expires_in):
+        _warn_of_endless(conflict.key)
+    lock_conflict.send(
+        sender=conflict.task,
+        key=conflict.key,
+        task_id=conflict.task_id,
+        holder=hold,
+        side=conflict.side,
+        strategy=what_happens,
+    )
+
+
+def duplicate_error(hold: Hold) -> DuplicateTask:
+    """Return the error of the strategy ``raise``."""
+    return DuplicateTask(hold.name, hold.owner, hold.expires_in, hold.state == ACCEPTED)
+
+
+def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
+    """Write the one line that says why a task did not run."""
+    logger.info(
+        "skipped %s at %s: %r is held by %s (%s%s; expires %s)",
+        lock,
+        "publish" if side == "client" else "start",
+        lock.key,
+        hold.owner,
+        _state(hold),
+        _age(hold),
+        _end(hold),
+        extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
+    )
+
+
+def _state(hold: Hold) -> str:
+    return "its window has not passed" if hold.state == ACCEPTED else hold.state or "a foreign lock"
+
+
+def _age(hold: Hold) -> str:
+    if hold.since is None:
+        return ""
+    age = f"{max(0.0, time.time() - hold.since):.1f} s"
+    return f", accepted {age} ago" if hold.state == ACCEPTED else f", for {age}"
+
+
+def _end(hold: Hold) -> str:
+    if math.isinf(hold.expires_in):
+        return "never"
+    return f"in {hold.expires_in:.1f} s" + ("" if hold.state == ACCEPTED else " unless renewed")
+
+
+@lru_cache(maxsize=1000)
+def _warn_of_endless(key: str) -> None:
+    """Warn once per key and process: cached, so that a second call does nothing."""
+    logger.warning(
+        "%r is held by another program's lock that never expires, so no task of that key will run until "
+        "somebody releases it: celery -A proj redislock release --reason TEXT -- %s; "
+        "let that program set a time to live (SET key value NX PX milliseconds)",
+        key,
+        shlex.quote(key),
+    )

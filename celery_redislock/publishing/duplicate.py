@@ -1,0 +1,104 @@
+"""What becomes of a call whose key is held by somebody else when it is published: a function per strategy."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from celery import states
+
+from celery_redislock.locks.store import Hold
+from celery_redislock.publishing.call import Call, runs_in_this_thread
+from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
+from celery_redislock.publishing.outcomes import DUPLICATE_OF, UNPUBLISHED, is_readable, state_of
+from celery_redislock.publishing.results import LockEagerResult
+
+__all__ = ["STRATEGIES", "at_publish"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def at_publish(call: Call, hold: Hold) -> Any:
+    """Skip the call, publish it without a claim, or raise, as the strategy says.
+
+    Returns:
+        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``; in eager mode, and
+        where another program holds the lock, one that is revoked, under the holder's id.
+
+    Raises:
+        DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could run it later.
+    """
+    conflict = conflict_of(call.task, call.lock, hold, call.args, call.kwargs, "client")
+    if call.must_run:
+        if not call.is_eager:  # there the run follows at once, and announces it
+            announce(conflict, hold, what_happens="retry")
+        return publish_without_claim(call, hold)
+    strategy = choose(call.lock_options.client or "skip", conflict)
+    if strategy == "retry" and call.is_eager:
+        strategy = "raise"
+    announce(conflict, hold, what_happens=strategy)
+    return STRATEGIES[strategy](call, hold)
+
+
+def skip(call: Call, hold: Hold) -> Any:
+    """Publish nothing; return the holder's result."""
+    task, lock = call.task, call.lock
+    log_skip(lock, hold, side="client")
+    if any(run.in_body and run.lock.owner == hold.owner for run in runs_in_this_thread()):
+        logger.warning(
+            "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
+            "to queue another run from inside the task, declare it with lock='until_executing'",
+            lock.task,
+            hold.owner,
+        )
+    why = f"{DUPLICATE_OF} {hold.owner}"
+    if call.has_fixed_id and call.task_id != hold.owner and not call.is_eager and not call.ignores_result:
+        _end_fixed_id(call, f"{why}{UNPUBLISHED}")
+    if call.is_eager or not hold.about.get("task"):
+        # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
+        # package's, another program's lock).
+        return LockEagerResult.duplicate(hold.owner, lock.task, why)
+    result = task.AsyncResult(hold.owner)
+    result.is_duplicate = True
+    # Where results are ignored, get() returns at once instead of waiting for what nobody stores. The holder
+    # may do so although this call does not: by its own call, or as another task with the same key.
+    result.ignored = call.ignores_result or bool(hold.about.get("ignored"))
+    return result
+
+
+def publish_without_claim(call: Call, hold: Hold) -> Any:  # noqa: ARG001  as every strategy
+    """Publish the call without a claim: its run waits for the lock, or is decided about by the worker."""
+    return call.send(claimed=False)
+
+
+def refuse(call: Call, hold: Hold) -> NoReturn:  # noqa: ARG001  as every strategy
+    """Raise ``DuplicateTask``."""
+    raise duplicate_error(hold)
+
+
+#: What each conflict strategy does at publish.
+STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
+    "skip": skip,
+    "raise": refuse,
+    "retry": publish_without_claim,
+}
+
+
+def _end_fixed_id(call: Call, why: str) -> None:
+    """Store a ready state for the id the caller chose, so that nobody waits for it for ever.
+
+    Under another key a job of that very id may be under way, or over: what it has recorded stays. One that
+    is still queued has recorded nothing, and cannot be told from an id nobody has used; its own states
+    come later.
+    """
+    task, task_id = call.task, call.task_id
+    if not is_readable(task.backend):
+        return  # rpc:// stores a state for its caller only
+    state = state_of(task, task_id)
+    if state == states.PENDING:
+        task.backend.mark_as_revoked(task_id, why)
+    elif state is None:
+        logger.warning(
+            "%r is a %s; whoever waits for that id waits in vain: the result backend does not answer",
+            task_id,
+            why,
+        )

@@ -1,0 +1,165 @@
+"""What a message carries about its lock: one JSON header named ``redislock``.
+
+The key travels, so the worker does not compute it again: a deploy that changes ``lock_key`` affects new
+messages only, and publisher and worker cannot disagree. The token is the message's identity, new for
+every publish: a second copy of a message has the same one, publishing a task id again has another.
+
+::
+
+    {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
+     "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before}
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import celery.app.task
+
+from celery_redislock.declaring.options import read_settings
+from celery_redislock.declaring.server import store_of
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.tasklock import release_hold
+
+__all__ = ["HEADER", "Message", "is_result_ignored", "release_claim"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: The message header's name.
+HEADER = "redislock"
+
+_VERSION = 1
+
+#: Seconds for which the release of a claim is owed where the options that would say are not known.
+UNKNOWN_TTL = 3600.0
+
+#: Made once: json.dumps builds an encoder per call for any separators but its own.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+#: Since Celery 5.7 a message may want a result of a task that else ignores it.
+_MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
+
+
+class Message(NamedTuple):
+    """What a message carries about its lock.
+
+    Attributes:
+        key: the lock's name; ``None`` where locking is off for this message.
+        token: the message's identity, and the claim's token where there is a claim.
+        claimed: the publisher took a claim under ``token``, or a run left one for it: the message was
+            accepted, so it is never a duplicate.
+        must_run: part of a workflow, a retry, a replacement, a link: it waits where others are skipped.
+        options: per-call options that travel.
+        has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
+        stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
+        was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
+            survive a worker that publishes the message again to let it wait.
+    """
+
+    key: str | None
+    token: str
+    claimed: bool = False
+    must_run: bool = False
+    options: Mapping[str, Any] = _NO_OPTIONS
+    has_own_key: bool = False
+    stands_for_period: bool = False
+    was_delivered: bool = False
+
+    def dumps(self) -> str:
+        """Return the header's text."""
+        data: dict[str, Any] = {"v": _VERSION, "k": self.key, "t": self.token}
+        if self.claimed:
+            data["c"] = 1
+        if self.must_run:
+            data["w"] = 1
+        if self.options:
+            data["o"] = dict(self.options)
+        if self.has_own_key:
+            data["p"] = 1
+        if self.stands_for_period:
+            data["i"] = 1
+        if self.was_delivered:
+            data["r"] = 1
+        return _encode(data)
+
+    @classmethod
+    def of(cls, headers: Mapping[str, Any] | None, task_id: str) -> "Message | None":
+        """Return what the headers of a message say, ``None`` if there is nothing of this message's own.
+
+        A body that passes its own message's headers to another task lends no hold to it.
+
+        Args:
+            headers: of the message or the request.
+            task_id: of the message.
+        """
+        text = headers.get(HEADER) if headers else None
+        message = cls.loads(text) if text is not None else None
+        if message is None:
+            return None
+        # A message that came without a header and had to wait has its task id as token, slashes and all.
+        token = message.token
+        return message if token == task_id or token.rpartition("/")[0] == task_id else None
+
+    @classmethod
+    def loads(cls, text: object) -> "Message | None":
+        """Read a header; ``None`` for none, a foreign one, or one of a version not known here.
+
+        A message whose header cannot be read is treated as one without: the worker computes the key.
+        Nothing is lost, and nothing raised.
+        """
+        if not isinstance(text, str):
+            return None
+        try:
+            data = json.loads(text)
+            key, token = data["k"], data["t"]
+            if data["v"] != _VERSION or not isinstance(key, str | None) or not isinstance(token, str):
+                return None
+            return cls(
+                key=key,
+                token=token,
+                claimed=bool(data.get("c")),
+                must_run=bool(data.get("w")),
+                options=dict(data.get("o", {})),
+                has_own_key=bool(data.get("p")),
+                stands_for_period=bool(data.get("i")),
+                was_delivered=bool(data.get("r")),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+            return None
+
+    def added_to(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return these headers with this one among them."""
+        return {**(headers or {}), HEADER: self.dumps()}
+
+
+def is_result_ignored(task: Any, asked: bool | None) -> bool:
+    """Whether nobody stores the result of a message: as it asks itself, or else as its task does.
+
+    Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
+    (5.5.0, ``app/trace.py``, ``build_tracer``).
+    """
+    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
+    return bool(task.ignore_result if task_decides else asked)
+
+
+def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> None:
+    """Release the claim of a message that will never enter its lock; logs what goes wrong.
+
+    Args:
+        app: its settings name the lock server; the task's own options are not asked.
+        message: what the message carries, ``None`` for nothing.
+        ran: another delivery of it may have run. Otherwise its period ends as well.
+    """
+    if message is None or message.key is None or not message.claimed:
+        return
+    try:
+        settings = read_settings("settings", app.conf.get, os.environ)
+        if settings.enabled:
+            release_hold(store_of(app, settings), message.key, message.token, ran=ran, within=UNKNOWN_TTL)
+    except RedisLockError as problem:
+        logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)

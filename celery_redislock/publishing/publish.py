@@ -1,0 +1,128 @@
+"""The publishing side of a unique task: claim, then publish.
+
+Called by ``SingletonTask.apply_async`` in whatever process and thread publishes; a worker's main process
+publishes too (``retry_on_worker_lost``), and a pool child whatever follows a run.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.store import Hold
+from celery_redislock.publishing import duplicate
+from celery_redislock.publishing.call import Call, PublishingRun, Send
+from celery_redislock.publishing.outcomes import make_way
+from celery_redislock.publishing.signals import lock_acquired
+
+__all__ = ["NEEDS_NO_SERVER", "publish"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: A remark for tasks that run in place, which is mostly in somebody's tests.
+NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks(app)"
+
+
+def publish(
+    task: Any,
+    send: Send,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    task_id: str | None,
+    options: dict[str, Any],
+) -> Any:
+    """Publish a call of a unique task, unless it is a duplicate.
+
+    Args:
+        task: the bound task.
+        send: publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
+        args: of the call.
+        kwargs: of the call.
+        task_id: as the caller fixed it, or ``None``.
+        options: of the publish, this package's among them.
+
+    Returns:
+        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``.
+
+    Raises:
+        DuplicateTask: strategy ``raise``.
+        LockUnavailable: the lock server cannot be reached and ``on_lock_error`` is ``raise``; not for
+            a retry or a member of a workflow, which is published without a claim.
+        LockOptionError: an option is unknown or contradictory.
+        LockKeyError: no key can be made of the arguments.
+        TypeError: the arguments do not fit the task.
+        kombu.exceptions.OperationalError: the broker cannot be reached; the claim was released.
+    """
+    call = Call(task, send, args, kwargs, task_id, options)
+    if not call.is_locked:
+        return call.send_unlocked()
+    if call.is_eager:
+        return _publish_in_place(call)
+    run = call.own_run()
+    if run is not None and run.in_body:
+        return _publish_what_follows(call, run)
+    if run is None and call.inherited is not None and call.inherited.key == call.lock.key:
+        # Published by the worker's main process, or by before_start: it keeps its identity and claim.
+        return call.send(token=call.inherited.token, claimed=call.inherited.claimed, must_run=True)
+    if not call.scope.claims_at_publish:
+        return call.send(claimed=False)
+    return _claim_and_publish(call)
+
+
+def _claim_and_publish(call: Call, *, may_make_way: bool = True) -> Any:
+    lock, scope = call.lock, call.scope
+    # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
+    required = call.lock_options.on_lock_error == "raise" and not call.must_run
+    ttl = call.claim_ttl()
+    claiming = lock.claim(call.token, ttl=ttl, stands_for_period=scope.ends == "period", required=required)
+    with claiming as claim:
+        refused_by = claim.refused_by
+        if refused_by is None:
+            result = call.send(claimed=claim.is_granted)
+            claim.keep()
+    if refused_by is None:
+        if claim.is_granted:
+            lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
+        return result
+    if may_make_way and make_way(call.task, lock, refused_by):
+        return _claim_and_publish(call, may_make_way=False)
+    return duplicate.at_publish(call, refused_by)
+
+
+def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
+    """Publish a run's own retry or replacement, at once and under a token of its own.
+
+    Published only when the body has unwound, it would be lost with a child that is killed before. The
+    message may start earlier than the body ends: it is refused by the run's lease, and waits.
+    """
+    lock, scope = call.lock, call.scope
+    if run.holds(lock.key):
+        result = call.send(claimed=True, must_run=True)
+        # After the publish, never before: a claim without a message would stay for an hour.
+        run.is_followed_by(call.token, call.claim_ttl)
+        return result
+    if not scope.claims_at_publish or scope.ends == "period":
+        return call.send(claimed=True, must_run=True)
+    with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
+        result = call.send(claimed=claim.is_granted, must_run=True)
+        claim.keep()
+    return result
+
+
+def _publish_in_place(call: Call) -> Any:
+    """Eager mode with ``redislock_eager``: no claim, because the run follows in this very thread."""
+    hold = _holder(call) if call.lock_options.client else None
+    # With the header, so that the run goes by this call's key and options.
+    return call.send(claimed=False) if hold is None else duplicate.at_publish(call, hold)
+
+
+def _holder(call: Call) -> Hold | None:
+    try:
+        return call.lock.store.inspect(call.lock.key, to_decide=True)
+    except LockUnavailable as error:
+        if call.lock_options.on_lock_error == "raise":
+            raise error.with_remark(NEEDS_NO_SERVER) from error
+        logger.warning(
+            "could not ask who holds %r, so %s goes on as if nobody did: %s", call.lock.key, call.lock, error
+        )
+        return None

@@ -1,0 +1,103 @@
+"""The results publishes return: Celery's own, which also say whether they belong to somebody else."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from celery.exceptions import (
+    Ignore,
+    TaskRevokedError,
+    TimeoutError,  # noqa: A004  the one get() raises
+)
+from celery.result import AsyncResult, EagerResult
+from celery.states import REVOKED
+
+__all__ = ["LockEagerResult", "LockResult", "Skipped"]
+
+if TYPE_CHECKING:  # celery-types has them generic, Celery has not
+    AnyResult: TypeAlias = AsyncResult[Any]
+    AnyEagerResult: TypeAlias = EagerResult[Any]
+else:
+    AnyResult, AnyEagerResult = AsyncResult, EagerResult
+
+
+class LockResult(AnyResult):
+    """The result of a publish of a unique task. Picklable.
+
+    Attributes:
+        is_duplicate: nothing was published: this is the *holder's* result. Revoking or forgetting
+            it concerns the holder's task.
+    """
+
+    is_duplicate: bool = False
+
+    if TYPE_CHECKING:
+
+        @property
+        def state(self) -> str:
+            """The task's state; celery-types 0.26 lists those there are, without REVOKED."""
+
+    def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the task, and return its result; as Celery's own.
+
+        Raises:
+            celery.exceptions.TimeoutError: it took longer than ``timeout`` seconds. The backend forgets this
+                object then: before 5.7.0, Celery wakes only the first of several objects of one task id
+                (a call's and its duplicate's), even if that gave up long ago (celery 5.5.0 and 5.6.3,
+                ``_add_pending_result`` in backends/asynchronous.py).
+        """
+        try:
+            return super().get(timeout, *args, **kwargs)
+        except TimeoutError:
+            self.backend.remove_pending_result(self)
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
+
+
+class LockEagerResult(AnyEagerResult):
+    """The result of a unique task that was run in place. Picklable.
+
+    Attributes:
+        is_duplicate: nothing was run: the state is ``REVOKED``, and ``get()`` raises
+            ``TaskRevokedError("duplicate of <task id>")``. There is no holder to wait for: it may be the
+            caller itself, and runs in place leave nothing in the result backend.
+    """
+
+    is_duplicate: bool = False
+
+    @classmethod
+    def duplicate(cls, task_id: str, name: str, why: str) -> "LockEagerResult":
+        """Return the result of a call that was skipped.
+
+        Args:
+            task_id: whose result it is called: the holder's, where nothing got an id of its own.
+            name: of the task.
+            why: names the holder.
+        """
+        result = cls(task_id, TaskRevokedError(why), REVOKED, name=name)
+        result.is_duplicate = True
+        return result
+
+    @classmethod
+    def of(cls, result: AnyEagerResult) -> "LockEagerResult":
+        """Return what Celery made of a run in place; of a skipped run what a worker makes of it."""
+        if isinstance(result, cls):
+            return result  # a retry's, which was run in place as well
+        if isinstance(result.result, Skipped):
+            return cls.duplicate(result.id, result.name, str(result.result))
+        return cls(*result.__reduce_args__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
+
+
+class Skipped(Ignore):
+    """Ends a run in place that is a duplicate."""
+
+
+def _rebuild(
+    cls: type[LockResult | LockEagerResult], args: tuple[Any, ...], is_duplicate: bool
+) -> LockResult | LockEagerResult:
+    result = cls(*args)
+    result.is_duplicate = is_duplicate
+    return result

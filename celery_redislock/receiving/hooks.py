@@ -1,0 +1,135 @@
+"""Signals of Celery: what ends a run or a message without us, and what a worker checks when it starts."""
+
+import logging
+import sys
+from typing import Any
+
+from celery import signals, states
+
+from celery_redislock.exceptions import LockOptionError, RedisLockError
+
+__all__ = ["install"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
+_INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
+
+
+def install() -> None:
+    """Connect to Celery's signals; repeating it changes nothing."""
+    signals.task_postrun.connect(_conclude, weak=False, dispatch_uid="celery_redislock.conclude")
+    signals.task_unknown.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.unknown")
+    signals.task_rejected.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
+    signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
+    signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
+    signals.celeryd_after_setup.connect(_check_program, weak=False, dispatch_uid="celery_redislock.check")
+
+
+def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
+    """``task_postrun``, in the process of the body: it is sent in (almost) every way a run ends."""
+    request = getattr(task, "request", None)
+    if request is None or not hasattr(type(task), "_lock_names"):
+        return
+    if "redislock_run" not in request.__dict__:
+        # ``before_start`` ended it; retried or requeued, the message brings its claim again.
+        if state in {states.FAILURE, states.IGNORED, states.REJECTED} and not request.is_eager and request.id:
+            from celery_redislock.publishing.message import Message, release_claim
+            from celery_redislock.running.finish import is_requeued
+
+            if not is_requeued(task, retval):
+                release_claim(task.app, Message.of(request.headers, request.id))
+        return
+    if request.redislock_run:
+        from celery_redislock.running.finish import conclude
+
+        conclude(request.redislock_run)
+
+
+def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
+    """``task_unknown``, ``task_rejected``: the message will never run, so its claim is released."""
+    from celery_redislock.publishing.message import Message, release_claim
+
+    headers = getattr(message, "headers", None) or {}
+    release_claim(sender.app, Message.of(headers, str(headers.get("id"))))
+
+
+def _last_call(**_: Any) -> None:
+    """``worker_process_shutdown``, in a pool child: it ends without the interpreter's exit functions."""
+    watchdog = sys.modules.get("celery_redislock.locks.watchdog")
+    if watchdog is not None:
+        watchdog.last_call()
+
+
+def _prepare_worker(sender: Any = None, **_: Any) -> None:
+    """``worker_init``, in the main process before the pool exists."""
+    import celery_redislock.publishing.publish
+    import celery_redislock.running.unique  # noqa: F401  before the fork, so that pool children share them
+
+    program = sys.modules.get("celery.apps.worker")
+    if program is None or not isinstance(sender, program.Worker):
+        _check_worker(sender)  # one in another program, whose log is its own matter
+
+
+def _check_program(instance: Any = None, **_: Any) -> None:
+    """``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0)."""
+    _check_worker(instance)
+
+
+def _check_worker(worker: Any) -> None:
+    """Log what would go wrong later; with ``redislock_check="error"`` end the worker."""
+    policy = worker.app.conf.get("redislock_check") or "warn"
+    if policy == "ignore":
+        return
+    problems = _problems(worker)
+    for problem in dict.fromkeys(problems):
+        logger.warning("redislock: %s", problem)
+    if problems and policy == "error":
+        # An Exception would be swallowed by the signal; this one ends the worker.
+        message = "redislock_check is 'error': the worker does not start with the problems logged above"
+        raise SystemExit(message)
+
+
+def _problems(worker: Any) -> list[str]:
+    from celery_redislock.declaring.declaration import declaration_of
+    from celery_redislock.declaring.options import risks
+    from celery_redislock.declaring.server import setting_problems
+
+    app = worker.app
+    problems = setting_problems(app)
+    is_server_known = False
+    pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
+    for task in app.tasks.values():
+        if not hasattr(type(task), "_lock_names"):
+            continue
+        try:
+            declaration = declaration_of(task)
+            if not is_server_known:
+                problems += _server_problems(declaration.store)
+                is_server_known = True
+            limit = task.time_limit or app.conf.task_time_limit
+            found = risks(declaration.options, declaration.settings, time_limit=limit)
+            if declaration.options.on_lock_lost == "terminate" and pool not in _INTERRUPTIBLE_POOLS | {""}:
+                found.append(
+                    f"on_lock_lost='terminate' cannot interrupt a body in the pool {pool!r}; there only "
+                    "self.lease.check() raises LockLost: call it, or use the prefork pool"
+                )
+            problems += [f"{task.name}: {problem}" for problem in found]
+        except LockOptionError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _server_problems(store: Any) -> list[str]:
+    try:
+        policy = store.eviction_policy()
+    except RedisLockError as error:
+        return [str(error)]
+    if policy in {None, "noeviction"}:
+        return []
+    problem = (
+        f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
+        "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
+        "with redislock_url"
+    )
+    return [problem]

@@ -1,0 +1,341 @@
+"""One delivery in the worker's main process: its run's token, its renewal, what becomes of a dead child.
+
+All of this runs in the main process, in its event loop's thread (or, on the threads, gevent and solo
+pools, in the one process there is); every call to the lock server is bounded by two socket timeouts.
+"""
+
+import logging
+import os
+import sys
+import time
+import weakref
+from datetime import datetime, timezone
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery import Task
+from celery.worker.request import Request
+from kombu.serialization import registry
+
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import Scope
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.lease import Lease, boottime
+from celery_redislock.locks.store import Grant, Mark, Term, new_token
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message, is_result_ignored, release_claim
+from celery_redislock.running.run import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
+
+__all__ = ["LockRequest"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Seconds a lease is left after a hard time limit: the child gets SIGTERM, and SIGKILL 0.1 s later
+#: (billiard 4.3.2, pool.py), and is reaped within a few seconds.
+DYING_TTL = 5.0
+
+#: Since 5.7 Request.on_failure takes a child that exited by itself for lost. Before, it acknowledges the
+#: message of such a child as it does a failed one.
+_EXIT_IS_LOSS = hasattr(Request, "_worker_lost_info")
+
+
+class LockRequest(Request):
+    """One delivery of a message of a unique task.
+
+    Celery makes one per delivery, on receipt, before prefetching, ETAs and rate limits; a redelivery gets
+    another. So the run's token is minted here: the main process knows it although it never sees the
+    child's lease.
+    """
+
+    def __init__(self, message: Any, **kwargs: Any) -> None:
+        """Receive a message; called by the worker's strategy."""
+        super().__init__(message, **kwargs)
+        delivery = Delivery(
+            new_token(self.id), time.time(), registry.type_to_name.get(getattr(message, "content_type", None))
+        )
+        self._run_token: str = delivery.token or ""
+        self._received_at = delivery.received_at
+        # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
+        self._request_dict["properties"] = {
+            **self._request_dict["properties"],
+            FROM_MAIN_PROCESS: tuple(delivery),
+        }
+        self._lock_message = Message.of(self._request_dict, self.id)
+        self._locked: tuple[TaskLock, LockOptions, Scope] | None = None
+        self._renewal: Renewal | None = None
+        self._is_over = False
+        self._renew_claim()
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """A child has taken the task: from now on its lease is renewed from here as well."""
+        super().on_accepted(pid, time_accepted)
+        self._stop_renewing()
+        if _is_another_process(pid):
+            self._renew_lease()
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """A time limit has passed; at the hard one the child is about to be killed."""
+        if not soft:
+            self._let_die()
+        super().on_timeout(soft, timeout)
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """The run failed, or its child is gone: a dead child's hold is settled first."""
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, TimeLimitExceeded):
+            self._let_die()
+        elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
+            self._settle_for_dead_child(error)
+        return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def reject(self, requeue: bool = False) -> None:
+        """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""
+        if not requeue and self.time_start is None and self._apply_result is None:
+            self._release_unrun()
+            self._stop_renewing()
+        super().reject(requeue)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if not terminated:
+            # Revoked or expired before it ran. A terminated one's body may go on: on_failure will come.
+            self._release_unrun()
+            self._end()
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+    def _settle_for_dead_child(self, error: BaseException) -> None:
+        locked = self._what_is_locked()
+        if self._is_over or locked is None:
+            return
+        lock, options, scope = locked
+        again = self._comes_again(error)
+        if again is not None and scope.holds_while_running:
+            answer = lock.convert(self._run_token, again, ttl=options.lock_queue_ttl)
+            if answer is not None and answer.released:
+                self._carry(again)
+        else:
+            self._running_lock(lock, scope).release(self._run_token, ran=True)
+            if again is None:
+                self._release_claim(lock, scope)
+        self._end()
+
+    def _comes_again(self, error: BaseException) -> str | None:
+        """Return the token of the message that will run this task id again, ``None`` if none will.
+
+        Repeats decisions of ``Request.on_failure`` (celery 5.5.0 to 5.7.0), because a dead child's hold is
+        settled before the outcome is stored, or the message published again.
+        """
+        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
+        was_ended_by_worker = self._already_cancelled or self._already_revoked
+        is_loss = isinstance(error, WorkerLostError) or (
+            is_exit and _EXIT_IS_LOSS and not was_ended_by_worker
+        )
+        if is_loss and self._is_retried_when_lost():
+            return new_token(self.id)
+        if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
+            return None
+        is_requeued = self.task.reject_on_worker_lost if is_loss else self._already_cancelled
+        if not is_requeued:
+            return None
+        return self._lock_message.token if self._lock_message is not None else new_token(self.id)
+
+    def _is_retried_when_lost(self) -> bool:
+        """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
+        if not hasattr(Task, "retry_on_worker_lost") or not self.task.retry_on_worker_lost:
+            return False  # where Celery does not know the name, a task that sets it fails
+        most = self.task.max_retries
+        return most is None or self._request_dict.get("retries", 0) < most
+
+    def _carry(self, token: str) -> None:
+        """Let the message Celery is about to publish for this id carry the claim that was made for it."""
+        if self._lock_message is None:
+            return
+        text = self._lock_message._replace(token=token, claimed=True).dumps()
+        self._request_dict[HEADER] = text
+        if self._context.headers is not None:
+            self._context.headers[HEADER] = text
+
+    def _let_die(self) -> None:
+        """Shorten the lease of a body that met its hard time limit: its child dies within seconds."""
+        locked = self._what_is_locked()
+        if self._is_over or locked is None:
+            return
+        lock, _, scope = locked
+        self._end()
+        running = self._running_lock(lock, scope)
+        try:
+            lock.store.renew([Term(running.key, self._run_token, DYING_TTL)])
+        except RedisLockError as error:
+            logger.warning(
+                "could not shorten the lease on %r after a hard time limit; it expires %g s after its last "
+                "renewal: %s",
+                running.key,
+                lock.ttl,
+                error,
+            )
+        if not self._is_requeued_at_limit():
+            self._release_claim(lock, scope)  # killed in before_start, it had not started
+
+    def _is_requeued_at_limit(self) -> bool:
+        """Whether Celery requeues a message whose run met its hard limit (5.5.0 to 5.7.0, ``on_timeout``)."""
+        acks = getattr(self.task, "acks_on_timeout", None)  # since 5.7 beside the older one
+        acks = self.task.acks_on_failure_or_timeout if acks is None else acks
+        return bool(self.task.acks_late) and not acks
+
+    def _release_claim(self, lock: TaskLock, scope: Scope) -> None:
+        message = self._lock_message
+        if message is not None and message.claimed and scope.ends != "period":
+            lock.release(message.token, ran=True)
+
+    def _release_unrun(self) -> None:
+        """Release the claim of a message that will not run, and mark it done for a run it may follow.
+
+        Its period ends too, unless another delivery, or the run it is a retry of, was accepted with it.
+        """
+        message, locked = self._lock_message, self._what_is_locked()
+        if message is None:
+            return
+        request = self._request_dict
+        ran = bool(self.delivery_info.get("redelivered") or message.was_delivered or request.get("retries"))
+        if ran and message.stands_for_period:
+            return  # its claim is the period
+        if locked is None:
+            # The task takes no lock any more, or none that could be told here.
+            release_claim(self.task.app, message, ran=ran)
+            return
+        mark = Mark(message.token, mark_ttl(self.task.app), is_done=True) if message.must_run else None
+        locked[0].release(message.token, ran=ran, mark=mark)
+
+    def _renew_claim(self) -> None:
+        """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
+        message = self._lock_message
+        if message is None or not message.claimed or message.stands_for_period:
+            return
+        locked = self._what_is_locked()
+        if locked is not None:
+            lock, options, _ = locked
+            # Not less than until the ETA and as long again: its claim was made for that.
+            until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
+            self._renew(lock, message.token, options.lock_queue_ttl + max(0.0, until_eta))
+
+    def _renew_lease(self) -> None:
+        locked = self._what_is_locked()
+        if locked is None:
+            return
+        lock, options, scope = locked
+        if scope.holds_while_running or self._can_come_again:
+            limit = self.time_limits[0] or self.task.time_limit
+            running = self._running_lock(lock, scope)
+            self._renew(running, self._run_token, lock.ttl, max_hold=options.max_hold(limit))
+
+    def _renew(self, lock: TaskLock, token: str, ttl: float, *, max_hold: float | None = None) -> None:
+        self._renewal = Renewal(lock, Term(lock.key, token, ttl), self)
+        watchdog_of(lock.store).watch(self._renewal, max_hold=max_hold)
+
+    def _stop_renewing(self) -> None:
+        if self._renewal is not None:
+            self._renewal.end()
+            self._renewal = None
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._stop_renewing()
+
+    @property
+    def _result_is_in(self) -> bool:
+        """Whether the pool has this run's result: it has ended, whatever was announced before."""
+        if self._is_over or self.time_start is None or self._apply_result is None:
+            # Not accepted yet, it may wait in the pool. A result that is gone says nothing then: the thread
+            # pool refers to none of its own (celery 5.7.0, concurrency/thread.py).
+            return self._is_over
+        result = self._apply_result()
+        return result is None or result.ready()
+
+    @property
+    def _can_come_again(self) -> bool:
+        message = self._lock_message
+        if self.delivery_info.get("redelivered") or (message is not None and message.was_delivered):
+            return True
+        return can_come_again(self.task, self.eta, self._received_at)
+
+    def _running_lock(self, lock: TaskLock, scope: Scope) -> TaskLock:
+        """Return the lock the run holds: see ``Run.running_lock``."""
+        if scope.holds_while_running:
+            return lock
+        return lock.of_message(self._lock_message.token if self._lock_message is not None else self.id)
+
+    def _what_is_locked(self) -> tuple[TaskLock, LockOptions, Scope] | None:
+        """Return what this message locks; ``None`` for nothing, or if only the child can tell."""
+        message = self._lock_message
+        if self._locked is not None or (message is not None and message.key is None):
+            return self._locked
+        try:
+            declaration = declaration_of(self.task)
+            options = declaration.options
+            if message is not None and message.options:
+                options = from_header(options, message.options)
+            if not declaration.settings.enabled or options.scope is None:
+                return None
+            # With a key the message says it all: its body need not be decoded here.
+            lock = declaration.task_lock(
+                self.args,
+                self.kwargs,
+                self.id,
+                options=options,
+                key=message.key if message is not None else None,
+                is_ignored=is_result_ignored(self.task, self.ignore_result),
+            )
+        except Exception as error:  # noqa: BLE001  from users' templates, models and settings; Celery goes on
+            logger.debug("the main process cannot tell the lock of %s: %s", self, error)
+            return None
+        self._locked = lock, options, options.scope
+        return self._locked
+
+
+class Renewal(Lease):
+    """A hold of a message this process has in hand, renewed beside whoever holds it.
+
+    A child that keeps the interpreter in C code for minutes cannot renew, and keeps its lock so. This
+    process does not decide about losses: its request may come before the child has started, or after it
+    has ended.
+    """
+
+    def __init__(self, lock: TaskLock, term: Term, request: LockRequest) -> None:
+        """Renew from now on what a request's message or run holds, as long as it is not over."""
+        now = boottime()
+        super().__init__(lock.store, term, Grant(0, False, now, now))
+        self._request = weakref.ref(request)
+
+    @property
+    def held(self) -> bool:
+        """The message is still in hand, or its run has not ended."""
+        request = self._request()
+        return not self.ended and request is not None and not request._result_is_in
+
+    def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
+        """Renew no more: it was held for as long as it may be. The run itself announces that."""
+        self.end()
+
+    def miss_deadline(self, why: str) -> None:
+        """Go on asking: a child may wait longer for the server than its lease will last, and start then."""
+
+    def warn_of_end(self, held_for: float, max_hold: float) -> None:
+        """Log nothing: the run itself does."""
+
+    def learn(
+        self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
+    ) -> None:
+        """Take in the answer; a hold that is missing may still come, or come back."""
+        if renewed:
+            self.confirm(sent_at, answered_at, ttl=ttl)
+
+
+def _is_another_process(pid: int) -> bool:
+    """Whether a child has accepted a task: on gevent a greenlet does, and gives its identity."""
+    greenlet = sys.modules.get("greenlet")
+    return pid != os.getpid() and (greenlet is None or pid != id(greenlet.getcurrent()))

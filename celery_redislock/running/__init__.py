@@ -1,0 +1,1 @@
+"""The process and thread that runs the body: start, run, finish."""

@@ -1,0 +1,68 @@
+"""What the worker does with a run that was refused its lock: a function per strategy."""
+
+from collections.abc import Callable, Mapping
+
+from celery.exceptions import Ignore
+
+from celery_redislock.locks.store import Hold
+from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
+from celery_redislock.publishing.outcomes import DUPLICATE_OF
+from celery_redislock.publishing.results import Skipped
+from celery_redislock.running.redelivery import held_for, wait_for
+from celery_redislock.running.run import Run
+
+__all__ = ["STRATEGIES", "at_start"]
+
+
+def at_start(run: Run, hold: Hold) -> Exception:
+    """Return what ends a run that was refused: skipped, published again for later, or failed.
+
+    A second copy of a message whose first run lives is no duplicate: it waits, whatever the strategy. So
+    does everything that was accepted, retried, or is part of a workflow: only a fresh publish may be
+    dropped, and only where somebody stands for it.
+    """
+    if hold.owner == run.lock.owner and not run.request.is_eager:
+        # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
+        is_copy = run.is_identified and hold.about.get("message", hold.owner) == run.identity
+        return wait_for(run, hold, held_for(hold), is_copy=is_copy)
+    conflict = conflict_of(run.task, run.lock, hold, run.request.args, run.request.kwargs, "server")
+    if run.must_wait and not run.request.is_eager:
+        announce(conflict, hold, what_happens="retry")
+        return wait_for(run, hold, held_for(hold))
+    strategy = choose(run.options.server or "skip", conflict)
+    if run.request.is_eager and strategy != "skip":
+        # Nobody would deliver it again, and waiting would block the caller on its own thread.
+        strategy = "raise"
+    announce(conflict, hold, what_happens=strategy)
+    return STRATEGIES[strategy](run, hold)
+
+
+def skip(run: Run, hold: Hold) -> Exception:
+    """End the run in a ready state that names the holder."""
+    log_skip(run.lock, hold, side="server")
+    run.request.redislock_skipped = True
+    why = f"{DUPLICATE_OF} {hold.owner}"
+    if run.request.is_eager:
+        return Skipped(why)
+    run.task.backend.mark_as_revoked(
+        run.lock.owner,
+        why,
+        request=run.request,
+        store_result=not run.lock.is_ignored,
+    )
+    ignored: Exception = Ignore(why)
+    return ignored
+
+
+def refuse(run: Run, hold: Hold) -> Exception:  # noqa: ARG001  as every strategy
+    """Fail with ``DuplicateTask``."""
+    return duplicate_error(hold)
+
+
+def retry(run: Run, hold: Hold) -> Exception:
+    """Publish the message again: it waits as long as the lock has been held, up to ``lock_retry_delay``."""
+    return wait_for(run, hold, held_for(hold))
+
+
+#: What each conflict strategy does on the worker.
+STRATEGIES: Mapping[str, Callable[[Run, Hold], Exception]] = {"skip": skip, "raise": refuse, "retry": retry}

@@ -1,0 +1,88 @@
+"""How a run ends: its lock is released, or handed on, before anybody sees its outcome.
+
+Celery publishes what follows a run and stores its result after ``Task.__call__`` has returned, and calls
+``on_success``, ``after_return`` and ``task_postrun`` after both (5.7.0, ``app/trace.py``). A lock released in
+one of these is still held when the caller's ``get()`` returns and when the next link of a chain is published.
+"""
+
+import logging
+import sys
+from typing import Any
+
+from celery.exceptions import Reject
+
+from celery_redislock.locks.store import Mark
+from celery_redislock.publishing.signals import lock_released
+from celery_redislock.running.run import Run, mark_ttl
+
+__all__ = ["conclude", "is_requeued", "settle"]
+
+logger = logging.getLogger("celery_redislock")
+
+_GONE = (
+    "it had expired, or was released by force; another run may have held it meanwhile. If nobody released "
+    "it, lock_ttl is shorter than what this process, or the lock server, stands still"
+)
+
+
+def settle(run: Run, error: BaseException | None) -> None:
+    """Release the lock when the body has unwound, or turn it into a claim; never raises an ``Exception``.
+
+    Args:
+        run: whose body has ended.
+        error: what ended it, ``None`` if it returned.
+    """
+    run.in_body = False
+    requeued = error is not None and is_requeued(run.task, error)
+    # SystemExit and KeyboardInterrupt end the child: whether its message comes again is not known here.
+    run.has_ended = not requeued and (error is None or isinstance(error, Exception))
+    lease, lock = run.lease, run.running_lock
+    if lease is None:
+        _release_unused_claim(run, requeued=requeued)
+        return
+    mark = Mark(run.identity, lock.ttl) if run.has_ended and run.can_come_again else None
+    if run.followed_by and run.scope.holds_while_running:
+        token, claim_ttl = run.followed_by[0]
+        was_ours = lock.hand_on(lease, token, ttl=claim_ttl(), mark=mark)
+    elif requeued and run.scope.holds_while_running:
+        was_ours = lock.hand_on(lease, run.identity, ttl=run.options.lock_queue_ttl)
+    else:
+        was_ours = lock.finish(lease, mark=mark)
+        if was_ours and run.scope.holds_while_running:
+            lock_released.send(sender=run.task, key=lease.key, task_id=run.lock.owner, lease=lease)
+    if not was_ours and not lease.lost:  # a loss that was noticed has been announced as such
+        logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)
+
+
+def conclude(run: Run) -> None:
+    """Note that the message is done, if it is: its result is stored, and what follows is published.
+
+    Called by ``task_postrun``, in the process and thread of the body. A run whose end was interrupted
+    before is released here.
+
+    Celery sends that signal from a ``finally`` (5.7.0, ``app/trace.py``): with an exception on its way, as
+    when a worker stops its child, the result may not be stored, and the message has to run again.
+    """
+    if run.lease is not None and not run.lease.ended:
+        run.running_lock.finish(run.lease)
+    was_interrupted = sys.exc_info()[1] is not None
+    if run.has_ended and run.can_come_again and not was_interrupted:
+        run.has_ended = False
+        run.running_lock.mark_done(run.identity, mark_ttl(run.task.app))
+
+
+def is_requeued(task: Any, error: BaseException) -> bool:
+    """Whether a message goes back to its queue: acknowledged early, it cannot.
+
+    Args:
+        task: the bound task.
+        error: what ended its run.
+    """
+    return isinstance(error, Reject) and bool(error.requeue) and bool(task.acks_late)
+
+
+def _release_unused_claim(run: Run, *, requeued: bool) -> None:
+    """A run that had to start without its lock leaves a claim that nobody would turn into a lease."""
+    message = run.message
+    if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
+        run.lock.release(message.token, ran=True)

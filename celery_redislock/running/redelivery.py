@@ -1,0 +1,111 @@
+"""A message that must run later than now, and a copy of a message that has run.
+
+What waits is published again by Celery's own machinery, as ``Task.retry`` does it: with the same id, and
+``retries`` unchanged. It holds no worker slot meanwhile, and spends no retry.
+"""
+
+import logging
+import random
+import time
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore, Reject
+
+from celery_redislock.locks.store import Hold
+from celery_redislock.publishing.message import Message
+from celery_redislock.running.run import Run, visibility_timeout
+
+__all__ = ["held_for", "jittered", "late_copy", "put_off", "wait_for"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Seconds after which a waiting run looks again at first.
+FIRST_PAUSE = 0.1
+
+
+def late_copy(run: Run) -> Ignore:
+    """Return what ends a message of which another delivery has run."""
+    logger.info("%s was delivered again after it was done: nothing to do", run.lock)
+    return Ignore("a copy of this message has run already")
+
+
+def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = False) -> Exception:
+    """Publish a run's message again, to look then whether the lock is free; return what to raise.
+
+    The pause is as long as the lock has been held so far: what is held for milliseconds is looked at soon
+    again, and what is held for hours seldom. At least 0.1 s, at most ``lock_retry_delay``, jittered.
+
+    Args:
+        run: of this delivery.
+        hold: of the holder, ``None`` where a copy of this message is ending.
+        held_for: seconds the lock has been held.
+        is_copy: the holder is a run of this very message.
+    """
+    holder = "a copy of it that is ending" if hold is None else hold.owner
+    logger.info("%s waits: %r is held by %s", run.lock, run.lock.key, holder)
+    pause = min(max(held_for, FIRST_PAUSE), run.options.lock_retry_delay)
+    return put_off(run, jittered(pause), is_copy=is_copy)
+
+
+def put_off(run: Run, delay: float, *, is_copy: bool = False) -> Exception:
+    """Publish a run's message again, to run no sooner than ``delay`` seconds from now; return what to raise.
+
+    ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
+
+    Args:
+        run: of this delivery.
+        delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
+            what a worker holds for its ETA a second time.
+        is_copy: another delivery of this message was seen.
+
+    Returns:
+        ``Ignore``; where the broker cannot take the message, ``Reject`` with requeue
+        (``acks_late``) or the broker's error, so that the task fails visibly.
+    """
+    again = _message(run)._replace(was_delivered=is_copy or run.was_delivered)
+    try:
+        _publish_again(run, again, min(delay, visibility_timeout(run.task.app)))
+    except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
+        what_follows = "its message is requeued" if run.task.acks_late else "it fails"
+        logger.warning("could not publish %s again, so %s: %r", run.lock, what_follows, error)
+        if not run.task.acks_late:
+            return error
+        rejected: Exception = Reject(error, requeue=True)
+        return rejected
+    ignored: Exception = Ignore(f"it runs {delay:.1f} s later at the earliest: {run.lock.key!r} is held")
+    return ignored
+
+
+def jittered(delay: float) -> float:
+    """Spread a delay by a fifth either way, so that many waiting runs do not look all at once."""
+    return delay * random.uniform(0.8, 1.2)  # noqa: S311  not for secrets
+
+
+def held_for(hold: Hold) -> float:
+    """Return the seconds a hold has lasted by its own account; 0 for one that does not tell."""
+    return 0.0 if hold.since is None else time.time() - hold.since
+
+
+def _message(run: Run) -> Message:
+    """Return what the next delivery of a message carries: the same, or the identity of one without."""
+    if run.message is not None:
+        return run.message
+    return Message(run.lock.key, run.lock.owner)
+
+
+def _publish_again(run: Run, message: Message, delay: float) -> None:
+    task, request = run.task, run.request
+    # Optional in the message protocol: other languages may leave them out.
+    more: dict[str, Any] = {name: request.__dict__.get(name) for name in ("argsrepr", "kwargsrepr")}
+    if run.delivery.serializer is not None:
+        more["serializer"] = run.delivery.serializer
+    again = task.signature_from_request(
+        request,
+        countdown=delay,
+        headers=message.added_to(request.headers),
+        add_to_parent=False,
+        **{name: value for name, value in more.items() if value is not None},
+    )
+    # Celery's own, and not the task's: the message was accepted or refused when it was first published.
+    Task.apply_async(task, again.args, again.kwargs, **again.options)

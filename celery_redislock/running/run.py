@@ -1,0 +1,241 @@
+"""One run of one message: what it locks, what it holds, what is known about its message and its delivery.
+
+Lives in the process and thread that runs the body.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import Declaration, declaration_of
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import Scope
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import new_token
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing.message import Message, is_result_ignored, release_claim
+from celery_redislock.publishing.signals import lock_lost
+
+__all__ = [
+    "FROM_MAIN_PROCESS",
+    "NOT_LOCKED",
+    "Delivery",
+    "Run",
+    "can_come_again",
+    "mark_ttl",
+    "run_of",
+    "visibility_timeout",
+]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Stands in a request for the run of a message that takes no lock.
+NOT_LOCKED = False
+
+#: Where the main process leaves what the child needs: in a copy of the request's message properties,
+#: which nothing propagates (a top-level entry would leak into the headers of a retry's message).
+FROM_MAIN_PROCESS = "redislock"
+
+#: Seconds after which Redis delivers an unacknowledged message again (kombu 5.7.0, transport/redis.py).
+DEFAULT_VISIBILITY_TIMEOUT = 3600.0
+
+#: Seconds a done mark outlives the visibility timeout. That one begins when a message is received; then
+#: kombu looks only every 100 s for what has to be delivered again (5.7.0, transport/redis.py), and what is
+#: may wait in its queue behind others.
+MARK_MARGIN = 3600.0
+
+
+def run_of(request: Any) -> "Run | None":
+    """Return the run a request is for, once it is there; ``None`` for others."""
+    run: Run | None = getattr(request, "redislock_run", None) or None
+    return run
+
+
+class Delivery(NamedTuple):
+    """What the worker's main process knows about a delivery.
+
+    Attributes:
+        token: of the run, ``None`` where no main process saw the message.
+        received_at: seconds since the epoch, ``None`` likewise.
+        serializer: kombu's name of the message's serializer, ``None`` for the task's own.
+    """
+
+    token: str | None = None
+    received_at: float | None = None
+    serializer: str | None = None
+
+    @classmethod
+    def of(cls, request: Any) -> "Delivery":
+        """Return what a child's request brings."""
+        brought = (request.properties or {}).get(FROM_MAIN_PROCESS)
+        return cls(*brought) if brought else cls()
+
+
+class Run:
+    """One run of one message.
+
+    Attributes:
+        task: the bound task.
+        request: Celery's request for this run.
+        options: of the message's task and call.
+        start_timeout: seconds the run asks for its lock while the lock server does not answer.
+        scope: of the lock.
+        message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
+            other languages.
+        identity: of the message: its token, or the task id where it came without one.
+        has_claim: the message was accepted: its publisher took a claim for it, or a run left it one.
+        is_accepted: the message was accepted before, at its publish or as the run it is a retry of.
+        was_delivered: a copy of this message was delivered before, and may have run.
+        is_identified: the message can be told from another of its task id, which is a new job: by its
+            header; without one by its delivery, if that is not the first.
+        must_wait: the run waits for its lock whoever holds it, and is never a duplicate: what was
+            accepted, retried or delivered before, and members of workflows.
+        delivery: what the worker's main process knows about this delivery.
+        lock: what is locked.
+        running_lock: what the run holds: the lock of its key, or, in a scope that holds none then, of its
+            message.
+        can_come_again: the broker may deliver this message once more, although this delivery runs it.
+        token: this run's term, minted by the main process where there is one.
+        lease: while a lock is held, and after; on the key, or, in a scope that holds none while it runs,
+            on the message itself.
+        in_body: the body is running.
+        has_ended: the body ended, whatever ended it, and its message is done with that.
+        followed_by: tokens of the messages of its own id that the body published, each with what tells
+            the seconds its claim lives.
+        interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
+    """
+
+    def __init__(
+        self, task: Any, declaration: Declaration, options: LockOptions, scope: Scope, message: Message | None
+    ) -> None:
+        """Prepare a run of the task's current request; sends nothing.
+
+        Raises:
+            LockKeyError: the message came without a key, and none can be made of its arguments.
+            TypeError: its arguments do not fit the task.
+        """
+        self.task = task
+        self.request = request = task.request
+        self.options, self.scope, self.message = options, scope, message
+        self.start_timeout = declaration.settings.start_timeout
+        self.delivery = Delivery.of(request)
+        self.lock: TaskLock = declaration.task_lock(
+            request.args,
+            request.kwargs,
+            request.id,
+            options=options,
+            key=message.key if message is not None else None,
+            is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
+        )
+        self.identity: str = request.id if message is None else message.token
+        self.has_claim = message is not None and message.claimed
+        self.is_accepted = self.has_claim or bool(request.retries)
+        self.was_delivered = bool((request.delivery_info or {}).get("redelivered"))
+        if message is not None and message.was_delivered:
+            self.was_delivered = True
+        self.is_identified = message is not None or self.was_delivered
+        self.must_wait = self.is_accepted or self.was_delivered or _is_in_workflow(request, message)
+        self.can_come_again: bool = not request.is_eager and (
+            self.was_delivered or can_come_again(task, request.eta, self.delivery.received_at)
+        )
+        self.running_lock = self.lock if scope.holds_while_running else self.lock.of_message(self.identity)
+        self.token: str = self.delivery.token or new_token(request.id)
+        self.lease: Lease | None = None
+        self.in_body = self.has_ended = False
+        self.followed_by: list[tuple[str, Callable[[], float]]] = []
+        self.interrupt: Callable[[], None] | None = None
+
+    @classmethod
+    def of(cls, task: Any) -> "Run | None":
+        """Return the run of a task's current request, ``None`` if it takes no lock.
+
+        The claim of a message that will not enter its lock is released: locking was switched off
+        meanwhile, or its arguments do not fit.
+
+        Raises:
+            LockOptionError: the task's options are wrong on this worker.
+            LockKeyError: the message came without a key, and none can be made of its arguments.
+        """
+        request = task.request
+        request.redislock_skipped = False
+        request.redislock_run = NOT_LOCKED
+        if not request.id:
+            return None  # made by hand, as test helpers do
+        message, run = Message.of(request.headers, request.id), None
+        try:
+            declaration = declaration_of(task)
+            settings, options = declaration.settings, declaration.options
+            if message is not None and message.options:
+                options = from_header(options, message.options)
+            is_on = settings.enabled and (settings.eager or not request.is_eager)
+            if is_on and options.scope is not None and (message is None or message.key is not None):
+                run = request.redislock_run = cls(task, declaration, options, options.scope, message)
+        finally:
+            if run is None:
+                release_claim(task.app, message)
+        return run
+
+    def holds(self, key: str) -> bool:
+        """Whether this run has a lease on this key, lost or not."""
+        return self.lease is not None and self.lease.key == key
+
+    def is_followed_by(self, token: str, claim_ttl: Callable[[], float]) -> None:
+        """Note that the body has published its own task id again; called by the publish, in this thread.
+
+        Args:
+            token: of that message; the lease becomes the first one's claim when the body has unwound.
+            claim_ttl: tells the seconds that claim lives, when it is taken.
+        """
+        self.followed_by.append((token, claim_ttl))
+
+    def announce_loss(self, lease: Lease) -> None:
+        """Log that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it."""
+        logger.warning(
+            "%s lost its lock on %r while running: %s; another run may hold it now, and on_lock_lost says "
+            "what becomes of this one",
+            self.lock,
+            lease.key,
+            lease.lost_because,
+        )
+        lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
+        action = self.options.on_lock_lost
+        if callable(action):
+            action(lease)
+        elif action == "terminate" and self.interrupt is not None:
+            self.interrupt()
+
+
+def visibility_timeout(app: Any) -> float:
+    """Return the seconds after which the broker delivers an unacknowledged message again."""
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout") or DEFAULT_VISIBILITY_TIMEOUT)
+
+
+def mark_ttl(app: Any) -> float:
+    """Return the seconds within which a copy of a message may come, and so its done mark must live."""
+    return visibility_timeout(app) + MARK_MARGIN
+
+
+def can_come_again(task: Any, eta: object, received_at: float | None) -> bool:
+    """Whether the broker may deliver a message once more although a worker runs it.
+
+    It may where the message is acknowledged late, or was kept unacknowledged for long: for its ETA, or
+    for a free process. With half of the visibility timeout the rest is left for clocks and queues.
+
+    Args:
+        task: the bound task.
+        eta: of the message, ``None`` for none.
+        received_at: seconds since the epoch, ``None`` where that is not known.
+    """
+    if task.acks_late or eta:
+        return True
+    return received_at is not None and time.time() - received_at > visibility_timeout(task.app) / 2
+
+
+def _is_in_workflow(request: Any, message: Message | None) -> bool:
+    """Whether a run is part of a group, chord or chain, has links, or was published as one."""
+    if message is not None and message.must_run:
+        return True
+    return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)

@@ -1,0 +1,216 @@
+"""How a run enters its lock: claim to lease, or a fresh lease, or why it must not run now.
+
+What a scope does when its run starts::
+
+    holds while it runs      the claim becomes a lease on the key, or a fresh lease is acquired
+    ends at the start        the claim is released; a message without one yields to a queued one
+    ends with its period     nothing; a message that was not accepted at publish is accepted here
+
+Where the scope holds nothing while it runs, and the broker may deliver the message once more, the run holds
+a lease on the message itself, so that its copies exclude each other.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from celery.exceptions import Ignore, Reject
+
+from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable
+from celery_redislock.locks.lock import keep_trying
+from celery_redislock.locks.store import QUEUED, Hold, Marked, Refusal
+from celery_redislock.locks.tasklock import Started, TaskLock
+from celery_redislock.publishing.outcomes import make_way
+from celery_redislock.publishing.publish import NEEDS_NO_SERVER
+from celery_redislock.publishing.signals import lock_acquired
+from celery_redislock.running.duplicate import at_start
+from celery_redislock.running.redelivery import jittered, late_copy, put_off, wait_for
+from celery_redislock.running.run import Run
+
+__all__ = ["enter"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("celery_redislock")
+
+
+def enter(run: Run) -> None:
+    """Take what the run's scope asks for; ``run.lease`` is there afterwards if it holds anything.
+
+    Raises:
+        Ignore: the message was skipped, is done, or was published again to run later.
+        DuplicateTask: strategy ``raise``.
+        LockUnavailable: the lock server did not answer, and neither did the broker.
+        LockKeyError: the key on the server is not a lock.
+    """
+    try:
+        if run.scope.holds_while_running:
+            _take(run, run.lock)
+            return
+        if run.can_come_again:
+            _take(run, run.running_lock)
+        if run.scope.ends == "start":
+            _leave_queue(run)
+        elif not run.is_accepted:
+            _accept(run)
+    except BaseException as error:
+        _leave(run, error)
+        raise
+
+
+def _take(run: Run, lock: TaskLock) -> None:
+    """Hold a lock while the body runs: the key's, or that of the message itself."""
+    claim = run.message.token if run.message is not None else None
+    limit = (run.request.timelimit or (None, None))[0] or run.task.time_limit
+    attempt = partial(
+        lock.start,
+        run.token,
+        claim=claim,
+        message=run.identity if run.is_identified else None,
+        accepted=run.is_accepted,
+        max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
+        on_lost=run.announce_loss,
+    )
+    answer = _ask(run, lock, attempt)
+    if isinstance(answer, Refusal):
+        hold = answer.hold
+        own_claim, is_own_window = _own_claim(run, hold), _is_own_window(run, hold)
+        if own_claim is not None or is_own_window or make_way(run.task, lock, hold):
+            accepted = run.is_accepted or is_own_window
+            answer = _ask(run, lock, partial(attempt, claim=own_claim or claim, accepted=accepted))
+    match answer:
+        case Started(lease, from_claim):
+            run.lease = lease
+            if run.has_claim and from_claim is False and lock is run.lock and _claim_should_be_there(run):
+                logger.warning(
+                    "the claim of %s on %r was gone when it started: it had expired while queued "
+                    "(raise lock_queue_ttl), or was released by force",
+                    lock,
+                    lock.key,
+                )
+            if lock is run.lock:
+                lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=lease)
+        case Marked(is_done, expires_in):
+            raise late_copy(run) if is_done else wait_for(run, None, lock.ttl - expires_in, is_copy=True)
+        case Refusal(hold):
+            raise at_start(run, hold)
+        case None:
+            pass  # on_lock_error says: without a lock
+
+
+def _claim_should_be_there(run: Run) -> bool:
+    """Whether nothing but its expiry explains that a claim is gone.
+
+    A retry's claim exists only when its first run has ended, and a copy's went with that copy.
+    """
+    return not run.request.retries and not run.was_delivered and not (run.message and run.message.must_run)
+
+
+def _own_claim(run: Run, hold: Hold) -> str | None:
+    """Return the token of a queued claim of the run's own task id that it may take over.
+
+    A message without a header, or a retry, meets a claim that another publish of this id took: by the
+    publisher of a message that lost its header, by a worker for a message that is requeued, by another
+    retry of the same body. A message that was delivered before may have had that claim already.
+    """
+    if hold.is_window or hold.owner != run.lock.owner or hold.state != QUEUED:
+        return None
+    is_bare = run.identity == run.lock.owner
+    return hold.token if is_bare or (run.request.retries and not run.was_delivered) else None
+
+
+def _is_own_window(run: Run, hold: Hold) -> bool:
+    """Whether this very message was accepted when that window began."""
+    is_own = hold.is_window and hold.owner == run.lock.owner
+    return is_own and run.is_identified and hold.about.get("message", hold.owner) == run.identity
+
+
+def _leave_queue(run: Run) -> None:
+    """Release the claim; a message that has none yields to a queued one, unless it has to run anyway."""
+    lock, message = run.lock, run.message
+    if message is not None and run.has_claim:
+        lock.release(message.token, ran=True)
+        return
+    if message is not None and run.must_wait:
+        return
+    hold = _queued_before(run)
+    if hold is not None and make_way(run.task, lock, hold):
+        hold = _queued_before(run)
+    if hold is None:
+        return
+    # A claim of its own token: its publisher did not learn that it was granted.
+    is_own = hold.is_window or message is None or hold.token == message.token
+    if hold.owner != lock.owner or not is_own:
+        raise at_start(run, hold)
+    lock.release(hold.token, ran=True)
+
+
+def _queued_before(run: Run) -> Hold | None:
+    """Return what stands in the way; where nothing does and there is a period to begin, begin it."""
+    lock, period = run.lock, run.lock.period
+    hold = _ask(run, lock, lambda: lock.store.inspect(lock.key, to_decide=True))
+    if hold is not None or period is None:
+        return hold
+    answer = _ask(run, lock, lambda: lock.accept(run.token, lock.ttl, message=run.identity))
+    if isinstance(answer, Refusal):
+        return answer.hold
+    if answer is not None:
+        lock.release(run.token, ran=True)
+    return None
+
+
+def _accept(run: Run) -> None:
+    """Accept a message that its publisher did not: its claim stands for the period from now on."""
+    lock, period = run.lock, run.options.lock_period or 0.0
+    answer = _ask(
+        run, lock, lambda: lock.accept(run.token, period, message=run.identity, stands_for_period=True)
+    )
+    if isinstance(answer, Refusal) and answer.hold.owner != lock.owner:
+        raise at_start(run, answer.hold)
+
+
+def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
+    """Ask until the lock server answers; ``None``: run without a lock, as ``on_lock_error`` says.
+
+    What an unanswered request may have taken under the run's token is released as soon as the server answers.
+
+    Raises:
+        Ignore: the server did not answer for ``redislock_start_timeout``: the message was published again.
+        LockUnavailable: and the broker did not take it.
+    """
+    try:
+        return attempt()
+    except LockUnavailable as error:
+        if run.options.on_lock_error == "run":
+            lock.release_later(run.token, ran=False)
+            logger.warning(
+                "running %s without its lock, so another one may run at the same time: %s", run.lock, error
+            )
+            return None
+    try:
+        return keep_trying(attempt, for_seconds=run.start_timeout)
+    except LockUnavailable as error:
+        lock.release_later(run.token, ran=False)
+        if run.request.is_eager:
+            raise error.with_remark(NEEDS_NO_SERVER) from error
+        logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, error)
+        instead = put_off(run, jittered(run.options.lock_retry_delay))
+        # With the broker gone as well the task fails visibly, and its error names the lock server.
+        raise (instead if isinstance(instead, Ignore) or run.task.acks_late else error) from error
+
+
+def _leave(run: Run, error: BaseException) -> None:
+    """Release what a run has taken, or may have, that does not start."""
+    if run.lease is not None:
+        run.running_lock.finish(run.lease)
+        run.lease = None
+    elif not isinstance(error, Exception):
+        run.running_lock.release_later(run.token, ran=False)  # a signal: the server may have granted a lease
+    if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
+        return  # its message comes again and brings its claim, or there is none
+    message = run.message
+    if message is not None and not (run.scope.ends == "period" and run.was_delivered):
+        comes_again = run.task.acks_late and not isinstance(error, Exception)
+        if not comes_again:
+            run.lock.release_later(message.token, ran=run.was_delivered)

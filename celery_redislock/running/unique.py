@@ -1,0 +1,48 @@
+"""The running side of a unique task, from top to bottom: start, body, finish.
+
+All of this runs in the process and thread that runs the body, inside ``Task.__call__``: the one place in a
+pool child where the end of a body is seen before what follows is published and its result is stored
+(celery 5.7.0, ``app/trace.py``).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from celery_redislock.running.finish import settle
+from celery_redislock.running.interrupt import run_interruptible
+from celery_redislock.running.run import Run
+from celery_redislock.running.start import enter
+
+__all__ = ["run_unique"]
+
+
+def run_unique(task: Any, body: Callable[[], Any]) -> Any:
+    """Run the body of a task's current request under its lock, where it has one.
+
+    Args:
+        task: the bound task, its request pushed by Celery's tracer.
+        body: runs the task.
+
+    Returns:
+        What the body returned.
+
+    Raises:
+        Ignore: the message is done with, or was published again to run later.
+        DuplicateTask: strategy ``raise``.
+        LockOptionError: the task's options are wrong on this worker.
+        LockUnavailable: the lock server did not answer, and neither did the broker.
+        LockKeyError: no key can be made of the arguments, or the key on the server is not a lock.
+        Exception: what the body raised.
+    """
+    run = Run.of(task)
+    if run is None:
+        return body()
+    enter(run)
+    run.in_body = True
+    try:
+        value = run_interruptible(run, body) if run.options.on_lock_lost == "terminate" else body()
+    except BaseException as error:
+        settle(run, error)
+        raise
+    settle(run, None)
+    return value

@@ -1,0 +1,244 @@
+"""Marks, which tell copies of a message that it has run; and handing a hold on, on every store."""
+
+import pytest
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.store import Mark, Marked
+from tests.facts import wait_until
+from tests.stores import ABOUT, RedisCase, StoreCase, granted
+
+A, B, C = "job-a/1", "job-b/1", "job-c/1"
+MESSAGE = "job-a/0"
+ENDING, DONE = Mark(MESSAGE, 60.0), Mark(MESSAGE, 60.0, is_done=True)
+
+
+def _mark_of(case: StoreCase, message: str = MESSAGE) -> bool | None:
+    """Whether the mark says done, and not ending; ``None`` where there is none."""
+    answer = case.take("copy/1", name="n", message=message)
+    if isinstance(answer, Marked):
+        assert 50.0 < answer.expires_in <= 60.0
+        return answer.is_done
+    case.store.release("n", "copy/1")
+    return None
+
+
+class TestMark:
+    def test_a_copy_learns_that_its_message_is_done(self, case: StoreCase) -> None:
+        """Law 8: a copy of a message that is done takes nothing."""
+        case.take(A)
+        case.store.release("n", A, mark=DONE)
+
+        assert _mark_of(case) is True
+        assert case.holder() is None
+
+    def test_a_copy_learns_that_its_messages_run_is_ending(self, case: StoreCase) -> None:
+        """Law 8: after the release, the result and the follow-ups may still be to come."""
+        case.take(A)
+        case.store.release("n", A, mark=ENDING)
+
+        assert _mark_of(case) is False
+        assert case.holder() is None
+
+    def test_after_a_death_between_end_and_done_a_copy_runs(self, case: StoreCase) -> None:
+        """Law 8: such a message runs again, rather than lose its result."""
+        case.take(A)
+        case.store.release("n", A, mark=ENDING)
+        case.expire(part=f"mark:{MESSAGE}")
+
+        granted(case.take(B, message=MESSAGE))
+
+    def test_it_comes_before_the_holder(self, case: StoreCase) -> None:
+        """A copy of a message that is done does not wait for whoever holds the lock by now."""
+        case.take(A)
+        case.store.release("n", A, mark=DONE)
+        case.take(B)
+
+        assert _mark_of(case) is True
+        assert case.holder() == B
+
+    def test_it_comes_before_the_messages_own_claim(self, case: StoreCase) -> None:
+        case.take(MESSAGE)
+        case.store.mark_done("n", MESSAGE, 60.0)
+
+        assert isinstance(case.take(B, instead_of=MESSAGE, message=MESSAGE), Marked)
+        assert case.holder() == MESSAGE
+
+    def test_it_comes_before_the_window(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.release("n", A, mark=DONE)
+
+        assert isinstance(case.take(B, message=MESSAGE, period=60.0), Marked)
+
+    def test_a_repeated_request_keeps_its_hold_in_spite_of_it(self, case: StoreCase) -> None:
+        case.take(A)
+        case.store.mark_done("n", MESSAGE, 60.0)
+
+        assert granted(case.take(A, message=MESSAGE)).repeated
+
+    def test_it_is_nothing_to_other_messages_or_names(self, case: StoreCase) -> None:
+        case.store.mark_done("n", MESSAGE, 60.0)
+
+        granted(case.take(A, message="another"))
+        granted(case.take(A, name="other", message=MESSAGE))
+        granted(case.take(A))
+
+    def test_it_is_left_whoever_holds(self, case: StoreCase) -> None:
+        """The run lost its lock, and yet has ended: a copy must not run beside its last steps."""
+        case.take(A)
+        case.expire()
+        case.take(B)
+
+        assert not case.store.release("n", A, mark=ENDING).released
+        assert (_mark_of(case), case.holder()) == (False, B)
+
+    def test_ending_becomes_done(self, case: StoreCase) -> None:
+        case.take(A)
+        case.store.release("n", A, mark=ENDING)
+        case.store.mark_done("n", MESSAGE, 60.0)
+
+        assert _mark_of(case) is True
+
+    def test_done_is_never_overwritten_by_ending(self, case: StoreCase) -> None:
+        """A release that comes late, or is repeated."""
+        case.store.mark_done("n", MESSAGE, 60.0)
+
+        case.store.release("n", A, mark=ENDING)
+        assert _mark_of(case) is True
+        case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=ENDING)
+        assert _mark_of(case) is True
+
+    def test_leaving_done_touches_no_hold(self, case: StoreCase) -> None:
+        case.take(B)
+        case.store.mark_done("n", MESSAGE, 60.0)
+
+        assert case.holder() == B
+
+    def test_a_mark_of_another_type_keeps_no_lock(self, server_case: RedisCase) -> None:
+        key = server_case.key(part=f"mark:{MESSAGE}")
+        server_case.client.hset(key, "field", "value")
+        server_case.client.pexpire(key, 30_000)
+        server_case.take(A)
+
+        assert server_case.store.release("n", A, mark=ENDING).released
+
+
+class TestHandOn:
+    def test_the_hold_becomes_the_new_tokens_without_a_gap(self, case: StoreCase) -> None:
+        case.take(A, 30.0)
+
+        answer = case.store.hand_on("n", A, B, 3600.0, about={"state": "queued"})
+
+        assert (answer.released, answer.held_by) == (True, None)
+        hold = case.store.inspect("n")
+        assert hold is not None
+        assert (hold.token, hold.state) == (B, "queued")
+        assert 3590.0 < hold.expires_in <= 3600.0
+        assert case.store.names() == ["n"]
+
+    def test_a_free_lock_is_never_taken(self, case: StoreCase) -> None:
+        """What was lost stays lost."""
+        case.take(A)
+        case.expire()
+
+        answer = case.store.hand_on("n", A, B, 30.0, about=ABOUT)
+
+        assert (answer.released, answer.held_by) == (False, None)
+        assert case.holder() is None
+        assert case.store.names() == []
+
+    def test_another_holder_is_left_alone(self, case: StoreCase) -> None:
+        """Law 3: only the holder."""
+        case.take(C, 30.0)
+
+        answer = case.store.hand_on("n", A, B, 3600.0, about=ABOUT)
+
+        assert not answer.released
+        assert answer.held_by is not None
+        assert answer.held_by.token == C
+        assert (case.remaining() or 99.0) <= 30.0
+
+    @pytest.mark.parametrize("is_done", [True, False])
+    def test_a_successor_that_has_run_gets_nothing(self, case: StoreCase, is_done: bool) -> None:
+        """It ran, or was revoked, before its predecessor had ended: a claim of it would stay for its ttl."""
+        case.store.release("n", "nobody/1", mark=Mark(B, 60.0, is_done))
+        case.take(A)
+
+        assert case.store.hand_on("n", A, B, 3600.0, about=ABOUT).released
+        assert case.holder() is None
+        assert case.store.names() == []
+
+    def test_it_leaves_a_mark_of_the_message_that_ends(self, case: StoreCase) -> None:
+        case.take(A)
+        case.store.hand_on("n", A, B, 60.0, about=ABOUT, mark=ENDING)
+
+        assert (_mark_of(case), case.holder()) == (False, B)
+
+    def test_it_leaves_the_mark_although_the_hold_was_lost(self, case: StoreCase) -> None:
+        case.store.hand_on("n", A, B, 60.0, about=ABOUT, mark=DONE)
+
+        assert (_mark_of(case), case.holder()) == (True, None)
+
+    def test_repeating_it_is_harmless(self, case: StoreCase) -> None:
+        case.take(A)
+
+        answers = [case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=ENDING) for _ in range(3)]
+
+        assert [answer.released for answer in answers] == [True] * 3
+        assert (_mark_of(case), case.holder()) == (False, B)
+
+    def test_repeated_after_the_successor_started_it_touches_nothing(self, case: StoreCase) -> None:
+        case.take(A)
+        case.store.hand_on("n", A, B, 30.0, about=ABOUT)
+        case.take(C, 30.0, instead_of=B)
+
+        assert not case.store.hand_on("n", A, B, 3600.0, about=ABOUT).released
+        assert case.holder() == C
+
+    def test_the_successor_is_not_refused_by_the_window_of_the_first(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        case.store.hand_on("n", A, B, 30.0, about=ABOUT)
+
+        granted(case.take(C, instead_of=B, period=60.0))
+
+    def test_a_broken_index_keeps_no_lock_and_gets_no_ttl(self, server_case: RedisCase) -> None:
+        server_case.take(A, 5.0)
+        index = f"{server_case.prefix}:index"
+        server_case.client.set(index, "no sorted set")
+        server_case.foreign = (index,)
+
+        assert server_case.store.hand_on("n", A, B, 30.0, about=ABOUT).released
+        assert (server_case.holder(), server_case.client.pttl(index)) == (B, -1)
+
+
+class TestUnawaited:
+    """``mark_done`` is sent, and its answer read by whoever uses the connection next."""
+
+    def test_its_answer_is_not_taken_for_the_next_ones(self, server_case: RedisCase) -> None:
+        store = server_case.redis
+        for number in range(5):
+            store.mark_done("n", f"m{number}", 60.0)
+            store.mark_done("n", f"m{number}", 60.0)
+            granted(store.acquire("n", A, 30.0, about=ABOUT))
+            assert store.release("n", A).released
+            assert store.eviction_policy() == "noeviction"
+
+    def test_an_error_in_answer_to_it_is_not_taken_for_the_next_ones(self, plain_case: RedisCase) -> None:
+        """Out of memory, read-only, without permission: the mark is lost, and nothing else."""
+        store = plain_case.redis
+        granted(store.acquire("n", A, 30.0, about=ABOUT))
+        store._scripts.send("mark_done", "SET", "one word too few")
+        store._scripts.send("mark_done", "NO SUCH COMMAND")
+
+        assert store.release("n", A).released
+        granted(store.acquire("n", B, 30.0, about=ABOUT))
+        plain_case.client.delete(plain_case.key())
+
+    def test_it_is_sent_before_the_next_request_is(self, plain_case: RedisCase) -> None:
+        plain_case.redis.mark_done("n", MESSAGE, 60.0)
+
+        assert wait_until(lambda: plain_case.client.exists(plain_case.key(part=f"mark:{MESSAGE}")) == 1, 5)
+
+
+def test_a_mark_that_cannot_be_sent_is_told() -> None:
+    with pytest.raises(LockUnavailable):
+        RedisCase("redis://127.0.0.1:1").redis.mark_done("n", MESSAGE, 60.0)

@@ -1,0 +1,124 @@
+"""Arguments by name: every spelling of a call meets, and only what Python accepts is bound."""
+
+import random
+from functools import partial, wraps
+
+import pytest
+
+from celery_redislock.declaring.keys import Binder, parse_key
+
+
+def sync(account_id, full=False, *, note=None):
+    """A body with every simple kind of parameter."""
+
+
+def gather(first, /, *rest, flag=True, **more):
+    """A body with every other kind of parameter."""
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((7,), {}),
+        ((), {"account_id": 7}),
+        ((7, False), {}),
+        ((7,), {"full": False, "note": None}),
+        ([7], None),
+    ],
+)
+def test_every_spelling_of_a_call_binds_to_the_same_arguments(args, kwargs):
+    """Positional = keyword = default spelled out."""
+    bound = Binder(sync).bind(args, kwargs)
+
+    assert bound == {"account_id": 7, "full": False, "note": None}
+    assert list(bound) == ["account_id", "full", "note"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((), {"full": True}),
+        ((1, 2, 3), {}),
+        ((1,), {"account_id": 1}),
+        ((1,), {"unknown": 1}),
+        ((1, 2), {"full": 3}),
+        ((1, True), {"note": 1, "unknown": 2}),
+    ],
+)
+def test_arguments_that_do_not_fit_are_a_type_error(args, kwargs):
+    """The fast way refuses exactly what Python itself refuses."""
+    with pytest.raises(TypeError):
+        sync(*args, **kwargs)
+
+    with pytest.raises(TypeError, match="argument"):
+        Binder(sync).bind(args, kwargs)
+
+
+def test_the_fast_way_agrees_with_the_interpreter():
+    """Whatever Python accepts is bound as Python binds it, and nothing else is accepted."""
+    dice = random.Random(5)  # noqa: S311  repeatable, and no secret
+    accepted = 0
+
+    def echo(a, b=2, c=3, *, d, e=5):
+        return {"a": a, "b": b, "c": c, "d": d, "e": e}
+
+    binder = Binder(echo)
+    for _ in range(3000):
+        args = tuple(range(10, 10 + dice.randint(0, 4)))
+        kwargs = {key: key for key in "abcdef" if dice.random() < 0.4}
+        try:
+            expected = echo(*args, **kwargs)
+        except TypeError:
+            with pytest.raises(TypeError):
+                binder.bind(args, kwargs)
+        else:
+            accepted += 1
+            assert binder.bind(args, kwargs) == expected
+    assert accepted > 100
+
+
+def test_binding_does_not_leak_from_one_call_into_the_next():
+    """The prepared defaults are copied."""
+    binder = Binder(sync)
+    binder.bind((1, True), {"note": "x"})
+
+    assert binder.bind((2,), {}) == {"account_id": 2, "full": False, "note": None}
+
+
+def test_rest_parameters_are_bound_under_their_own_names():
+    """*args is a list, as the worker would see it; **kwargs is one mapping."""
+    binder = Binder(gather)
+
+    assert binder.parameters == ("first", "rest", "flag", "more")
+    assert binder.bind((1, 2, 3), {"x": 4}) == {"first": 1, "rest": [2, 3], "flag": True, "more": {"x": 4}}
+    assert binder.bind((1,), {"first": 2}) == {"first": 1, "rest": [], "flag": True, "more": {"first": 2}}
+
+
+def test_wrapped_and_partial_bodies_are_looked_through():
+    """Autoretry and pydantic wrap the body and keep ``__wrapped__``."""
+
+    @wraps(sync)
+    def wrapper(*args, **kwargs):
+        return sync(*args, **kwargs)
+
+    assert Binder(wrapper).parameters == ("account_id", "full", "note")
+    assert Binder(partial(sync, full=True)).bind((1,), {})["full"] is True
+    assert Binder(partial(sync, 1)).parameters == ("full", "note")
+
+
+def test_a_body_without_a_signature_is_bound_loosely():
+    """Some built-ins have none; they still have a default key."""
+    uninspectable = Binder(max)
+
+    assert uninspectable.parameters is None
+    assert uninspectable.bind((1, 2), {"key": len}) == {"args": [1, 2], "kwargs": {"key": len}}
+    assert uninspectable.bind(None, None) == {"args": [], "kwargs": {}}
+
+
+def test_loosely_bound_arguments_have_a_default_key():
+    """``typing=False`` lets calls through that do not fit; they are unique too."""
+    loose = Binder(sync).bind_loosely((1, 2, 3, 4), {"x": 5})
+
+    rule = parse_key(None, task_name="shop.sync", parameters=None)
+    assert rule(loose) == rule({"kwargs": {"x": 5}, "args": (1, 2, 3, 4)})

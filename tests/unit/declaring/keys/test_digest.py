@@ -1,0 +1,122 @@
+"""Fingerprints: what the worker sees as equal has one, in every process."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections import OrderedDict
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from celery_redislock.declaring.keys import digest
+from celery_redislock.exceptions import LockKeyError
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+class Plain(Enum):
+    ONE = 1
+
+
+class Custom:
+    def __init__(self, number):
+        self.number = number
+
+    def __json__(self):
+        return {"number": self.number}
+
+
+class Order(BaseModel):
+    id: int
+    lines: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1, 2), [1, 2]),
+        ({1: "x"}, {"1": "x"}),
+        ({2: "a", 10: "b"}, {"10": "b", "2": "a"}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"outer": {"a": 1, "b": (2,)}}, {"outer": {"b": [2], "a": 1}}),
+        (OrderedDict(a=1), {"a": 1}),
+        ({True: 1}, {"true": 1}),
+        ({None: 1}, {"null": 1}),
+        ({1: "a", "b": 2, None: 3, 2.5: 4}, {"b": 2, "1": "a", "2.5": 4, "null": 3}),
+        (Custom(4), {"number": 4}),
+        (Colour.RED, "red"),
+        ({"size": Size.BIG}, {"size": 3}),
+        (Order(id=1, lines=["a"]).model_dump(mode="json"), {"lines": ["a"], "id": 1}),
+    ],
+)
+def test_what_the_worker_sees_as_equal_has_one_digest(one, other):
+    """The serializer decides what is equal."""
+    assert digest(one) == digest(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (1, True),
+        (1, "1"),
+        (0, None),
+        (Decimal("1.2"), Decimal("1.20")),
+        (uuid.UUID(int=1), str(uuid.UUID(int=1))),
+        (b"x", "x"),
+        (date(2024, 1, 1), datetime(2024, 1, 1)),
+        ("é", "e\u0301"),
+        ([1, [2]], [[1], 2]),
+        ({"a": None}, {}),
+        (0.0, -0.0),
+        (float("nan"), None),
+    ],
+)
+def test_what_the_worker_can_tell_apart_has_two_digests(one, other):
+    assert digest(one) != digest(other)
+
+
+def test_a_digest_is_the_same_under_every_hash_seed():
+    """Two processes with other hash seeds compute one digest and one name."""
+    script = (
+        "import uuid, decimal; from celery_redislock.declaring.keys import digest, parse_key;"
+        "value = {'b': {'y': [1, (2, 3)], 'x': uuid.UUID(int=7)}, 'a': {5: 1, 'z': decimal.Decimal('1.5')}};"
+        "print(digest(value), parse_key(('b', 'a'), task_name='t', parameters=None)(value))"
+    )
+    root = Path(__file__).parents[4]
+    answers = {
+        subprocess.check_output(
+            [sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONHASHSEED": seed}, text=True
+        )
+        for seed in ("1", "4242")
+    }
+
+    assert len(answers) == 1
+
+
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "culprit", [{1, 2}, object(), Plain.ONE, {(1, 2): 3}, [{"deep": {1}}], range(3), ENDLESS], ids=type
+)
+def test_an_argument_that_cannot_be_sent_is_named(culprit):
+    """The error says which argument, of which type, and what to do."""
+    with pytest.raises(LockKeyError) as refusal:
+        digest({"account_id": 1, "note": culprit}, where="shop.sync")
+
+    assert refusal.value.where == "shop.sync"
+    assert f"argument 'note' ({type(culprit).__name__})" in str(refusal.value)
+    assert "lock_key=" in str(refusal.value)

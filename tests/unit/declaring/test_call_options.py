@@ -1,0 +1,178 @@
+"""Options of one call: they win over the task's, travel with the message, and arrive as they were."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from celery_redislock.declaring.call_options import from_header, split_call_options, to_header
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import Asked
+from celery_redislock.declaring.table import INHERIT
+from tests.unit.declaring.asking import called, decide, problems, read
+
+
+def test_our_keywords_are_taken_out_of_a_call():
+    """What is left there becomes a message property."""
+    options = {
+        "countdown": 5,
+        "link": [],
+        "lock": None,
+        "lock_ttl": 60,
+        "on_conflict": "raise",
+        "on_lock_error": "run",
+        "locked": True,
+        "lockstep": 1,
+    }
+
+    taken = split_call_options(options)
+
+    assert taken == {"lock": None, "lock_ttl": 60, "on_conflict": "raise", "on_lock_error": "run"}
+    assert options == {"countdown": 5, "link": [], "locked": True, "lockstep": 1}
+    assert split_call_options(options) == {}
+
+
+def test_a_call_wins_over_its_task():
+    base = read({"lock_ttl": 60, "on_conflict": {"client": "raise", "server": "retry"}})
+
+    options = called(base, lock_ttl=timedelta(minutes=2), lock_key="account:{account_id}", on_lock_error=None)
+
+    assert options.lock_ttl == 120.0
+    assert options.lock_key == "account:{account_id}"
+    assert options.on_lock_error == "raise"
+    assert (options.client, options.server) == ("raise", "retry")
+    assert base.lock_ttl == 60.0
+
+
+def test_a_call_that_says_nothing_changes_nothing():
+    base = read({"lock_ttl": 60, "lock": "while_executing", "on_conflict": "skip"})
+
+    assert called(base) == base
+    assert called(base, lock=INHERIT, lock_ttl=None, on_conflict=None) == base
+
+
+def test_a_strategy_for_one_side_leaves_the_other_as_the_task_has_it():
+    options = called(read({"on_conflict": "raise"}), on_conflict={"client": "retry"})
+
+    assert (options.client, options.server) == ("retry", "raise")
+
+
+def test_another_scope_brings_its_own_sides_and_defaults():
+    """The default of the old scope is not carried into the new one."""
+    assert called(read({"lock": "while_executing"}), lock="until_executed").server == "skip"
+    assert called(read({"on_conflict": {"client": "raise"}}), lock="while_executing").client is None
+    assert called(read({"on_conflict": "raise"}), lock="while_executing").server == "raise"
+
+
+def test_a_callable_of_one_call_counts_at_publish_only():
+    """It cannot travel with the message."""
+    options = called(read({"on_conflict": {"server": "retry"}}), on_conflict=decide)
+
+    assert (options.client, options.server) == (decide, "retry")
+    assert "cannot travel" in problems(called, on_conflict={"server": decide})[0]
+    assert "cannot travel" in problems(called, on_lock_lost=decide)[0]
+    assert called(lock_key=decide).lock_key is decide
+
+
+def test_all_problems_of_a_call_are_told_at_once():
+    assert len(problems(called, lock_ttl=0, lock_key="account_id", on_conflict="drop")) == 3
+
+
+# --- the header ------------------------------------------------------------------------------
+
+TRAVELS = {
+    "lock": "until_executed",
+    "lock_period": timedelta(seconds=90),
+    "lock_ttl": 60,
+    "lock_queue_ttl": 10,
+    "lock_max_hold": 100,
+    "lock_retry_delay": 1,
+    "on_conflict": {"client": "raise", "server": "retry"},
+    "on_lock_lost": "terminate",
+    "on_lock_error": "run",
+}
+
+
+TASKS = [{}, {"on_conflict": "retry", "lock_ttl": 50}, {"lock": "while_executing"}]
+ASKED = [
+    {},
+    TRAVELS,
+    {"lock": "until_expired", "lock_period": timedelta(seconds=90), "lock_queue_ttl": 10},
+    {"lock": None},
+    {"lock": False},
+    {"on_conflict": "raise"},
+    {"on_conflict": {"server": "raise"}},
+    {"lock": "while_executing", "on_conflict": "skip"},
+    {"lock_ttl": None, "lock": INHERIT},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=repr)
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_what_a_call_asks_for_arrives_at_the_worker(asked, task):
+    """Through JSON; publisher and worker come to the same options."""
+    base = read(task)
+    header = json.loads(json.dumps(to_header(asked)))
+
+    assert resolved(from_header(base, header)) == resolved(called(base, **asked))
+
+
+def resolved(options):
+    """What decides: how the strategies were asked for is history."""
+    return replace(options, on_conflict=Asked())
+
+
+def test_callables_and_the_key_stay_with_the_publisher():
+    """The computed key travels instead."""
+    asked = {
+        "lock_key": "account:{account_id}",
+        "on_conflict": decide,
+        "on_lock_lost": decide,
+        "lock_ttl": 60,
+    }
+
+    assert to_header(asked) == {"lock_ttl": 60.0}
+    assert to_header({"on_conflict": {"client": decide, "server": "raise"}}) == {
+        "on_conflict": {"server": "raise"}
+    }
+    assert to_header({"lock": False}) == {"lock": None}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        5,
+        "text",
+        [],
+        [1],
+        {},
+        {"lock": "until_tomorrow"},
+        {"lock": ["x"]},
+        {"lock": {}},
+        {"lock": "until_expired"},
+        {"lock_ttl": "x"},
+        {"lock_ttl": [1]},
+        {"lock_ttl": float("nan")},
+        {"lock_ttl": 60, "lock_max_hold": 5},
+        {"on_conflict": "wait"},
+        {"on_conflict": {"up": 1}},
+        {"on_conflict": [[]]},
+        {"on_lock_lost": decide},
+        {"unknown": 1, "lock_future": 3},
+        {"lock_key": "x", "client": "raise", "lock_future": {}},
+        {5: 6},
+    ],
+)
+def test_a_header_from_another_version_never_raises(data):
+    """The worker's own options hold."""
+    base = read({"lock_key": ("account_id",), "on_conflict": "raise"})
+
+    assert from_header(base, data) == base
+
+
+def test_what_is_known_in_a_header_counts_beside_what_is_not():
+    options = from_header(LockOptions(), {"lock_ttl": 60, "lock_future": 1, "on_conflict": "wait"})
+
+    assert (options.lock_ttl, options.client) == (60.0, "skip")

@@ -1,0 +1,327 @@
+"""What a task declares: resolved when bound, and again whenever something changes."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from pydantic import BaseModel
+
+from celery_redislock import LockKeyError, LockOptionError, SingletonTask
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.server import use_store
+from celery_redislock.locks.memory import MemoryStore
+
+
+class Account(BaseModel):
+    id: int
+
+
+def body(account_id: int = 7, amount: int = 0) -> int:
+    return account_id + amount
+
+
+def celery_app(**settings: Any) -> Celery:
+    return Celery("shop", set_as_current=False, broker="memory://", **settings)
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = celery_app()
+    use_store(app, MemoryStore())
+    yield app
+    use_store(app, None)
+
+
+def declare(app: Celery, function: Any = body, **options: Any) -> Any:
+    """A task of this function, bound to the app."""
+    asked = {"name": "shop.sync", "base": SingletonTask, "shared": False, "lazy": False, **options}
+    return app.task(**asked)(function)
+
+
+def lock_of(task: Any, *args: Any, **kwargs: Any) -> Any:
+    return declaration_of(task).task_lock(args, kwargs, "t1")
+
+
+def problems(app: Celery, **options: Any) -> list[str]:
+    with pytest.raises(LockOptionError) as refusal:
+        declare(app, **options)
+    assert refusal.value.where == "shop.sync"
+    return refusal.value.problems
+
+
+# --- what changes later ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "option"),
+    [
+        ("redislock_ttl", 60.0, "lock_ttl"),
+        ("redislock_queue_ttl", 60.0, "lock_queue_ttl"),
+        ("redislock_on_lock_error", "run", "on_lock_error"),
+    ],
+)
+def test_a_setting_changed_after_the_task_was_bound_counts(
+    app: Celery, setting: str, value: Any, option: str
+) -> None:
+    task = declare(app)
+    before = getattr(declaration_of(task).options, option)
+
+    app.conf[setting] = value
+
+    assert getattr(declaration_of(task).options, option) == value != before
+
+
+def test_an_attribute_changed_on_the_task_counts(app: Celery) -> None:
+    task = declare(app)
+    before = lock_of(task, 7).key
+
+    task.lock_ttl = 60
+    task.lock_key = "account:{account_id}"
+
+    assert declaration_of(task).options.lock_ttl == 60.0
+    assert (before != "account:7", lock_of(task, 7).key) == (True, "account:7")
+
+
+def test_the_switch_in_the_environment_counts_at_once(app: Celery, monkeypatch: Any) -> None:
+    task = declare(app)
+    assert declaration_of(task).settings.enabled
+
+    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
+
+    assert not declaration_of(task).settings.enabled
+
+
+def test_what_did_not_change_is_not_resolved_again(app: Celery) -> None:
+    task = declare(app)
+
+    assert declaration_of(task) is declaration_of(task)
+
+
+def test_what_a_decorator_returns_is_resolved_as_the_task_it_stands_for(app: Celery) -> None:
+    """Its options were read from the proxy, which has none, and remembered for the task."""
+    lazy = declare(app, lazy=True, lock_key="account:{account_id}", lock_ttl=7)
+
+    assert lock_of(lazy, 42).key == "account:42"
+    assert declaration_of(lazy) is declaration_of(lazy._get_current_object())
+
+
+def test_nothing_is_used_unchecked(app: Celery) -> None:
+    """A change for the worse raises when it is next asked for; Celery keeps a task whose bind failed."""
+    task = declare(app)
+    app.conf.redislock_ttl = -1
+
+    for _ in range(2):
+        with pytest.raises(LockOptionError, match="redislock_ttl is -1"):
+            declaration_of(task)
+
+
+def test_many_threads_may_ask_at_once(app: Celery) -> None:
+    task = declare(app)
+    task.lock_ttl = 60
+    barrier, found = threading.Barrier(8), []
+
+    def ask() -> None:
+        barrier.wait()
+        found.append(declaration_of(task).options)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [options == found[0] for options in found] == [True] * 8
+    assert declaration_of(task) is declaration_of(task)
+
+
+# --- the lock of one call --------------------------------------------------------------------
+
+
+def test_the_lock_of_a_call_has_the_options_of_the_task_and_of_the_call(app: Celery) -> None:
+    task = declare(app, lock_ttl=7, lock_period=9)
+    declaration = declaration_of(task)
+    options = declaration.for_call({"lock_queue_ttl": 8, "lock_key": "account:{account_id}"})
+
+    lock = declaration.task_lock((42,), None, "t1", options=options, is_ignored=True)
+
+    assert (lock.store, lock.task, lock.owner) == (declaration.store, "shop.sync", "t1")
+    assert (lock.key, lock.ttl, lock.queue_ttl, lock.period) == ("account:42", 7.0, 8.0, 9.0)
+    assert lock.is_ignored
+
+
+def test_the_key_that_a_message_carries_is_not_computed_again(app: Celery) -> None:
+    """It wins, so that a deploy that changes ``lock_key`` affects new messages only."""
+    declaration = declaration_of(declare(app, lock_key="account:{account_id}"))
+
+    assert declaration.task_lock((object(), "too", "many"), {}, "t1", key="account:42").key == "account:42"
+
+
+def test_arguments_that_do_not_fit_are_a_type_error_that_names_the_task(app: Celery) -> None:
+    with pytest.raises(TypeError, match=r"^shop\.sync\(account_id, amount\): too many positional arguments"):
+        lock_of(declare(app), 1, 2, 3)
+
+    loose = declare(app, name="shop.loose", typing=False)
+    assert lock_of(loose, 1, 2, 3).key != lock_of(loose, 1, 2, 4).key
+
+
+def test_arguments_that_no_key_can_be_made_of_are_named(app: Celery) -> None:
+    with pytest.raises(LockKeyError, match=r"argument 'account_id' \(object\)"):
+        lock_of(declare(app), object())
+
+
+def test_a_model_and_its_dump_are_one_call(app: Celery) -> None:
+    """Celery dumps models after the key was needed."""
+
+    def with_model(account: Account) -> None: ...
+
+    task = declare(app, with_model, pydantic=True, lock_key="account:{account.id}")
+
+    assert lock_of(task, Account(id=42)).key == lock_of(task, {"id": 42}).key == "account:42"
+
+
+# --- callables -------------------------------------------------------------------------------
+
+
+def plain_key(arguments: Any) -> str:
+    return f"plain-{arguments['account_id']}"
+
+
+def plain_strategy(_conflict: Any) -> str:
+    return "skip"
+
+
+def plain_lost(_lease: Any) -> None: ...
+
+
+class Plain(SingletonTask):
+    abstract = True
+    lock_key = plain_key
+    on_conflict = plain_strategy
+    on_lock_lost = plain_lost
+
+
+class Static(SingletonTask):
+    abstract = True
+    lock_key = staticmethod(plain_key)
+    on_conflict = staticmethod(plain_strategy)
+    on_lock_lost = staticmethod(plain_lost)
+
+
+class Lambda(SingletonTask):
+    abstract = True
+    lock_key = lambda arguments: f"plain-{arguments['account_id']}"  # noqa: E731
+    on_conflict = lambda _conflict: "skip"  # noqa: E731
+    on_lock_lost = lambda _lease: None  # noqa: E731
+
+
+@pytest.mark.parametrize("way", [Plain, Static, Lambda, None])
+@pytest.mark.parametrize("bind", [True, False])
+def test_callables_never_become_methods(app: Celery, way: Any, *, bind: bool) -> None:
+    """Called with the task as first argument, a plain ``lambda bound: …`` breaks."""
+
+    def with_self(_self: Any, account_id: int = 7) -> int:
+        return account_id
+
+    given = {"base": way} if way else {
+        "lock_key": plain_key, "on_conflict": plain_strategy, "on_lock_lost": plain_lost,
+    }  # fmt: skip
+    task = declare(app, with_self if bind else body, bind=bind, **given)
+
+    options: Any = declaration_of(task).options
+    assert lock_of(task, 7).key == "plain-7"
+    assert options.client(None) == "skip"
+    assert options.on_lock_lost(None) is None
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+def test_all_problems_are_told_at_once(app: Celery) -> None:
+    app.conf.redislock_fence = "sometimes"
+
+    found = problems(
+        app,
+        lock="until_excuted",
+        lock_ttl=-1,
+        lock_key=("acount_id",),
+        lock_tll=5,
+        on_conflict="skp",
+        unique_on=["account_id"],
+        Request="celery.worker.request:Request",
+    )
+
+    text = " | ".join(found)
+    assert len(found) == 8
+    for said in (
+        "lock is 'until_excuted', which is unknown; did you mean 'until_executed'?",
+        "lock_ttl is -1; give seconds",
+        "'acount_id', which the task does not have; did you mean 'account_id'?",
+        "lock_tll is no option; did you mean lock_ttl?",
+        "on_conflict is 'skp', which is unknown; did you mean 'skip'?",
+        "redislock_fence is 'sometimes'; give 'time' or 'strict'",
+        "unique_on is celery-singleton's; write lock_key=(",
+        "Request class 'celery.worker.request:Request' is not a subclass",
+    ):
+        assert said in text
+
+
+def test_a_misspelt_attribute_of_a_class_is_told(app: Celery) -> None:
+    class Misspelt(SingletonTask):
+        abstract = True
+        on_lock_eror = "run"
+
+    assert problems(app, base=Misspelt) == ["on_lock_eror is no option; did you mean on_lock_error?"]
+
+
+def test_attributes_of_the_users_own_are_left_alone(app: Celery) -> None:
+    assert declare(app, locked=True, locker="x", clock=3).locked
+
+
+# --- where options come from -----------------------------------------------------------------
+
+
+def test_annotations_of_the_app_declare_locks_too() -> None:
+    """``task_annotations``: options for a task one cannot edit."""
+    app = celery_app()
+    app.conf.task_annotations = {"shop.sync": {"lock_ttl": 77, "on_conflict": plain_strategy}}
+
+    options = declaration_of(declare(app)).options
+
+    assert (options.lock_ttl, options.client) == (77.0, plain_strategy)
+
+
+def test_settings_are_read_from_djangos_namespace() -> None:
+    class Settings:
+        CELERY_REDISLOCK_TTL = 66.0
+        CELERY_REDISLOCK_ENABLED = False
+        CELERY_BROKER_URL = "memory://"
+
+    app = celery_app()
+    app.config_from_object(Settings(), namespace="CELERY")
+
+    declaration = declaration_of(declare(app))
+
+    assert (declaration.options.lock_ttl, declaration.settings.enabled) == (66.0, False)
+
+
+def test_task_cls_makes_every_task_unique_but_celerys_own() -> None:
+    """``chord_unlock`` skipped as a duplicate would hang every chord."""
+    app = celery_app(task_cls="celery_redislock:SingletonTask")
+    app.task(name="shop.sync", shared=False)(body)
+    app.task(name="celery.mine", shared=False, lock="while_executing")(body)
+    app.finalize()
+
+    locked = {name for name, task in app.tasks.items() if declaration_of(task).options.scope is not None}
+
+    assert set(app.tasks) >= {"celery.chord_unlock", "celery.map", "celery.chord"}
+    assert locked == {"shop.sync", "celery.mine"}
+
+
+def test_a_task_without_a_server_can_be_declared() -> None:
+    """Nothing connects, and nothing fails, before it is needed."""
+    declaration = declaration_of(declare(celery_app()))
+
+    with pytest.raises(LockOptionError, match="neither the broker"):
+        _ = declaration.store

@@ -1,0 +1,341 @@
+"""The laws of options: one table, every problem at once, and each source in its turn."""
+
+import pickle
+from dataclasses import FrozenInstanceError, fields
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from celery_redislock.declaring.options import LockOptions, LockSettings, risks
+from celery_redislock.declaring.scopes import SCOPES, Asked
+from celery_redislock.declaring.table import INHERIT, ROWS, TASK_ROWS
+from tests.unit.declaring.asking import called, decide, problems, read, settings_of
+from tools.options_page import options_page
+
+PAGE = Path(__file__).parents[3] / "docs" / "options.md"
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def test_every_row_is_a_field_and_every_field_a_row():
+    """Nothing is said twice, and nothing is forgotten."""
+    app_wide = {row.setting.removeprefix("redislock_") for row in ROWS if row.attribute is None}
+
+    assert {field.name for field in fields(LockOptions)} == TASK_ROWS.keys() - {"lock"} | {
+        "scope",
+        "client",
+        "server",
+    }
+    assert {field.name for field in fields(LockSettings)} == app_wide
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_a_settings_name_is_the_attributes_without_lock():
+    """One rule for all names, so that none has to be looked up."""
+    for row in ROWS:
+        if row.attribute and row.setting:
+            assert row.setting == "redislock_" + row.attribute.removeprefix("lock_")
+
+
+def test_the_committed_page_is_current_and_names_every_option_and_setting():
+    page = options_page()
+
+    assert PAGE.read_text(encoding="utf-8") == page, "run make docs"
+    assert all(f"`{name}`" in page for row in ROWS for name in (row.attribute, row.setting) if name)
+
+
+# --- sources ---------------------------------------------------------------------------------
+
+
+def test_an_unadorned_task_gets_the_defaults_of_the_table():
+    """Works with nothing but the base class."""
+    assert read() == LockOptions()
+    assert LockOptions() == LockOptions(
+        scope=SCOPES["until_executed"],
+        lock_key=None,
+        on_conflict=Asked(),
+        client="skip",
+        server="skip",
+        lock_ttl=30.0,
+        lock_queue_ttl=3600.0,
+        lock_max_hold=None,
+        lock_period=None,
+        lock_retry_delay=5.0,
+        on_lock_lost="log",
+        on_lock_error="raise",
+    )
+
+
+def test_settings_have_the_defaults_of_the_table():
+    assert settings_of() == LockSettings()
+    assert LockSettings() == LockSettings(
+        url=None,
+        prefix="redislock",
+        socket_timeout=1.0,
+        start_timeout=10.0,
+        min_replicas=0,
+        fence="time",
+        eager=False,
+        enabled=True,
+        check="warn",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("lock", "while_executing", SCOPES["while_executing"]),
+        ("on_conflict", "raise", Asked("raise", "raise")),
+        ("lock_ttl", 60, 60.0),
+        ("lock_queue_ttl", timedelta(minutes=5), 300.0),
+        ("lock_max_hold", 600, 600.0),
+        ("lock_retry_delay", 0.5, 0.5),
+        ("on_lock_lost", "terminate", "terminate"),
+        ("on_lock_lost", decide, decide),
+        ("on_lock_error", "run", "run"),
+    ],
+)
+def test_an_attribute_wins_over_a_setting_and_that_over_the_default(name, given, expected):
+    """``None`` is "not said here"; for ``lock``, where it means off, that is INHERIT."""
+    row, field = TASK_ROWS[name], "scope" if name == "lock" else name
+    silence, default = INHERIT if name == "lock" else None, row.default or 3000
+
+    assert getattr(read({name: given}), field) == expected
+    assert getattr(read({}, {row.setting: given}), field) == expected
+    assert getattr(read({name: silence}, {row.setting: given}), field) == expected
+    assert getattr(read({name: given}, {row.setting: default}), field) == expected
+    assert getattr(read({name: silence}, {row.setting: None if name != "lock" else INHERIT}), field) == (
+        row.default
+    )
+
+
+def test_options_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        read().lock_ttl = 1
+
+
+def test_inherit_survives_pickling_as_itself():
+    """Identity decides; a copy would be a scope nobody knows."""
+    assert pickle.loads(pickle.dumps(INHERIT)) is INHERIT  # noqa: S301  our own bytes
+    assert repr(INHERIT) == "INHERIT"
+
+
+# --- ranges ----------------------------------------------------------------------------------
+
+DURATIONS = [row for row in ROWS if "timedelta" in row.kind.wording]
+
+
+def asked_of(row, value):
+    """What a row makes of a value, wherever it belongs."""
+    return read({row.attribute: value}) if row.attribute else settings_of({row.setting: value})
+
+
+@pytest.mark.parametrize("row", DURATIONS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "wrong",
+    [0, -1, True, "30", float("nan"), float("inf"), -float("inf"), 10**400, 315_360_001, timedelta(0), [1]],
+    ids=str,
+)
+def test_a_duration_out_of_range_is_refused(row, wrong):
+    """Milliseconds, booleans, texts and endless times are mistakes; none becomes a lock."""
+    (problem,) = problems(asked_of, row, wrong)
+
+    assert problem.startswith(f"{row.name} is ")
+    assert "seconds (" in problem
+
+
+def test_the_bounds_of_durations_are_allowed():
+    assert read({"lock_ttl": 0.1}).lock_ttl == 0.1
+    assert "lock_ttl is 0.09;" in problems(read, {"lock_ttl": 0.09})[0]
+    assert read({"lock_period": 0.001}).lock_period == 0.001
+    assert read({"lock_ttl": 315_360_000}).lock_ttl == 315_360_000.0
+    assert isinstance(read({"lock_ttl": 60}).lock_ttl, float)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong"),
+    [
+        ("redislock_min_replicas", -1),
+        ("redislock_min_replicas", True),
+        ("redislock_min_replicas", 1.0),
+        ("redislock_min_replicas", 101),
+        ("redislock_fence", "clock"),
+        ("redislock_fence", ["time"]),
+        ("redislock_eager", "false"),
+        ("redislock_enabled", 0),
+        ("redislock_check", "raise!"),
+        ("redislock_check", decide),
+        ("redislock_prefix", ""),
+        ("redislock_prefix", "a{b"),
+        ("redislock_prefix", "a b"),
+        ("redislock_prefix", 5),
+        ("redislock_url", "localhost"),
+        ("redislock_url", 5),
+        ("redislock_url", ["redis://a", "redis://b"]),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
+    (problem,) = problems(settings_of, {setting: wrong})
+
+    assert problem.startswith(setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("redislock_min_replicas", 2),
+        ("redislock_fence", "strict"),
+        ("redislock_eager", True),
+        ("redislock_check", "error"),
+        ("redislock_check", "ignore"),
+        ("redislock_prefix", "shop:locks"),
+        ("redislock_url", "redis://:secret@cache/1"),
+        ("redislock_socket_timeout", 0.25),
+    ],
+)
+def test_a_setting_that_is_allowed_is_kept(setting, value):
+    assert getattr(settings_of({setting: value}), setting.removeprefix("redislock_")) == value
+
+
+def test_a_password_is_never_shown():
+    secret = "secret@cache"
+
+    assert secret not in repr(settings_of({"redislock_url": f"redis://:{secret}/1"}))
+    assert secret not in problems(settings_of, {"redislock_url": secret})[0]
+    assert secret not in problems(settings_of, {"redislock_url": [f"redis://:{secret}/1"]})[0]
+
+
+@pytest.mark.parametrize("wrong", ["Log", 5, True, ["log"]])
+@pytest.mark.parametrize("option", ["on_lock_lost", "on_lock_error"])
+def test_an_unknown_reaction_is_refused(option, wrong):
+    assert problems(read, {option: wrong})[0].startswith(f"{option} is")
+
+
+# --- the switch in the environment -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", False),
+        ("false", False),
+        (" No ", False),
+        ("OFF", False),
+        ("1", True),
+        ("true", True),
+        ("on", True),
+    ],
+)
+def test_the_environment_wins_over_the_setting(text, expected):
+    """The switch for an incident needs no deploy."""
+    environ = {"REDISLOCK_ENABLED": text}
+
+    assert settings_of({"redislock_enabled": not expected}, environ).enabled is expected
+
+
+@pytest.mark.parametrize("environ", [{}, {"REDISLOCK_ENABLED": ""}])
+def test_without_the_variable_the_setting_holds(environ):
+    assert settings_of({"redislock_enabled": False}, environ).enabled is False
+
+
+def test_a_switch_that_cannot_be_understood_is_a_problem():
+    """Silence would leave an operator in the belief that locking is off."""
+    assert "'disabled'" in problems(settings_of, {}, {"REDISLOCK_ENABLED": "disabled"})[0]
+
+
+# --- what does not go together ---------------------------------------------------------------
+
+
+def test_until_expired_needs_a_period():
+    assert "needs lock_period" in problems(read, {"lock": "until_expired"})[0]
+    assert "needs lock_period" in problems(called, lock="until_expired")[0]
+    assert called(lock="until_expired", lock_period=60).lock_period == 60.0
+
+
+def test_the_longest_hold_is_longer_than_a_lease():
+    assert "longer than lock_ttl" in problems(read, {"lock_ttl": 60, "lock_max_hold": 60})[0]
+    assert read({"lock_ttl": 60, "lock_max_hold": 60.1}).lock_max_hold == 60.1
+
+
+@pytest.mark.parametrize("lock", ["until_executing", "until_expired"])
+@pytest.mark.parametrize(
+    "option", [{"on_lock_lost": "terminate"}, {"on_lock_lost": "log"}, {"lock_max_hold": 100}]
+)
+def test_an_option_of_a_runs_lock_is_refused_where_a_run_has_none(lock, option):
+    """Silently, its author would believe that a run is guarded which is not; a setting is for other tasks."""
+    scope = {"lock": lock, "lock_period": 90}
+
+    (name,) = option
+    for found in (problems(read, {**scope, **option}), problems(called, read(scope), **option)):
+        assert len(found) == 1
+        assert found[0].startswith(
+            f"{name} is about the lock of a running task, and lock={lock!r} holds none"
+        )
+        assert found[0].endswith("use 'until_executed' or 'while_executing'")
+    assert called(read(option), **scope).scope.name == lock
+    assert read(scope, {f"redislock_{name.removeprefix('lock_')}": option[name]}).scope.name == lock
+
+
+def test_all_problems_are_told_at_once():
+    """One deploy, one list."""
+    found = problems(
+        read,
+        {"lock": "until_exekuted", "lock_key": ("acount_id", "x"), "lock_ttl": 0},
+        {"redislock_queue_ttl": "1h", "redislock_on_conflict": "drop"},
+    )
+    switch = {"REDISLOCK_ENABLED": "?"}
+
+    assert sorted(text.split()[0] for text in found) == [
+        "lock",
+        "lock_key",
+        "lock_key",
+        "lock_ttl",
+        "redislock_on_conflict",
+        "redislock_queue_ttl",
+    ]
+    assert len(problems(settings_of, {"redislock_fence": 1, "redislock_eager": 1}, switch)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("lock", "until_exekuted", "until_executed"),
+        ("lock", "whileexecuting", "while_executing"),
+        ("on_conflict", "skipp", "skip"),
+        ("on_conflict", {"client": "rais"}, "raise"),
+        ("lock_key", ("acount_id",), "account_id"),
+        ("lock_key", "a:{acount_id}", "account_id"),
+    ],
+)
+def test_a_misspelled_value_gets_the_nearest(name, wrong, right):
+    assert f"did you mean {right!r}?" in problems(read, {name: wrong})[0]
+
+
+# --- what a worker warns of ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "said"),
+    [
+        ({"lock_ttl": 2}, None, "lock_ttl (2) is shorter than three times redislock_socket_timeout (1)"),
+        ({"lock_ttl": 3}, None, None),
+        ({"lock_ttl": 2, "lock": "until_executing"}, None, None),
+        ({"lock_max_hold": 100}, 200, "lock_max_hold (100) is shorter than the hard time limit (200)"),
+        ({"lock_max_hold": 100}, 50, None),
+        ({"lock_max_hold": 100, "on_lock_lost": "terminate"}, 200, None),
+    ],
+)
+def test_what_can_be_honoured_and_endangers_a_lock_is_a_risk(options, limit, said):
+    found = risks(read(options), settings_of(), time_limit=limit)
+
+    assert [text[: len(said or "")] for text in found] == ([said] if said else [])
+
+
+def test_a_run_is_renewed_until_its_hard_time_limit_and_its_killing_have_passed():
+    """A lost kill must not be renewed for ever; what the task itself says wins."""
+    assert read().max_hold(None) is None
+    assert read().max_hold(100) == 110.0
+    assert read().max_hold(5) == 60.0  # twice lock_ttl
+    assert read({"lock_max_hold": 70}).max_hold(100) == 70.0

@@ -1,0 +1,80 @@
+"""Scopes and strategies: what each scope takes when, and which strategy counts on which side."""
+
+import threading
+
+import pytest
+
+from celery_redislock.declaring.scopes import SCOPES
+from tests.unit.declaring.asking import called, decide, problems, read
+
+
+@pytest.mark.parametrize(
+    ("name", "claims", "holds", "ends", "client", "server"),
+    [
+        ("until_executed", True, True, "end", "skip", "skip"),
+        ("until_executing", True, False, "start", "skip", "skip"),
+        ("until_expired", True, False, "period", "skip", "skip"),
+        ("while_executing", False, True, "end", None, "retry"),
+    ],
+)
+def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claims, holds, ends, client, server):
+    """What was not refused at publish is never dropped by default."""
+    options = read({"lock": name, "lock_period": 60})
+    scope = options.scope
+
+    assert scope is SCOPES[name]
+    assert (scope.claims_at_publish, scope.holds_while_running, scope.ends) == (claims, holds, ends)
+    assert scope.stands_for_period is (ends == "period")
+    assert (options.client, options.server) == (client, server)
+
+
+@pytest.mark.parametrize(
+    ("scope", "asked", "expected"),
+    [
+        ("until_executed", "raise", ("raise", "raise")),
+        ("until_executed", {"client": "raise"}, ("raise", "skip")),
+        ("until_executed", {"server": "retry", "client": None}, ("skip", "retry")),
+        ("until_executed", {"client": decide, "server": "raise"}, (decide, "raise")),
+        ("until_executed", decide, (decide, decide)),
+        ("while_executing", "skip", (None, "skip")),
+        ("while_executing", {"server": "raise"}, (None, "raise")),
+        ("while_executing", {"server": "raise", "client": None}, (None, "raise")),
+        ("while_executing", decide, (None, decide)),
+    ],
+)
+def test_a_strategy_counts_where_the_scope_has_a_side(scope, asked, expected):
+    options = read({"lock": scope, "on_conflict": asked})
+
+    assert (options.client, options.server) == expected
+
+
+def test_a_strategy_for_a_side_the_scope_lacks_is_a_contradiction():
+    """Asked for by the task it is a mistake; as a setting it counts for those it can count for."""
+    mapping = {"client": "raise", "server": "skip"}
+
+    assert "client side" in problems(read, {"lock": "while_executing", "on_conflict": mapping})[0]
+    assert read({"lock": "while_executing"}, {"redislock_on_conflict": mapping}).server == "skip"
+    assert "client side" in problems(called, lock="while_executing", on_conflict=mapping)[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [5, True, [], ["skip"], {}, {"sever": "skip"}, {"client": 5}, {"client": {}}, dict, "", {5: "skip"}],
+)
+def test_a_strategy_that_is_none_is_refused(wrong):
+    assert problems(read, {"on_conflict": wrong})[0].startswith("on_conflict is")
+
+
+@pytest.mark.parametrize("wrong", [threading.Lock(), True, 0, 5, ["until_executed"], object()])
+def test_a_lock_attribute_of_somebody_elses_must_be_renamed(wrong):
+    (problem,) = problems(read, {"lock": wrong})
+
+    assert "no scope" in problem
+    assert "renamed" in problem
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_none_and_false_switch_locking_off(off):
+    """Only for ``lock`` is None an answer."""
+    for options in (read({"lock": off}), read({}, {"redislock_lock": off}), called(lock=off)):
+        assert (options.scope, options.client, options.server) == (None, None, None)

@@ -1,0 +1,433 @@
+"""From settings to a lock store: Celery's own URLs, without opening a connection."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import celery
+import pytest
+import redis
+from celery import Celery
+
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.server import store_of, use_store
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.memory import MemoryStore
+
+
+def app_with(**settings: Any) -> Celery:
+    app = Celery("shop", set_as_current=False)
+    app.conf.update({"broker_url": "amqp://", "result_backend": None, **settings})
+    return app
+
+
+def connections(url: str | None = None, **settings: Any) -> Any:
+    """The connections of the store made from these settings; none is opened."""
+    return _store(url, **settings)._scripts._connections
+
+
+def _store(url: str | None = None, **settings: Any) -> Any:
+    return store_of(app_with(**settings), LockSettings(url=url))
+
+
+def reached(url: str | None = None, **settings: Any) -> dict[str, Any]:
+    """Where a connection would go, and as whom."""
+    one = connections(url, **settings).take()
+    names = ("host", "port", "db", "username", "password", "path")
+    return {name: value for name in names if (value := getattr(one, name, None)) is not None}
+
+
+class Vault(redis.CredentialProvider):
+    """Credentials from elsewhere."""
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "bob", "from the vault"
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: Any) -> Iterator[None]:
+    """A store is made without connecting to anything."""
+    tried = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        tried.append(threading.current_thread())
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    yield
+    assert threading.current_thread() not in tried
+
+
+# --- every form of URL Celery knows ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "redis://bob:p%40x@h:6380/3",
+            {"host": "h", "port": 6380, "db": 3, "username": "bob", "password": "p@x"},
+        ),
+        ("redis://h", {"host": "h", "port": 6379, "db": 0}),
+        ("redis+socket:///run/s?virtual_host=2", {"path": "/run/s", "db": 2}),
+        ("unix:///run/s?db=2", {"path": "/run/s", "db": 2}),
+        ("redis://[::1]:6380/1", {"host": "::1", "port": 6380, "db": 1}),
+        ("redis://h/0?health_check_interval=5", {"host": "h", "port": 6379, "db": 0}),
+        ("valkey://:secret@h/4", {"host": "h", "port": 6379, "db": 4, "password": "secret"}),
+    ],
+)
+@pytest.mark.parametrize("place", ["url", "broker_url", "result_backend"])
+def test_a_url_means_here_what_it_means_to_celery(url: str, expected: dict[str, Any], place: str) -> None:
+    found = reached(url) if place == "url" else reached(**{place: url})
+
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("?ssl_cert_reqs=CERT_REQUIRED", ssl.CERT_REQUIRED),
+        ("?ssl_cert_reqs=required", ssl.CERT_REQUIRED),
+        ("?ssl_cert_reqs=CERT_NONE", ssl.CERT_NONE),
+        ("", ssl.CERT_REQUIRED),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
+def test_tls_is_spoken_and_certificates_are_checked_unless_said_otherwise(
+    scheme: str, query: str, expected: ssl.VerifyMode
+) -> None:
+    found = connections(f"{scheme}://h:6380/1{query}")
+
+    assert issubclass(found._make, redis.SSLConnection)
+    assert found._kwargs["ssl_cert_reqs"] == expected
+    assert (found._kwargs["host"], found._kwargs["db"]) == ("h", 1)
+
+
+def test_a_broker_without_a_word_about_certificates_is_trusted_as_kombu_trusts_it() -> None:
+    """The lock server is the broker: what publishes must be able to lock."""
+    silent = connections(broker_url="rediss://h/0")
+    assert silent._kwargs["ssl_cert_reqs"] == ssl.CERT_NONE
+    told = connections(broker_url="rediss://h/0", broker_use_ssl={"ssl_ca_certs": "/ca"})
+    assert told._kwargs["ssl_cert_reqs"] == ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h/0", "rediss://h/0?ssl_cert_reqs=CERT_NONE"])
+def test_the_brokers_own_tls_settings_count(url: str) -> None:
+    """A broker with ``broker_use_ssl`` and nothing about TLS in its URL is a common way to write it."""
+    given = {"ssl_cert_reqs": ssl.CERT_NONE, "ssl_ca_certs": "/etc/ca.pem"}
+
+    found = connections(broker_url=url, broker_use_ssl=given)
+
+    assert issubclass(found._make, redis.SSLConnection)
+    assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
+    assert found._kwargs["ssl_cert_reqs"] == ssl.CERT_NONE
+
+
+def test_the_backends_own_tls_settings_count_for_the_backend() -> None:
+    given = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/etc/ca.pem"}
+
+    for found in (
+        connections(result_backend="rediss://h/0", redis_backend_use_ssl=given),
+        connections("rediss://h/0", redis_backend_use_ssl=given),
+    ):
+        assert issubclass(found._make, redis.SSLConnection)
+        assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
+
+
+def test_what_is_meant_for_the_result_backend_does_not_reach_the_broker() -> None:
+    """Two servers: TLS and passwords of the one are not the other's."""
+    found = connections(
+        broker_url="redis://h/0",
+        result_backend="rediss://other/0",
+        redis_backend_use_ssl={"ssl_cert_reqs": ssl.CERT_NONE},
+        redis_username="bob",
+        redis_password="secret",  # noqa: S106  the test's own
+        result_backend_transport_options={"global_keyprefix": "results:"},
+    )
+
+    assert not issubclass(found._make, redis.SSLConnection)
+    assert (found._kwargs.get("username"), found._kwargs.get("password")) == (None, None)
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 6), reason="this Celery knows no credential providers")
+def test_credentials_can_come_from_a_provider() -> None:
+    found = connections(f"redis://h/0?credential_provider={__name__}.Vault")
+
+    assert isinstance(found._kwargs["credential_provider"], Vault)
+    with pytest.raises(LockOptionError, match="cannot be read"):
+        connections("redis://h/0?credential_provider=nowhere.Vault")
+
+
+@pytest.mark.parametrize("place", ["broker", "result_backend"])
+def test_sentinels_are_asked_for_the_primary_by_name(place: str) -> None:
+    given: dict[str, Any] = {
+        f"{place}_url" if place == "broker" else place: "sentinel://:pw@a:26379/2;sentinel://:pw@b:26380/2",
+        f"{place}_transport_options": {"master_name": "mymaster", "sentinel_kwargs": {"password": "s"}},
+    }
+
+    found = connections(**given)
+
+    assert found._pool.service_name == "mymaster"
+    assert (found._kwargs["db"], found._kwargs["password"]) == (2, "pw")
+    sentinels = [one.connection_pool.connection_kwargs for one in found._pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"], one["password"]) for one in sentinels] == [
+        ("a", 26379, "s"),
+        ("b", 26380, "s"),
+    ]
+    assert found.server == "sentinel service 'mymaster', db 2"
+
+
+@pytest.mark.parametrize("options", [{}, {"master_name": ""}, {"master_name": None}])
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"broker_url": "sentinel://:hunter2@a:26379/2?master_name=m"}, "broker_transport_options"),
+        ({"broker_url": ["sentinel://:hunter2@a:26379", "sentinel://b"]}, "broker_transport_options"),
+        ({"result_backend": "sentinel://:hunter2@a:26379"}, "result_backend_transport_options"),
+        (
+            {"url": "sentinel://:hunter2@a:26379", "broker_transport_options": {"master_name": "elsewhere"}},
+            "result_backend_transport_options",
+        ),
+    ],
+)
+def test_sentinels_without_a_primarys_name_are_refused(
+    settings: dict[str, Any], setting: str, options: dict[str, Any]
+) -> None:
+    """Else each lock fails as if a server on localhost were away, which nobody named."""
+    with pytest.raises(LockOptionError) as refusal:
+        connections(**{setting: options, **settings})
+
+    assert f"set {setting} = {{'master_name': …}}" in str(refusal.value)
+    assert "sentinel://" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_locks_have_their_own_patience() -> None:
+    """Celery's 120 s for results would freeze a publish."""
+    app = app_with(broker_url="redis://h/0", redis_socket_timeout=120, redis_retry_on_timeout=True)
+
+    found = store_of(app, LockSettings(socket_timeout=0.25))._scripts._connections  # type: ignore[attr-defined]
+
+    assert (found._kwargs["socket_timeout"], found._kwargs["socket_connect_timeout"]) == (0.25, 0.25)
+    assert (found._kwargs["retry_on_timeout"], found._kwargs["retry"]._retries) == (False, 0)
+
+
+# --- which server ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [
+        ({"url": "redis://own/0", "broker_url": "redis://broker/0", "result_backend": "redis://b/0"}, "own"),
+        ({"broker_url": "redis://broker/0", "result_backend": "redis://backend/0"}, "broker"),
+        ({"broker_write_url": "redis://write/0", "broker_read_url": "redis://read/0"}, "write"),
+        ({"broker_url": "amqp://h//", "result_backend": "redis://backend/0"}, "backend"),
+        ({"broker_url": ["redis://first/0", "redis://second/0"]}, "first"),
+        ({"broker_url": "redis://first/0;redis://second/0"}, "first"),
+    ],
+)
+def test_the_brokers_redis_comes_before_the_result_backends(settings: dict[str, Any], host: str) -> None:
+    """The broker must be reachable to publish anyway: that adds no new way to fail."""
+    assert reached(**settings)["host"] == host
+
+
+def test_a_list_of_sentinels_is_one_broker() -> None:
+    found = connections(
+        broker_url=["sentinel://a:1/0", "sentinel://b:2/0"],
+        broker_transport_options={"master_name": "m"},
+    )
+
+    assert len(found._pool.sentinel_manager.sentinels) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "prefix"),
+    [
+        ({"url": "redis://h/0"}, "redislock"),
+        (
+            {"broker_url": "redis://h/0", "broker_transport_options": {"global_keyprefix": "a:"}},
+            "a:redislock",
+        ),
+        (
+            {"result_backend": "redis://h/0", "result_backend_transport_options": {"global_keyprefix": "b:"}},
+            "b:redislock",
+        ),
+        (
+            {
+                "broker_url": "redis://h/0",
+                "result_backend_transport_options": {"global_keyprefix": "b:"},
+            },
+            "redislock",
+        ),
+    ],
+)
+def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str, Any], prefix: str) -> None:
+    assert _store(**settings)._prefix == prefix
+
+
+# --- what cannot be used ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "http://h/0"}, "scheme 'http' cannot be used; use one of redis://, "),
+        ({"url": "redis+cluster://h/0"}, r"scheme 'redis\+cluster' cannot be used; .*sentinel://"),
+        (
+            {"broker_url": "amqp://bob:hunter2@h//"},
+            r"neither the broker \(amqp\) nor the result backend \(none\)",
+        ),
+        (
+            {"broker_url": "amqp://h//", "result_backend": "db+sqlite:///x"},
+            r"nor the result backend \(db\+sqlite\).*set redislock_url = 'redis://host:port/db'",
+        ),
+        ({"url": "redis://:hunter2@h:port/0"}, "cannot be read"),
+        ({"url": "redis://:hunter2@h/nonsense"}, "cannot be read"),
+        ({"url": "redis://h/0?bogus=3"}, "cannot be read"),
+        ({"url": "redis://h/0?credential_provider=x"}, "cannot be read"),
+        ({"url": "unix:///s?db=x"}, "is not a URL"),
+    ],
+)
+def test_an_unusable_place_is_told_with_a_remedy(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(LockOptionError, match=said):
+        reached(**settings)
+
+
+def test_sentinels_together_are_given_as_long_as_the_lock_server() -> None:
+    """Law 9: one that does not answer would be waited for for ever (redis 5), or for a minute (8)."""
+    options = {"master_name": "mine", "sentinel_kwargs": {"socket_timeout": 7.0}}
+    app = app_with(broker_url="sentinel://h:26379;sentinel://i:26379", broker_transport_options=options)
+
+    found = store_of(app, LockSettings(socket_timeout=0.4))._scripts._connections._pool  # type: ignore[attr-defined]
+
+    assert len(found.sentinel_manager.sentinels) == 2
+    for sentinel in found.sentinel_manager.sentinels:
+        kwargs = sentinel.connection_pool.connection_kwargs
+        assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (7.0, 0.2)
+        assert kwargs["retry"]._retries == 0
+
+
+def test_a_server_that_is_being_moved_cannot_make_us_wait_longer() -> None:
+    """Law 9: redis 8 would wait ten seconds where the server asks for it, and asks it to say so."""
+    found = connections("redis://h/0")
+
+    assert [name for name in found._kwargs if name.startswith(("maint", "orig_", "oss_"))] == []
+    assert getattr(found.take(), "_maint_notifications_connection_handler", None) is None
+
+
+@pytest.mark.parametrize("setting", ["broker_url", "broker_write_url", "result_backend", "redislock_url"])
+@pytest.mark.parametrize("url", ["redis://h/nonsense", "sentinel://h:26379/0"])
+def test_what_cannot_be_read_is_told_of_the_setting_it_was_found_in(setting: str, url: str) -> None:
+    given = {"broker_url": "amqp://h//", setting: url}
+
+    with pytest.raises(LockOptionError) as raised:
+        reached(**given)
+
+    assert raised.value.where == setting
+
+
+@pytest.mark.parametrize(
+    "password", ["hunter2", "a/hunter2", "a@hunter2", "a?hunter2", "a#hunter2", "a:hunter2"]
+)
+@pytest.mark.parametrize(
+    "template",
+    [
+        "redis://:{}@h:port/0",
+        "redis://bob:{}@h/nonsense",
+        "http://bob:{}@h/0",
+        "redis+cluster://:{}@h/0",
+        "unix:///s?db=x&password={}",
+        "rediss://:{}@h/0?ssl_cert_reqs=nonsense",
+        "sentinel://:{}@h:port;sentinel://:{}@h:port",
+        "redis://h/0?bogus=1&password={}",
+    ],
+)
+def test_no_error_shows_a_password(template: str, password: str) -> None:
+    with pytest.raises(LockOptionError) as refusal:
+        reached(template.format(password, password))
+
+    assert "hunter2" not in str(refusal.value) + repr(refusal.value)
+    assert refusal.value.__cause__ is None
+
+
+# --- one store per app -----------------------------------------------------------------------
+
+
+def test_an_app_has_one_store_until_its_settings_change() -> None:
+    app, first = app_with(broker_url="redis://h/0"), LockSettings()
+
+    store = store_of(app, first)
+
+    assert store_of(app, LockSettings()) is store
+    assert store_of(app, LockSettings(prefix="other")) is not store
+    assert store_of(app_with(broker_url="redis://h/0"), first) is not store
+
+
+def test_a_store_can_be_put_in_its_place_and_taken_out_again() -> None:
+    app, mine, other = app_with(), MemoryStore(), MemoryStore()
+
+    assert use_store(app, mine) is None
+    assert store_of(app, LockSettings()) is store_of(app, LockSettings(prefix="x")) is mine
+    assert use_store(app, other) is mine
+    assert use_store(app, None) is other
+
+    with pytest.raises(LockOptionError):
+        store_of(app, LockSettings())
+
+
+def test_an_app_that_is_gone_keeps_no_store() -> None:
+    import gc
+    import weakref
+
+    store = MemoryStore()
+    app = app_with()
+    use_store(app, store)
+    there = weakref.ref(store)
+
+    del app, store
+    gc.collect()
+
+    assert there() is None
+
+
+def test_threads_that_ask_at_once_are_given_one_store() -> None:
+    """With two, each with a watchdog of its own, neither would know what the other owes."""
+    app = app_with(broker_url="redis://h/0")
+    barrier, found = threading.Barrier(8), []
+
+    def ask() -> None:
+        barrier.wait()
+        found.append(store_of(app, LockSettings()))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+# --- unknown settings ------------------------------------------------------------------------
+
+
+def test_an_unknown_setting_is_logged_with_the_apps_first_lock_and_only_then(caplog: Any) -> None:
+    """A program that only publishes has no start at which it could be logged."""
+    for name in ("redislock_enabld", "redislock_preifx"):
+        app = app_with(**{name: 1})
+        for url in ("redis://h/0", "redis://other/0"):
+            store_of(app, LockSettings(url=url))
+
+    assert caplog.messages == [
+        "redislock: redislock_enabld is no setting; did you mean redislock_enabled?",
+        "redislock: redislock_preifx is no setting; did you mean redislock_prefix?",
+    ]
+
+
+def test_unknown_settings_are_not_logged_where_nothing_is_to_be_checked(caplog: Any) -> None:
+    store_of(app_with(redislock_tll=5, redislock_check="ignore"), LockSettings(url="redis://h/0"))
+
+    assert caplog.messages == []

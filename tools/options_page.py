@@ -1,0 +1,78 @@
+"""Write the reference page from the option table: ``python tools/options_page.py docs/options.md``."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
+from celery_redislock.declaring.table import ROWS, Row
+
+__all__ = ["options_page"]
+
+HEAD = """\
+# Options and settings
+
+<!-- Made from celery_redislock/declaring/table.py: make docs -->
+
+A task option is an attribute of the task (`@app.task(base=SingletonTask, lock_ttl=60)`), and a keyword
+of `apply_async` for one call. Where the task says nothing (`None`), the setting decides, then the
+default. Only for `lock` is `None` an answer: it switches locking off, as does `False`; "not said here"
+is `celery_redislock.declaring.types.INHERIT` there.
+
+Unknown names, values out of range and contradictions raise `LockOptionError`, all at once, with the
+nearest valid name. Unknown is what begins with `lock_`, `on_lock_`, `on_conflict` or `redislock_` and does
+not exist, and what is another library's option (`unique_on`, `raise_on_duplicate`, `once`, `heimdall`, …):
+the error says what to write here. Other attributes and keywords are your own.
+Unknown settings are logged when a worker starts, and with the first lock of a program that only publishes.
+
+A callable given for one call stays with the publisher: as `lock_key` it names the key that travels, as
+`on_conflict` it decides at publish, as `on_lock_lost` it is refused.
+"""
+
+STRATEGY_NOTE = """\
+One value counts for each side the scope has; `{'client': …, 'server': …}` names them one by one.
+A callable is given the conflict and returns a strategy's name.
+"""
+
+
+def options_page() -> str:
+    """Return the page as Markdown, one line ending at its end. Always the same for one version."""
+    tasks = (_cells(row) for row in ROWS if row.attribute)
+    settings = (_cells(row)[1:] for row in ROWS if row.attribute is None)
+    scopes = map(_scope_cells, SCOPES.values())
+    strategies = ((f"`{row.name!r}`", row.client, row.server) for row in STRATEGIES.values())
+    sections = [
+        HEAD,
+        "## Task options\n",
+        _table(("option", "setting", "default", "value", "meaning"), tasks),
+        "## Settings only\n",
+        _table(("setting", "default", "value", "meaning"), settings),
+        "## Scopes\n",
+        _table(("`lock=`", "unique", "`on_conflict` at publish", "on the worker"), scopes),
+        "## Conflict strategies\n",
+        STRATEGY_NOTE,
+        _table(("`on_conflict=`", "at publish (client)", "on the worker (server)"), strategies),
+    ]
+    return "\n".join(sections)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    setting = f"`{row.setting}`" if row.setting else "-"
+    default = row.default_note or f"`{row.default!r}`"
+    return (f"`{row.attribute}`", setting, default, row.kind.wording, row.meaning)
+
+
+def _scope_cells(scope: Scope) -> tuple[str, ...]:
+    client = "-" if scope.client is None else f"`{scope.client!r}`"
+    return (f"`{scope.name!r}`", scope.meaning, client, f"`{scope.server!r}`")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python tools/options_page.py PATH")
+    Path(sys.argv[1]).write_text(options_page(), encoding="utf-8")
