@@ -23,7 +23,10 @@ from celery_redislock.locks.store import LockStore
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["setting_problems", "store_of", "use_store"]
+__all__ = ["DECLARATION", "setting_problems", "store_of", "use_store"]
+
+#: Where a task keeps its resolved declaration, with the store.
+DECLARATION = "_redislock_declaration"
 
 logger = logging.getLogger("celery_redislock")
 
@@ -70,6 +73,8 @@ def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     if issubclass(type(app), Proxy):
         app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
     stores = _stores.setdefault(app, {})
+    for task in app._tasks.values():
+        task.__dict__.pop(DECLARATION, None)
     before = stores.pop(None, None)
     if store is not None:
         stores[None] = store

@@ -14,8 +14,7 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import Message
-from celery_redislock.publishing.outcomes import is_result_ignored
+from celery_redislock.publishing.message import Message, is_result_ignored
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 

@@ -47,7 +47,7 @@ def test_slow_answers_to_everything_lose_and_leave_nothing(shop: WatchedShop, pr
 
     A greeting's three answers must come in time as well: whoever is held up once needs a new connection.
     """
-    visits = Visits(shop, "transfer", "raise")
+    visits = Visits(shop, "hand_on", "raise")
     visits.pay("warm-up")
     proxy.drag = 0.2 * SOCKET_TIMEOUT
 

@@ -20,10 +20,10 @@ from celery.app.trace import trace_task_ret
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.request import LockRequest
 
 __all__ = ["Down", "FlakyStore", "Shop", "debts", "einfo", "no_patience", "open_shop"]

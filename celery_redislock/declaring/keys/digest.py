@@ -14,10 +14,10 @@ from hashlib import sha256
 
 from celery_redislock.exceptions import LockKeyError
 
-__all__ = ["as_worker_sees", "digest"]
+__all__ = ["PLAIN", "as_worker_sees", "digest"]
 
 # The same in every serializer, so no round trip is needed. Exact types: a subclass may encode itself.
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+PLAIN = frozenset({str, int, float, bool, type(None)})
 _REFUSALS = (TypeError, ValueError, RecursionError)
 
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -52,7 +52,7 @@ def as_worker_sees(value: object) -> object:
     what JSON cannot carry: its task must travel by another serializer (pickle,
     say), which delivers the object itself.
     """
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return value
     from kombu.utils.json import loads  # noqa: PLC0415  slow to import, and seldom needed
 
@@ -72,8 +72,8 @@ def _canonical(value: object) -> str:
 
 def _is_plain(value: object) -> bool:
     if type(value) is dict:
-        return set(map(type, value)) <= {str} and _PLAIN.issuperset(map(type, value.values()))
-    return type(value) in _PLAIN
+        return set(map(type, value)) <= {str} and PLAIN.issuperset(map(type, value.values()))
+    return type(value) in PLAIN
 
 
 @cache

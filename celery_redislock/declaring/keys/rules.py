@@ -21,7 +21,7 @@ from typing import TypeAlias
 from celery_redislock.declaring.keys.digest import as_worker_sees, digest
 from celery_redislock.declaring.keys.template import Template, parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
-from celery_redislock.locks.naming import escape, shorten
+from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
 
 __all__ = ["VERSION", "KeyRule", "parse_key"]
 
@@ -69,7 +69,8 @@ def _name_of_arguments(task_name: str, names: Sequence[str] | None, arguments: M
 def _name_of_template(task_name: str, template: Template, arguments: Mapping[str, object]) -> str:
     text = template.render(arguments, where=task_name)
     if text:
-        return shorten(text)
+        # No character takes more than four bytes.
+        return text if 4 * len(text) <= MAX_BYTES else shorten(text)
     field = template.fields[0]
     problem = (
         "lock_key is empty for these arguments; put a word before the field, as in "

@@ -19,9 +19,8 @@ from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
-from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.running.delivery import FROM_MAIN_PROCESS
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
 from tests.unit.shop import Shop, debts, einfo
 

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -356,7 +355,10 @@ def test_a_second_copy_of_a_running_message_waits_whatever_the_strategy(
     task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
     holding(shop, task_id="t1", message="t1/m")
 
-    with shop.running(task, header=Message(KEY, "t1/m", claimed=True)), pytest.raises(Ignore, match="put off"):
+    with (
+        shop.running(task, header=Message(KEY, "t1/m", claimed=True)),
+        pytest.raises(Ignore, match="put off"),
+    ):
         task(7)
 
     assert again == [Message(KEY, "t1/m", claimed=True, was_delivered=True)]
@@ -654,9 +656,7 @@ def test_a_member_takes_an_outcome_that_came_between_its_look_and_its_lock(
         return found
 
     monkeypatch.setattr(task.backend, "get_task_meta", look_in_vain_once)
-    header = Message(KEY, "t1/m", must_run=True).put_off_for(
-        _seen("first")._replace(is_gone=is_gone)
-    )
+    header = Message(KEY, "t1/m", must_run=True).put_off_for(_seen("first")._replace(is_gone=is_gone))
 
     with shop.running(task, header=header) as request:
         if state == "SUCCESS":

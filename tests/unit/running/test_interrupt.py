@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.running import interrupt as interrupting
 from celery_redislock.exceptions import LockLost
-from celery_redislock.running.interrupt import INTERRUPT_SIGNAL, run_interruptible
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Grant, Term
+from celery_redislock.running import interrupt as interrupting
+from celery_redislock.running.interrupt import INTERRUPT_SIGNAL, run_interruptible
 
 ROUNDS = 2_000_000
 assert INTERRUPT_SIGNAL is not None

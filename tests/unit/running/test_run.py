@@ -9,12 +9,11 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import task_postrun
 
 from celery_redislock import lock_acquired
-from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.running.delivery import FROM_MAIN_PROCESS
-from celery_redislock.testing import hold
 from celery_redislock.locks.store import QUEUED
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.testing import hold
 from tests.unit.shop import Down, Shop
 
 KEY = "account:7"

@@ -19,9 +19,9 @@ from celery_redislock import (
     lock_lost,
     lock_released,
 )
-from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.running.run import run_of
 from celery_redislock.testing import hold, locks_off
 from tests.unit.shop import Down, Shop, debts, no_patience
