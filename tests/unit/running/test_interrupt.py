@@ -1,81 +1,29 @@
-"""Raising ``LockLost`` inside a body, and never after it."""
+"""``on_lock_lost``: what a run does when its lease is lost, and ``LockLost`` raised inside its body."""
 
+import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from celery_redislock.running import interrupt as interrupting
-from celery_redislock.exceptions import LockLost
-from celery_redislock.running.interrupt import INTERRUPT_SIGNAL, run_interruptible
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import Grant, Term
+from celery_redislock import LockLost, lock_acquired, lock_lost
+from celery_redislock.running.interrupt import INTERRUPT_SIGNAL
+from celery_redislock.running.run import run_of
+from tests.unit.shop import Shop
 
-ROUNDS = 2_000_000
-assert INTERRUPT_SIGNAL is not None
-SIGNAL: signal.Signals = INTERRUPT_SIGNAL
+KEY = "account:7"
+ROUNDS = 100_000
 
 
-#: What interrupts the body, once it is offered.
-Interrupts = list[Callable[[], None]]
-
-
-def nothing() -> None:
-    """End at once."""
-
-
-def lease() -> Lease:
-    store = MemoryStore()
-    grant = store.acquire("account:7", "t1/x", 30, about={})
-    assert isinstance(grant, Grant)
-    return Lease(store, Term("account:7", "t1/x", 30), grant)
-
-
-def lose(held: Lease, interrupt: Callable[[], None]) -> None:
-    """What the watchdog's thread does."""
-
-    def watchdog() -> None:
-        held.lose("taken away")
-        interrupt()
-
-    thread = threading.Thread(target=watchdog)
-    thread.start()
-    thread.join()
-
-
-def body_over(held: Lease) -> None:
-    """Run a body that loses its lease when it is over, and before anything is switched off."""
-    interrupts = Interrupts()
-
-    def body() -> None:
-        lose(held, interrupts[0])
-
-    with suppress(LockLost):
-        run_interruptible(held, body, interrupts.append)
-
-
-def body_interrupted(held: Lease) -> int:
-    """Run a body that loses its lease; return how far it came."""
-    rounds, interrupts = [0], Interrupts()
-
-    def body() -> None:
-        lose(held, interrupts[0])
-        for rounds[0] in range(ROUNDS):
-            pass
-
-    with pytest.raises(LockLost) as raised:
-        run_interruptible(held, body, interrupts.append)
-
-    assert (raised.value.key, raised.value.reason, raised.value.fence) == (held.key, "taken away", held.fence)
-    return rounds[0]
+def lose(lease: Any) -> None:
+    """Declare a lease lost, as the watchdog's thread does."""
+    in_thread(lambda: lease.lose("taken away"))
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
+    """Return what a function returns, or raises, in another thread."""
     found: list[Any] = []
 
     def call() -> None:
@@ -92,167 +40,193 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def test_a_signal_that_wakes_nobody_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It came after the body's last look for signals, and before the sleep it should have ended."""
-    held, interrupts, sent = lease(), Interrupts(), []
-    kill = signal.pthread_kill
+def losing(shop: Shop, **options: Any) -> tuple[Any, list[int]]:
+    """Declare a task whose lease is lost while its body runs."""
+    steps: list[int] = []
 
-    def send_but_the_first(thread: int, number: int) -> None:
-        sent.append(number)
-        if len(sent) > 1:
-            kill(thread, number)
+    def work(self: Any, account_id: int) -> str:
+        lose(self.lease)
+        for step in range(ROUNDS):
+            steps.append(step)
+        return "went on"
 
-    def body() -> None:
-        lose(held, interrupts[0])
+    return shop.unique(work, bind=True, lock_key=KEY, **options), steps
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Any:
+    """Leave the signal's handler as it was."""
+    before = signal.signal(INTERRUPT_SIGNAL, signal.SIG_DFL)
+    yield
+    signal.signal(INTERRUPT_SIGNAL, before)
+
+
+def test_a_loss_is_logged_and_announced_and_the_body_goes_on(shop: Shop, caplog: Any) -> None:
+    """``on_lock_lost="log"``, and the signal ``lock_lost``."""
+    task, _ = losing(shop)
+    heard = []
+
+    def listen(sender: Any, **facts: Any) -> None:
+        heard.append((sender, facts["key"], facts["task_id"], facts["lease"].lost_because))
+
+    lock_lost.connect(listen, sender=task)
+
+    with shop.running(task):
+        assert task(7) == "went on"
+
+    assert heard == [(task, KEY, "t1", "taken away")]
+    assert "shop.sync[t1] lost its lock on 'account:7' while running: taken away" in caplog.text
+
+
+def test_a_callable_is_given_the_lost_lease(shop: Shop) -> None:
+    """``on_lock_lost`` as a callable."""
+    given = []
+    task, _ = losing(shop, on_lock_lost=lambda lease: given.append((lease.key, lease.lost)))
+
+    with shop.running(task):
+        assert task(7) == "went on"
+
+    assert given == [(KEY, True)]
+
+
+def test_terminate_raises_inside_a_body_in_the_main_thread(shop: Shop) -> None:
+    """With the lease's facts; the next holder's lock is not touched."""
+    task, steps = losing(shop, on_lock_lost="terminate")
+
+    with shop.running(task) as request, pytest.raises(LockLost, match="'account:7' was lost: taken away") as e:
+        task(7)
+
+    assert len(steps) < ROUNDS
+    assert (e.value.key, e.value.fence) == (KEY, run_of(request).lease.fence)  # type: ignore[union-attr]
+
+
+def test_terminate_interrupts_a_sleep(shop: Shop) -> None:
+    """Out of sleeps and socket calls too."""
+
+    def wait(self: Any, account_id: int) -> None:
+        lease = self.lease
+        threading.Timer(0.05, lambda: lease.lose("taken away")).start()
         assert not threading.Event().wait(60), "nobody sets it"
 
-    monkeypatch.setattr(signal, "pthread_kill", send_but_the_first)
-    with pytest.raises(LockLost):
-        run_interruptible(held, body, interrupts.append)
+    task = shop.unique(wait, bind=True, lock_key=KEY, on_lock_lost="terminate")
 
-    assert sent[:2] == [SIGNAL, SIGNAL]
-
-
-def test_a_signal_is_not_sent_again_to_a_body_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[int] = []
-    over = threading.Event()
-    monkeypatch.setattr(signal, "pthread_kill", lambda _, number: sent.append(number))
-    monkeypatch.setattr(interrupting.time, "sleep", lambda _: over.wait(10))
-
-    body_over(lease())
-    over.set()
-    for thread in threading.enumerate():
-        if thread.name == "redislock-interrupt":
-            thread.join(10)
-
-    assert sent == [SIGNAL]
+    with shop.running(task), pytest.raises(LockLost):
+        task(7)
 
 
-def test_a_body_in_the_main_thread_ends_at_once() -> None:
-    assert body_interrupted(lease()) < ROUNDS - 1
+def test_elsewhere_only_check_raises(shop: Shop) -> None:
+    """A body in a thread or a greenlet goes on until it asks."""
+    checked: list[LockLost] = []
 
-
-def test_a_body_in_a_thread_ends_at_its_next_bytecode() -> None:
-    assert in_thread(lambda: body_interrupted(lease())) < ROUNDS - 1
-
-
-@pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
-def test_an_interrupt_that_comes_after_the_body_hits_nothing(where: Any) -> None:
-    """What it must not hit is the release."""
-
-    def run() -> str:
-        held, interrupts = lease(), Interrupts()
-        run_interruptible(held, nothing, interrupts.append)
-        lose(held, interrupts[0])
-        return "released"
-
-    assert where(run) == "released"
-
-
-@pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
-def test_the_bodys_own_error_is_its_own(where: Any) -> None:
-    def body() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        where(lambda: run_interruptible(lease(), body, Interrupts().append))
-
-
-@pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
-def test_a_lease_lost_before_the_body_begins_lets_none_begin(where: Any) -> None:
-    held = lease()
-    held.lose("taken away")
-    begun = []
-
-    with pytest.raises(LockLost, match="taken away"):
-        where(lambda: run_interruptible(held, lambda: begun.append("body"), Interrupts().append))
-    assert begun == []
-
-
-@pytest.mark.parametrize("where", [lambda call: call(), in_thread], ids=["main", "thread"])
-def test_an_interrupt_that_hits_the_switching_off_is_the_last(
-    where: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the body's last bytecode and before anything is switched off: it is switched off all the same.
-
-    A context manager made of a generator was left suspended there, its handler in place.
-    """
-    before = signal.signal(SIGNAL, lambda *_: None)
-    mine = signal.getsignal(SIGNAL)
-    held, interrupts = lease(), Interrupts()
-    _interrupted_once(monkeypatch, lambda: lose(held, interrupts[0]))
-
-    def run() -> str:
+    def work(self: Any, account_id: int) -> str:
+        lose(self.lease)
         with pytest.raises(LockLost) as raised:
-            run_interruptible(held, nothing, interrupts.append)
-        assert type(raised.value) is LockLost
-        for _ in range(1000):
-            pass
-        return "released"
+            self.lease.check()
+        checked.append(raised.value)
+        return "went on"
 
-    try:
-        assert where(run) == "released"
-        assert signal.getsignal(SIGNAL) is mine
-    finally:
-        signal.signal(SIGNAL, before)
+    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
 
+    def run() -> Any:
+        with shop.running(task):
+            return task(7)
 
-def _interrupted_once(monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[], None]) -> None:
-    """Let the first call of each way's ``end`` be interrupted before it has done anything."""
-    came: list[Any] = []
-    for way in (interrupting._Signal, interrupting._AsyncException):
-        end = way.end
-
-        def interrupted(self: Any, end: Callable[[Any], None] = end) -> None:
-            if not came:
-                came.append(self)
-                interrupt()
-            end(self)
-
-        monkeypatch.setattr(way, "end", interrupted)
+    assert in_thread(run) == "went on"
+    assert [error.reason for error in checked] == ["taken away"]
 
 
-@pytest.mark.parametrize("body", [body_interrupted, body_over])
-def test_an_interrupted_thread_leaves_the_interpreter_as_it_was(body: Callable[[Lease], object]) -> None:
-    """Before CPython 3.13 an exception taken back stays announced to all threads until another is raised.
+def test_terminate_begins_no_body_whose_lease_is_lost_already(shop: Shop) -> None:
+    """Law 1: lost between lock and body, there was nothing yet to interrupt."""
+    begun: list[int] = []
 
-    All of them run slower from then on, and with a profiler or a debugger 3.11 does not get into any
-    function again (``Python/ceval.c``, 3.11.7, ``DO_TRACING``: ``CHECK_EVAL_BREAKER`` comes back to itself).
-    """
-    in_thread(lambda: body(lease()))
+    def begin(account_id: int) -> None:
+        begun.append(account_id)
 
-    # A handler of C: one of Python could not be entered either.
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 5.0)
-    try:
-        sys.setprofile(lambda *_: None)
-        nothing()
-    except KeyboardInterrupt:
-        sys.setprofile(None)
-        pytest.fail("no function can be entered")
-    finally:
-        sys.setprofile(None)
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+    task = shop.unique(begin, lock_key=KEY, on_lock_lost="terminate")
+
+    def lose_it(lease: Any, **_: Any) -> None:
+        lose(lease)
+
+    lock_acquired.connect(lose_it, sender=task)
+
+    with shop.running(task), pytest.raises(LockLost, match="'account:7' was lost: taken away"):
+        task(7)
+
+    assert (begun, shop.held()) == ([], {})
 
 
-def test_the_signal_of_somebody_else_is_passed_on() -> None:
-    """A handler that was there before, and a lease that is not lost."""
-    heard = []
-    before = signal.signal(SIGNAL, lambda number, _frame: heard.append(number))
-    try:
-        run_interruptible(lease(), lambda: signal.raise_signal(SIGNAL), Interrupts().append)
-        signal.raise_signal(SIGNAL)
-    finally:
-        signal.signal(SIGNAL, before)
+def test_a_loss_the_body_notices_itself_is_raised_once_and_quietly(shop: Shop, caplog: Any) -> None:
+    """``check()`` raises in the body's own thread, which needs no signal."""
 
-    assert heard == [SIGNAL] * 2
+    def work(self: Any, account_id: int) -> None:
+        shop.store.force_release(KEY)
+        self.lease._deadline = 0.0
+        self.lease.check()
+
+    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
+
+    with shop.running(task), pytest.raises(LockLost, match="it had expired, or was taken away"):
+        task(7)
+
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_afterwards_a_late_signal_is_not_deadly() -> None:
-    before = signal.signal(SIGNAL, signal.SIG_DFL)
-    try:
-        run_interruptible(lease(), nothing, Interrupts().append)
-        signal.raise_signal(SIGNAL)
-    finally:
-        signal.signal(SIGNAL, before)
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, "a handler"])
+def test_an_interrupt_that_comes_after_the_body_hits_nothing(shop: Shop, before: Any) -> None:
+    """Neither the release nor the process; a handler that was there before is there again."""
+    heard: list[int] = []
+
+    def handler(number: int, _frame: Any) -> None:
+        heard.append(number)
+
+    signal.signal(INTERRUPT_SIGNAL, handler if before == "a handler" else before)
+    interrupts: list[Any] = []
+
+    def work(self: Any, account_id: int) -> str:
+        interrupts.append(run_of(self.request).interrupt)  # type: ignore[union-attr]  # it has one
+        return "done"
+
+    task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
+
+    with shop.running(task):
+        assert task(7) == "done"
+        in_thread(interrupts[0])
+        signal.raise_signal(INTERRUPT_SIGNAL)
+
+    assert heard == [INTERRUPT_SIGNAL] * (before == "a handler")
+    assert shop.held() == {}
+
+
+def test_the_signal_of_somebody_else_is_passed_on_while_the_lease_is_held(shop: Shop) -> None:
+    """The handler looks at the lease first."""
+    heard: list[int] = []
+
+    def handler(number: int, _frame: Any) -> None:
+        heard.append(number)
+
+    signal.signal(INTERRUPT_SIGNAL, handler)
+
+    def work(account_id: int) -> str:
+        signal.raise_signal(INTERRUPT_SIGNAL)
+        return "done"
+
+    task = shop.unique(work, lock_key=KEY, on_lock_lost="terminate")
+
+    with shop.running(task):
+        assert task(7) == "done"
+
+    assert heard == [INTERRUPT_SIGNAL]
+    assert signal.getsignal(INTERRUPT_SIGNAL) is handler
+
+
+def test_the_bodys_own_error_is_its_own(shop: Shop) -> None:
+    """``terminate`` changes nothing for a lease that is held."""
+
+    def work(account_id: int) -> None:
+        message = "mine"
+        raise KeyError(message)
+
+    task = shop.unique(work, lock_key=KEY, on_lock_lost="terminate")
+
+    with shop.running(task), pytest.raises(KeyError, match="mine"):
+        task(7)
