@@ -27,9 +27,25 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.request import LockRequest
 
-__all__ = ["SCOPES", "Down", "FlakyStore", "Shop", "carried", "debts", "einfo", "no_patience", "open_shop"]
+__all__ = [
+    "KEY",
+    "SCOPES",
+    "Down",
+    "FlakyStore",
+    "Shop",
+    "body",
+    "carried",
+    "debts",
+    "einfo",
+    "no_broker",
+    "no_patience",
+    "open_shop",
+]
 
 NAME = "shop.sync"
+
+#: The key of the tests that need one.
+KEY = "account:7"
 
 #: Every scope, with the options that declare it.
 SCOPES: Mapping[str, dict[str, Any]] = {
@@ -38,6 +54,17 @@ SCOPES: Mapping[str, dict[str, Any]] = {
     "until_executing": {"lock": "until_executing"},
     "until_expired": {"lock": "until_expired", "lock_period": 50},
 }
+
+
+def body(account_id: int = 7) -> int:
+    """What most tasks of these tests do."""
+    return account_id
+
+
+def no_broker(*_: Any, **__: Any) -> None:
+    """Stand in for ``app.send_task`` while the broker is away."""
+    message = "no broker"
+    raise OSError(message)
 
 
 class Down(BaseException):
@@ -202,6 +229,10 @@ class Shop:
         """Every lock held now."""
         holds = [hold for name in self.store.names() if (hold := self.holder(name)) is not None]
         return {hold.name: hold for hold in holds if not hold.is_window}
+
+    def states(self) -> list[tuple[str, str | None]]:
+        """Token and state of every hold."""
+        return [(hold.token, hold.about.get("state")) for hold in self.held().values()]
 
     @contextmanager
     def running(

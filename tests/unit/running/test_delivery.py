@@ -31,10 +31,10 @@ def test_a_request_that_no_main_process_saw_brings_nothing(properties: Any) -> N
     ],
 )
 def test_a_message_may_come_again_if_it_is_acknowledged_late_or_was_kept_for_long(
-    acks_late: bool,  # noqa: FBT001  a parameter
+    acks_late: bool,
     eta: str | None,
     waited: float | None,
-    expected: bool,  # noqa: FBT001  a parameter
+    expected: bool,
 ) -> None:
     """Law 8: also for its ETA; "long" is half of the visibility timeout."""
     task = task_of(acks_late=acks_late, visibility_timeout=100)
