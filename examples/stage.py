@@ -44,7 +44,12 @@ class Process:
     """A worker or a beat."""
 
     def __init__(
-        self, app: str, environment: dict[str, str], *arguments: str, output: int | None = None
+        self,
+        app: str,
+        environment: dict[str, str],
+        *arguments: str,
+        output: int | None = None,
+        errors: int | None = None,
     ) -> None:
         """Start it, and wait until it works.
 
@@ -53,6 +58,7 @@ class Process:
             environment: variables of its own.
             arguments: of Celery's command line.
             output: file descriptor for what it writes; without one it is this process's own output.
+            errors: the same for its standard error.
         """
         is_ready, ready = os.pipe()
         try:
@@ -60,6 +66,7 @@ class Process:
                 [sys.executable, "-m", "examples.stage", "--quiet", "-A", app, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
+                stderr=errors,
                 env={**os.environ, **environment, "READY": str(ready)},
                 pass_fds=(ready,),
                 # Ctrl-C on the terminal is for the example, which then ends its processes.
@@ -68,7 +75,7 @@ class Process:
             os.close(ready)
             if not select.select([is_ready], [], [], PATIENCE)[0] or not os.read(is_ready, 1):
                 self.kill()
-                message = f"celery {arguments[0]} did not begin; its last words are above"
+                message = f"celery {arguments[0]} did not begin; what it wrote is above"
                 raise RuntimeError(message)
         finally:
             os.close(is_ready)
@@ -102,13 +109,14 @@ class Stage:
         as_said: everything expected was seen so far.
     """
 
-    def __init__(self, app: str, url: str, directory: str) -> None:
+    def __init__(self, app: str, url: str, directory: str, *, shows_logs: bool) -> None:
         self.url = url
         self.directory = directory
         self.as_said = True
         self._app = app
         self._processes: list[Process] = []
-        self._transcript = Transcript()
+        self._transcript = Transcript(shows_lines=shows_logs)
+        self._errors = None if shows_logs else self._transcript.pipe
 
     def worker(self, *arguments: str, pool: str = "prefork", concurrency: int = 2) -> Process:
         """Start a worker; it consumes when this returns."""
@@ -150,13 +158,19 @@ class Stage:
         addresses = {"BROKER_URL": self.url, "RESULT_URL": self.url, "REDISLOCK_URL": self.url}
         # Buffered, print(..., flush=True) writes a line and its end at once; else others write in between.
         environment = {**addresses, "TMPDIR": self.directory, "PYTHONUNBUFFERED": ""}
-        process = Process(self._app, environment, *arguments, output=self._transcript.pipe)
+        try:
+            process = Process(
+                self._app, environment, *arguments, output=self._transcript.pipe, errors=self._errors
+            )
+        except RuntimeError:
+            self._transcript.show()
+            raise
         self._processes.append(process)
         return process
 
 
 @contextmanager
-def stage(app: Celery) -> Iterator[Stage]:
+def stage(app: Celery, *, shows_logs: bool = True) -> Iterator[Stage]:
     """Give an app a server for a block; then leave with 1 if something was not as expected.
 
     Keep results in functions that the block calls: its own would outlive the server, and before Celery 5.7
@@ -164,17 +178,19 @@ def stage(app: Celery) -> Iterator[Stage]:
 
     Args:
         app: of the example, named after its module; its URLs are set here, before it is first used.
+        shows_logs: show what workers, beats and this process log.
 
     Raises:
         SystemExit: with 1.
         celery_redislock.embedded.EmbeddedServerError: there is no server's binary; it says what to install.
     """
-    _log_what_matters("caller")
+    if shows_logs:
+        _log_what_matters("caller")
     directory = tempfile.mkdtemp(prefix="redislock-example-")
     try:
         with EmbeddedServer() as server:
             app.conf.update(broker_url=server.url, result_backend=server.url, redislock_url=None)
-            here = Stage(str(app.main), server.url, directory)
+            here = Stage(str(app.main), server.url, directory, shows_logs=shows_logs)
             try:
                 yield here
             finally:
@@ -219,6 +235,7 @@ def main() -> None:
 def _end_with_the_example() -> None:
     while os.read(0, 1):
         pass
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # the example had no time to do that
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

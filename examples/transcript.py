@@ -17,12 +17,16 @@ class Transcript:
 
     Attributes:
         pipe: the file descriptor for processes to write to.
+
+    Args:
+        shows_lines: show what processes write; without that only the story is shown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_lines: bool = True) -> None:
         """Begin to read, in a thread."""
         end, self.pipe = os.pipe()
         self._lines: list[str] = []
+        self._shows_lines = shows_lines
         self._told = threading.Semaphore(0)
         self._reader = threading.Thread(target=self._read, args=(end,), daemon=True)
         self._reader.start()
@@ -37,6 +41,12 @@ class Transcript:
         """Return the processes' lines so far that contain all these words, in order."""
         self.say()
         return [line for line in self._lines.copy() if all(word in line for word in words)]
+
+    def show(self) -> None:
+        """Show the processes' lines that were not shown."""
+        if not self._shows_lines:
+            for line in self.lines():
+                _show(f"    {line}")
 
     def close(self) -> None:
         """Show what is left; to be called when all processes have ended."""
@@ -53,7 +63,8 @@ class Transcript:
                     _show(text.removeprefix(_STORY))
                 elif text:
                     self._lines.append(text.strip())
-                    _show(text if text.startswith("    ") else f"    {text}")
+                    if self._shows_lines:
+                        _show(text if text.startswith("    ") else f"    {text}")
 
 
 def _show(line: str) -> None:

@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 import redis
 
-from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import LockStore, MemoryStore, connect
 from celery_redislock.locks.store import Grant, Refusal
 from tests.clocks import ManualClock
 from tests.facts import wait_until
+from tests.servers import EmbeddedServer
 
 __all__ = [
     "ABOUT",

@@ -1,72 +1,174 @@
-"""What a command is about: a key, or a task with arguments."""
+"""What every command needs: the server it looks at, the key it is about, and how a lock is printed."""
 
 import json
+import math
+import os
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
-from celery_redislock.cli.place import Place, Trouble
+import click
 
-__all__ = ["Subject", "parse_arguments", "subject_of"]
+from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.locks.store import Hold, LockStore
+from celery_redislock.publishing.handle import Holder
 
+__all__ = [
+    "Place",
+    "Seen",
+    "Trouble",
+    "duration",
+    "held",
+    "key_of",
+    "place_of",
+    "printable",
+    "reported",
+    "write_json",
+]
+
+#: More names than this are not looked through.
+ALL = 100_000
+
+_NO_APP = (
+    "no Celery app was given, and Celery's default one names no Redis server; "
+    "name your app: celery -A proj redislock …, or a server: celery-redislock --url redis://host:port/db …"
+)
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 
+class Trouble(click.ClickException):
+    """What keeps a command from answering; one line, exit status 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn this package's errors into one line and exit status 2; their texts show no password.
+
+    Raises:
+        Trouble: in place of them.
+    """
+    try:
+        yield
+    except RedisLockError as error:
+        raise Trouble(" ".join(str(error).split())) from error
+
+
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What was named.
+class Place:
+    """One lock server, and the app whose tasks lock there.
 
     Attributes:
-        key: the lock's name; ``None`` for all locks of a task.
-        task: the task's name, if it was a task's.
-        tasks: the names there are, where a key was named: one of them may have been meant.
+        store: of the locks.
+        command: what to type before ``list``, ``show`` or ``release`` to look here again.
+        app: Celery's; ``None`` where only a URL was given.
     """
 
-    key: str | None
-    task: str | None
-    tasks: Sequence[str] = ()
+    store: LockStore
+    command: str
+    app: Any = None
+
+    def tasks(self) -> Mapping[str, Any]:
+        """Return the app's tasks by name, those of included and discovered modules among them.
+
+        Raises:
+            Trouble: one of these modules cannot be imported.
+        """
+        if self.app is None:
+            return {}
+        try:
+            self.app.loader.import_default_modules()
+            self.app.finalize(auto=True)
+        except Exception as error:
+            message = (
+                f"the app's task modules cannot be imported: {type(error).__name__}: {error}; "
+                "run this command where its workers run"
+            )
+            raise Trouble(message) from error
+        tasks: Mapping[str, Any] = self.app.tasks
+        return tasks
+
+    def release_command(self, key: str) -> str:
+        """Return the command that releases this lock, as one would type it in a shell."""
+        return f"{self.command} release --reason TEXT -- {shlex.quote(key)}"
 
 
-def subject_of(place: Place, words: Sequence[str], *, all_without_arguments: bool = False) -> Subject:
-    """Read ``KEY`` or ``TASK [ARGUMENT …]``.
+def place_of(ctx: click.Context) -> Place:
+    """Return where the command looks; connects to nothing yet.
 
-    Args:
-        place: whose tasks and locks there are.
-        words: as typed.
-        all_without_arguments: a task without arguments stands for all its locks.
+    Raises:
+        Trouble: neither an app nor a URL names a Redis server.
+        LockOptionError: the app's settings or the URL cannot be read.
+    """
+    root = ctx.find_root()
+    if "url" in root.params:
+        return _place_of_url(root.params["url"], root.params["prefix"])
+    from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
+    from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
+
+    app, name = ctx.obj.app, root.params.get("app")
+    try:
+        store = store_of(app, read_settings(app.main or "settings", app.conf.get, os.environ))
+    except LockOptionError as error:
+        if name:
+            raise
+        raise Trouble(_NO_APP) from error
+    return Place(store, f"celery -A {shlex.quote(name or 'proj')} redislock", app)
+
+
+def _place_of_url(url: str | None, prefix: str) -> Place:
+    from celery_redislock.locks import connect  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+
+    if url is None:
+        raise Trouble("no lock server: give --url redis://host:port/db, or set REDIS_URL")
+    command = shlex.join(["celery-redislock", "--url", mask_password(url), "--prefix", prefix])
+    # Celery's way to write a unix socket, into redis-py's.
+    plain = re.sub(r"^redis\+socket://", "unix://", url).replace("virtual_host=", "db=")
+    return Place(connect(plain, prefix=prefix), command)
+
+
+def key_of(place: Place, words: Sequence[str]) -> str:
+    """Read ``KEY`` or ``TASK [ARGUMENT …]``; a held lock may be called as its task is.
+
+    An argument is JSON, else a string; ``NAME=JSON`` is a keyword argument.
 
     Raises:
         Trouble: arguments after something that is no task, or that do not fit it; a task that is
             not unique.
     """
     name, *given = words
-    tasks = place.tasks()
-    if name in tasks:
-        if all_without_arguments and not given:
-            return Subject(None, name)
-        try:
-            return Subject(_key_of(tasks[name], given), name)
-        except Trouble:
-            # A lock may be called as its task is: lock_key may be that very text.
-            if given or place.store.inspect(name) is None:
-                raise
-            return Subject(name, None, list(tasks))
-    if given:
-        raise Trouble(_not_a_task(place, words, list(tasks)))
-    return Subject(name, None, list(tasks))
+    task = place.tasks().get(name)
+    if not given and (task is None or place.store.inspect(name) is not None):
+        return name
+    if task is None:
+        message = (
+            f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
+            "name a task of the app: celery -A proj redislock …"
+        )
+        raise Trouble(message)
+    if not hasattr(task, "lock_for"):
+        message = f"{name} takes no lock: its base is not SingletonTask"
+        raise Trouble(message)
+    args, kwargs = _arguments(given)
+    try:
+        key: str = task.lock_for(*args, **kwargs).key
+    except TypeError as error:
+        message = (
+            f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
+            f"(list --task {shlex.quote(name)} shows those that are held)"
+        )
+        raise Trouble(message) from error
+    return key
 
 
-def parse_arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
-    """Read a call's arguments: JSON each, else a string; ``name=JSON`` is a keyword argument.
-
-    Returns:
-        Positional and keyword arguments, as the worker would get them.
-
-    Raises:
-        Trouble: a keyword is given twice.
-    """
+def _arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for word in words:
@@ -83,55 +185,75 @@ def parse_arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
 
 def _value(word: str) -> Any:
     try:
-        return json.loads(word, parse_constant=_no_constant)
+        return json.loads(word)
     except ValueError:
         return word
 
 
-def _no_constant(word: str) -> Any:
-    """NaN and Infinity are no JSON, only Python's."""
-    raise ValueError(word)
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One held lock, when it was looked at.
+
+    Attributes:
+        key: the lock's name.
+        holder: what it wrote about itself; another program may have written anything.
+    """
+
+    key: str
+    holder: Holder
+
+    @classmethod
+    def of(cls, hold: Hold) -> "Seen":
+        """Read a hold."""
+        return cls(hold.name, Holder.of(hold))
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
+        since = self.holder.since
+        return max(0.0, time.time() - since) if isinstance(since, int | float) else None
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the hold ends unless it is renewed; ``None`` for never (another program's lock)."""
+        return self.holder.remaining if math.isfinite(self.holder.remaining) else None
+
+    @property
+    def where(self) -> str:
+        """Host and process."""
+        return "-" if self.holder.host is None else f"{self.holder.host}:{self.holder.pid}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object of ``--json``; times are seconds."""
+        return {"key": self.key, **asdict(self.holder), "age": self.age, "remaining": self.remaining}
+
+    def __str__(self) -> str:
+        holder = self.holder
+        return printable(f"{holder.owner} ({holder.task or '-'}, {holder.state}, {self.where})")
 
 
-def _key_of(task: Any, words: Sequence[str]) -> str:
-    from celery_redislock.declaring.declaration import declaration_of  # noqa: PLC0415  imports Celery
-    from celery_redislock.exceptions import RedisLockError  # noqa: PLC0415  only here
-    from celery_redislock.task import SingletonTask  # noqa: PLC0415  imports Celery
-
-    if not isinstance(task, SingletonTask):
-        message = f"{task.name} takes no lock: its base is not SingletonTask"
-        raise Trouble(message)
-    args, kwargs = parse_arguments(words)
-    try:
-        if declaration_of(task).options.lock is None:
-            message = f"{task.name} takes no lock: its lock is switched off"
-            raise Trouble(message)
-        return task.lock_for(*args, **kwargs).key
-    except TypeError as error:
-        message = (
-            f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
-            f"(list --task {shlex.quote(task.name)} shows those that are held)"
-        )
-        raise Trouble(message) from error
-    except RedisLockError as error:
-        message = f"no lock can be named: {error}"
-        raise Trouble(message) from error
+def held(place: Place) -> Iterator[Seen]:
+    """Look at every lock that is held, soonest to expire first; one request each."""
+    for name in place.store.names(limit=ALL):
+        hold = place.store.inspect(name)
+        if hold is not None:
+            yield Seen.of(hold)
 
 
-def _not_a_task(place: Place, words: Sequence[str], names: list[str]) -> str:
-    name, *given = words
-    if place.app is None:
-        return (
-            f"the key {name!r} takes no arguments (given: {' '.join(given)}); "
-            "to name a task's lock use celery -A proj redislock"
-        )
-    near = place.nearest(name, [each for each in names if not each.startswith("celery.")])
-    if any(word in names for word in given):
-        # The task and its arguments in the wrong order.
-        near = [shlex.join(sorted(words, key=lambda word: word not in names))]
-    hint = f"; did you mean {' or '.join(near)}?" if near else f"; it has {_unique_tasks(place)}"
-    return f"{name!r} is not a task of this app, and a key takes no arguments{hint}"
+def write_json(document: Mapping[str, object]) -> None:
+    """Write one JSON document to standard output; what was seen becomes an object."""
+    click.echo(json.dumps(document, indent=2, default=Seen.as_json))
 
 
-def _unique_tasks(place: Place) -> str:
-    return f"these unique ones: {', '.join(place.unique_tasks()) or 'none'}"
+def duration(seconds: float | None) -> str:
+    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``; ``-`` for ``None``."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def printable(text: object) -> str:
+    """Escape what a terminal would obey: keys and holders may have been written by anybody."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text)
+    )

@@ -49,12 +49,6 @@ def override(
     callable cannot travel: as ``lock_key`` or ``on_conflict`` it counts at
     publish only, as ``on_lock_lost`` it is refused.
 
-    Args:
-        base: the task's options.
-        where: the task's name.
-        call_options: as :func:`split_call_options` returns them.
-        parameters: the names ``lock_key`` may use.
-
     Raises:
         LockOptionError: with every problem there is.
     """

@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ from celery_redislock.declaring.options import (
     read_options,
     read_settings,
 )
-from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.server import DECLARATION, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
@@ -49,9 +50,9 @@ class Declaration:
     rule: KeyRule
     always_eager: bool
 
-    @property
+    @cached_property
     def store(self) -> LockStore:
-        """Keeps the locks; connects at the first one. Looked up each time: tests exchange the app's store.
+        """Keeps the locks; connects at the first one.
 
         Raises:
             LockOptionError: no Redis server is configured.
@@ -89,7 +90,7 @@ class Declaration:
             if asked.lock_key is not self.options.lock_key:
                 where, parameters = self.task.name, self.binder.parameters
                 rule = parse_key(asked.lock_key, task_name=where, parameters=parameters)
-            key = rule.name(self._bind(args, kwargs))
+            key = rule(self._bind(args, kwargs))
         return TaskLock(
             self.store,
             key,
@@ -151,11 +152,11 @@ def declaration_of(task: Any) -> Declaration:
         task = behind_proxy(
             task
         )  # a decorator returns a celery.local.Proxy; its class does not look through it
-    known = task.__dict__.get("_redislock_declaration")
+    known = task.__dict__.get(DECLARATION)
     if known is not None and known[0] == _asked_of(task):
         return known[1]  # type: ignore[no-any-return]  # task.__dict__ is untyped
     declaration = _resolve(task)
-    task.__dict__["_redislock_declaration"] = (_asked_of(task, snapshot=True), declaration)
+    task.__dict__[DECLARATION] = (_asked_of(task, snapshot=True), declaration)
     return declaration
 
 

@@ -1,10 +1,10 @@
 """A task's options and an app's settings: read, checked together, frozen."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery_redislock.declaring.keys import parse_key
-from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, contradictions, resolve
+from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, said
 from celery_redislock.exceptions import LockOptionError
 
@@ -29,9 +29,10 @@ KILLING_TAKES = 10.0
 
 #: The environment variable that switches locking off, or on against the setting.
 ENABLED_VARIABLE = "REDISLOCK_ENABLED"
+_OFF, _ON = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
-#: Renewed every third, a lease outlives an unanswered call, which takes two socket timeouts, if it is this
-#: many of them long. A little less than three, for the rounding of a timeout that is a third of it.
+#: A lease of this many socket timeouts outlives one unanswered renewal: it is renewed every third, and a
+#: call takes two at most. A little less than three, for rounding.
 _TIMEOUTS = 2.999
 
 
@@ -81,7 +82,7 @@ class LockSettings:
         url: the lock server; ``None`` for the broker's Redis, else the result backend's.
     """
 
-    url: str | None = DEFAULTS["redislock_url"]
+    url: str | None = field(default=DEFAULTS["redislock_url"], repr=False)  # it may hold a password
     prefix: str = DEFAULTS["redislock_prefix"]
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
@@ -90,10 +91,6 @@ class LockSettings:
     eager: bool = DEFAULTS["redislock_eager"]
     enabled: bool = DEFAULTS["redislock_enabled"]
     check: str = DEFAULTS["redislock_check"]
-
-    def __repr__(self) -> str:
-        """Leave the URL out: it may hold a password."""
-        return f"LockSettings(prefix={self.prefix!r}, enabled={self.enabled!r})"
 
 
 def read_options(
@@ -105,14 +102,12 @@ def read_options(
 ) -> LockOptions:
     """Read a task's options. Called when the task is bound; touches no server.
 
-    A strategy for a side that the scope does not have is a contradiction when
-    the task asks for it; a setting counts for the tasks it can count for.
+    What has no effect in the task's scope is a problem where the task asks for
+    it; a setting counts for the tasks it can count for.
 
     Args:
         where: the task's name.
-        attributes: the task's attributes by name; those that are missing,
-            ``None`` (but for ``lock``) or :data:`INHERIT` leave the matter to
-            the setting. Others than options are ignored.
+        attributes: of the task, by name; what is missing or not said is left to the setting.
         setting: ``app.conf.get``.
         parameters: the names ``lock_key`` may use; ``None`` if unknown.
 
@@ -120,16 +115,16 @@ def read_options(
         LockOptionError: with every problem there is.
     """
     problems: list[str] = []
-    own = {name: attributes.get(name, INHERIT) for name in TASK_ROWS}
-    own = {name: value for name, value in own.items() if said(TASK_ROWS[name], value)}
-    values: dict[str, object] = {}
-    for name, row in TASK_ROWS.items():
-        if name in own:
-            values[name] = read_value(row, name, own[name], problems)
-        else:
-            values[name] = _read_setting(row, setting, problems)
-    options = settle(values)
-    problems += problems_of(options, {name: values[name] for name in own}, where, parameters)
+    own = {
+        name: read_value(row, name, value, problems)
+        for name, row in TASK_ROWS.items()
+        if said(row, value := attributes.get(name, INHERIT))
+    }
+    others = {
+        name: _read_setting(row, setting, problems) for name, row in TASK_ROWS.items() if name not in own
+    }
+    options = settle({**others, **own})
+    problems += problems_of(options, own, where, parameters)
     if problems:
         raise LockOptionError(where, problems)
     return options
@@ -141,9 +136,7 @@ def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> L
     Args:
         where: the app's name.
         setting: ``app.conf.get``.
-        environ: ``os.environ``; ``REDISLOCK_ENABLED`` wins over the setting
-            (``0``, ``false``, ``no``, ``off`` / ``1``, ``true``, ``yes``, ``on``;
-            empty is not set).
+        environ: ``os.environ``; ``REDISLOCK_ENABLED`` wins over the setting, unless it is empty.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -155,15 +148,11 @@ def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> L
         if row.attribute is None
     }
     text = environ.get(ENABLED_VARIABLE, "").strip().lower()
-    if text in {"0", "false", "no", "off"}:
-        values["enabled"] = False
-    elif text in {"1", "true", "yes", "on"}:
-        values["enabled"] = True
+    if text in (*_OFF, *_ON):
+        values["enabled"] = text in _ON
     elif text:
-        problems.append(
-            f"{ENABLED_VARIABLE} is {text!r} in the environment; give one of 0, false, no, off, "
-            "1, true, yes, on"
-        )
+        words = ", ".join((*_OFF, *_ON))
+        problems.append(f"{ENABLED_VARIABLE} is {text!r} in the environment; give one of {words}")
     if problems:
         raise LockOptionError(where, problems)
     return LockSettings(**values)  # type: ignore[arg-type]  # the kinds check the types
@@ -197,8 +186,14 @@ def problems_of(
         where: the task's name.
         parameters: the names ``lock_key`` may use; ``None`` if unknown.
     """
-    scope, conflict = options.scope, asked.get("on_conflict")
-    problems = contradictions(scope, conflict) if isinstance(conflict, Asked) else []
+    problems: list[str] = []
+    scope, conflict = options.scope, asked.get("on_conflict", Asked())
+    names_client = isinstance(conflict, Asked) and conflict.by_side and conflict.client is not None
+    if scope is not None and not scope.claims_at_publish and names_client:
+        problems.append(
+            f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
+            "at publish; leave it out"
+        )
     if scope is not None and not scope.holds_while_running:
         others = " or ".join(repr(one.name) for one in SCOPES.values() if one.holds_while_running)
         problems += [
@@ -207,8 +202,10 @@ def problems_of(
             for name in asked
             if TASK_ROWS[name].is_of_a_lease
         ]
-    if "lock_key" in asked:
-        problems += _key_problems(asked["lock_key"], where, parameters)
+    try:
+        parse_key(options.lock_key, task_name=where, parameters=parameters)
+    except LockOptionError as error:
+        problems += error.problems
     return problems + disagreements(options)
 
 
@@ -260,11 +257,3 @@ def _read_setting(row: Row, setting: Setting, problems: list[str]) -> object:
         return row.default
     value = setting(row.setting, INHERIT)
     return read_value(row, row.setting, value, problems) if said(row, value) else row.default
-
-
-def _key_problems(lock_key: object, where: str, parameters: Sequence[str] | None) -> list[str]:
-    try:
-        parse_key(lock_key, task_name=where, parameters=parameters)
-    except LockOptionError as error:
-        return error.problems
-    return []

@@ -23,13 +23,10 @@ __all__ = [
     "Side",
     "Strategy",
     "StrategyRow",
-    "contradictions",
     "resolve",
 ]
 
-#: How long a task is unique.
 ScopeName = Literal["until_executed", "until_executing", "until_expired", "while_executing"]
-#: What happens to a duplicate.
 Strategy = Literal["skip", "raise", "retry"]
 #: Where a duplicate is noticed: at publish, or when its run is about to start.
 Side = Literal["client", "server"]
@@ -83,13 +80,7 @@ SCOPES: Mapping[str, Scope] = {
 
 
 class StrategyRow(NamedTuple):
-    """What a strategy does on each side.
-
-    Attributes:
-        name: the value of ``on_conflict``.
-        client: what it does at publish.
-        server: what it does on the worker.
-    """
+    """A value of ``on_conflict``, and what it does at publish and on the worker."""
 
     name: Strategy
     client: str
@@ -113,8 +104,6 @@ class Asked(NamedTuple):
     """``on_conflict`` as it was asked for, side by side; ``None`` leaves a side its default.
 
     Attributes:
-        client: at publish.
-        server: on the worker.
         by_side: the sides were named; otherwise one value was given for both, and counts where the
             scope has that side.
     """
@@ -133,10 +122,7 @@ class Conflict:
     """A duplicate, as a callable strategy is given it.
 
     Attributes:
-        task: the bound task.
-        args: positional arguments of the duplicate.
-        kwargs: keyword arguments of the duplicate.
-        task_id: the duplicate's.
+        task: the bound task; ``args``, ``kwargs`` and ``task_id`` are the duplicate's.
         key: the lock's name.
         holder: the holder's task id. Advisory: it may be gone by now.
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
@@ -157,7 +143,8 @@ class Conflict:
 class ScopeKind(Kind):
     """``lock``: a scope, or ``None`` or ``False`` for no locking."""
 
-    wording = ", ".join(map(repr, SCOPES)) + ", or None or False for no lock"
+    def __init__(self) -> None:
+        super().__init__(", ".join(map(repr, SCOPES)) + ", or None or False for no lock")
 
     def read(self, value: object) -> Scope | None:
         """Return the scope, ``None`` for off."""
@@ -177,7 +164,8 @@ class ScopeKind(Kind):
 class ConflictKind(Kind):
     """``on_conflict``: one strategy for all sides, or one for each."""
 
-    wording = ", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}"
+    def __init__(self) -> None:
+        super().__init__(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
 
     def read(self, value: object) -> Asked:
         """Return what is asked of each side."""
@@ -205,17 +193,6 @@ def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | 
     if scope is None:
         return None, None
     return asked.client or scope.client if scope.claims_at_publish else None, asked.server or scope.server
-
-
-def contradictions(scope: Scope | None, asked: Asked) -> list[str]:
-    """Return a problem where *asked* names the side at publish and *scope* takes no lock there."""
-    if scope is None or scope.claims_at_publish or not asked.by_side or asked.client is None:
-        return []
-    problem = (
-        f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
-        "at publish; leave it out"
-    )
-    return [problem]
 
 
 def _known(value: str, known: Mapping[str, object]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.local import Proxy
+from celery.utils.collections import ConfigurationView
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.unknown import unknown_settings
@@ -22,12 +23,15 @@ from celery_redislock.locks.store import LockStore
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["setting_problems", "store_of", "use_store"]
+__all__ = ["DECLARATION", "setting_problems", "store_of", "use_store"]
+
+#: Where a task keeps its resolved declaration, with the store.
+DECLARATION = "_redislock_declaration"
 
 logger = logging.getLogger("celery_redislock")
 
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
-#: Settings with which Celery completes its result backend's URL: another server's, seen from the broker.
+#: Settings with which Celery completes its result backend's URL. They say nothing about the broker's server.
 _OF_THE_BACKEND = (
     "redis_host",
     "redis_port",
@@ -69,6 +73,8 @@ def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     if issubclass(type(app), Proxy):
         app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
     stores = _stores.setdefault(app, {})
+    for task in app._tasks.values():
+        task.__dict__.pop(DECLARATION, None)
     before = stores.pop(None, None)
     if store is not None:
         stores[None] = store
@@ -107,6 +113,12 @@ class _Place(NamedTuple):
     def is_broker(self) -> bool:
         return self.setting.startswith("broker")
 
+    @property
+    def masked(self) -> str:
+        from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+
+        return repr(mask_password(self.url))
+
 
 def _place(app: Any, settings: LockSettings) -> _Place:
     """Where the locks are kept.
@@ -115,24 +127,28 @@ def _place(app: Any, settings: LockSettings) -> _Place:
     there adds no new way to fail.
     """
     conf = app.conf
-    backend_options = conf.get("result_backend_transport_options") or {}
-    backend_tls = _mapping(conf.get("redis_backend_use_ssl"))
+    of_backend = (
+        conf.get("result_backend_transport_options") or {},
+        _mapping(conf.get("redis_backend_use_ssl")),
+    )
     if settings.url is not None:
-        if _scheme(settings.url) not in _REDIS_SCHEMES:
-            raise LockOptionError("redislock_url", [_unknown_scheme(settings.url)])
-        return _Place(settings.url, "redislock_url", backend_options, backend_tls)
+        place = _Place(settings.url, "redislock_url", *of_backend)
+        if _scheme(settings.url) in _REDIS_SCHEMES:
+            return place
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
+        problem = f"{place.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
+        raise LockOptionError(place.setting, [problem])
     broker = _first(conf.broker_write_url or conf.broker_url)
-    if broker and _scheme(broker) in _REDIS_SCHEMES:
+    if _scheme(broker) in _REDIS_SCHEMES:
         tls = _mapping(conf.get("broker_use_ssl"))
         setting = "broker_url" if conf.broker_write_url == conf.broker_url else "broker_write_url"
         return _Place(broker, setting, conf.get("broker_transport_options") or {}, tls)
-    backend = conf.result_backend
-    if isinstance(backend, str) and _scheme(backend) in _REDIS_SCHEMES:
-        return _Place(backend, "result_backend", backend_options, backend_tls)
+    backend = conf.result_backend if isinstance(conf.result_backend, str) else ""
+    if _scheme(backend) in _REDIS_SCHEMES:
+        return _Place(backend, "result_backend", *of_backend)
     problem = (
-        f"neither the broker ({_scheme(broker) if broker else 'none'}) nor the result backend "
-        f"({_scheme(backend) if isinstance(backend, str) else 'none'}) is Redis or Valkey; "
-        "set redislock_url = 'redis://host:port/db'"
+        f"neither the broker ({_scheme(broker) or 'none'}) nor the result backend "
+        f"({_scheme(backend) or 'none'}) is Redis or Valkey; set redislock_url = 'redis://host:port/db'"
     )
     raise LockOptionError("redislock_url", [problem])
 
@@ -148,21 +164,27 @@ def _mapping(given: Any) -> Mapping[str, Any]:
     return given if isinstance(given, Mapping) else {}
 
 
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
 def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks.connection import (  # noqa: PLC0415  imports redis
-        check_options,
-        mask_password,
-        pool_of,
-    )
+    from celery_redislock.locks.connection import check_options, pool_of  # noqa: PLC0415  imports redis
 
     url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
     if _scheme(url) == "unix":
         return pool_of(url)
     if _scheme(url) == "sentinel" and not place.options.get("master_name"):
-        raise LockOptionError(place.setting, [_no_primary(place)])
+        # Celery would make a pool all the same (5.7.0, backends/redis.py), and no lock would ever succeed.
+        setting = "broker_transport_options" if place.is_broker else "result_backend_transport_options"
+        problem = (
+            f"{place.masked} does not say which primary to ask the Sentinels for; "
+            f"set {setting} = {{'master_name': …}}"
+        )
+        raise LockOptionError(place.setting, [problem])
     if place.tls:
         url = re.sub(r"^redis://", "rediss://", url)
     try:
@@ -173,7 +195,7 @@ def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
     except (ValueError, TypeError, ImportError, RedisError) as error:
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
-            f"{mask_password(place.url)!r} cannot be read ({type(error).__name__}): its port or its database "
+            f"{place.masked} cannot be read ({type(error).__name__}): its port or its database "
             "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend, "
             "and quote special characters of a password (urllib.parse.quote)"
         )
@@ -182,7 +204,7 @@ def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
 
 
 def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> dict[str, Any]:
-    """What Celery's class for the URL is to read as the result backend's settings.
+    """Return what Celery's class for the URL is to read as the result backend's settings.
 
     All Sentinels together are given as long as the lock server: left to redis-py, one that does not answer
     is waited for for ever (redis 5.2.1), or for a minute (8.1.0), while two others know the primary.
@@ -205,49 +227,11 @@ def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> di
     return settings
 
 
-class _Overlaid:
-    """A configuration with other answers to some names."""
-
-    def __init__(self, conf: Any, answers: Mapping[str, Any]) -> None:
-        self._conf, self._answers = conf, answers
-
-    def __getattr__(self, name: str) -> Any:
-        return self._answers[name] if name in self._answers else getattr(self._conf, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._answers[name] if name in self._answers else self._conf.get(name, default)
-
-
 class _AppSeen:
-    """The app, with other settings: Celery's class reads the result backend's, wherever the URL is from."""
+    """The app with other settings: Celery's class reads the result backend's, wherever the URL is from."""
 
-    def __init__(self, app: Any, settings: Mapping[str, Any]) -> None:
-        self._app, self.conf = app, _Overlaid(app.conf, settings)
+    def __init__(self, app: Any, settings: dict[str, Any]) -> None:
+        self._app, self.conf = app, ConfigurationView(settings, [app.conf])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._app, name)
-
-
-def _scheme(url: str) -> str:
-    return url.partition("://")[0].lower() if "://" in url else ""
-
-
-def _no_primary(place: _Place) -> str:
-    """Celery would make a pool all the same (5.7.0, backends/redis.py), and no lock would ever succeed."""
-    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
-
-    setting = "broker_transport_options" if place.is_broker else "result_backend_transport_options"
-    return (
-        f"{mask_password(place.url)!r} does not say which primary to ask the Sentinels for; "
-        f"set {setting} = {{'master_name': …}}"
-    )
-
-
-def _unknown_scheme(url: str) -> str:
-    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
-
-    masked = mask_password(url)
-    if _scheme(url) == "redis+cluster":
-        return f"{masked!r}: Redis Cluster is not supported yet; use a single server or sentinel://"
-    known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
-    return f"{masked!r} has the unknown scheme {_scheme(url) or '(none)'!r}; use one of {known}"

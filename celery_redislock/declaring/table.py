@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
-from celery_redislock.declaring.kinds import Choice, Flag, Key, Kind, Prefix, Seconds, Url, Whole
+from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, Kind, Seconds, Url, one_of, whole
 from celery_redislock.declaring.scopes import SCOPES, Asked, ConflictKind, ScopeKind
 
 __all__ = ["DEFAULTS", "INHERIT", "ROWS", "SETTING_ROWS", "TASK_ROWS", "Inherit", "Row", "said"]
@@ -56,7 +56,7 @@ class Row:
 ROWS: tuple[Row, ...] = (
     Row(attribute="lock", setting="redislock_lock", default=SCOPES["until_executed"], kind=ScopeKind(),
         default_note="`'until_executed'`", meaning="how long the task is unique"),
-    Row(attribute="lock_key", default=None, kind=Key(), default_note="all arguments",
+    Row(attribute="lock_key", default=None, kind=KEY, default_note="all arguments",
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
     Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=ConflictKind(),
         default_note="by scope", meaning="what happens to a duplicate"),
@@ -75,28 +75,28 @@ ROWS: tuple[Row, ...] = (
         meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
         "has held the lock so far"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
-        kind=Choice("log", "terminate", or_callable=True),
+        kind=one_of("log", "terminate", or_callable=True),
         is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),
     Row(attribute="on_lock_error", setting="redislock_on_lock_error", default="raise",
-        kind=Choice("raise", "run"),
+        kind=one_of("raise", "run"),
         meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
     Row(setting="redislock_url", default=None, kind=Url(),
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
-    Row(setting="redislock_prefix", default="redislock", kind=Prefix(),
+    Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
         meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
     Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
         meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
         meaning="how long a worker keeps trying to reach the lock server before it gives a task back"),
-    Row(setting="redislock_min_replicas", default=0, kind=Whole(0, 100),
+    Row(setting="redislock_min_replicas", default=0, kind=whole(0, 100),
         meaning="replicas that must have a lock before it counts (`WAIT`)"),
-    Row(setting="redislock_fence", default="time", kind=Choice("time", "strict"),
+    Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
-    Row(setting="redislock_eager", default=False, kind=Flag(),
+    Row(setting="redislock_eager", default=False, kind=FLAG,
         meaning="take locks in eager mode and direct calls too"),
-    Row(setting="redislock_enabled", default=True, kind=Flag(),
+    Row(setting="redislock_enabled", default=True, kind=FLAG,
         meaning="the switch for an incident; the environment variable `REDISLOCK_ENABLED` wins"),
-    Row(setting="redislock_check", default="warn", kind=Choice("ignore", "warn", "error"),
+    Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
         meaning="what a worker does at start about settings, options and a lock server that endanger "
         "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),
 )  # fmt: skip

@@ -11,9 +11,8 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_on": "celery-singleton's; write lock_key=('name', …), the parameters that count",
     "raise_on_duplicate": "celery-singleton's; write on_conflict='raise'",
     "lock_expiry": "celery-singleton's; write lock_queue_ttl=seconds; a run renews its lock (lock_ttl)",
-    "once": "celery-once's; write lock_key=('name', …) for its keys, on_conflict='skip' for graceful, "
+    "once": "celery-once's; write lock_key=('name', …) for its keys, on_conflict='raise' unless graceful, "
     "lock='until_executing' for unlock_before_run, lock_queue_ttl=seconds for timeout",
-    "unique_key": "celery-unique's; write lock_key='name:{parameter}' or a callable",
     "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
 }

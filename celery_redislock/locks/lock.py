@@ -30,10 +30,8 @@ __all__ = ["Lock", "hostname", "is_seconds", "keep_trying"]
 
 T = TypeVar("T")
 
-#: Seconds between two attempts to reach the server: the first pause, and the longest.
+#: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-
-#: Seconds between two attempts to acquire: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
 
 
@@ -335,8 +333,8 @@ def keep_trying(
     Args:
         attempt: one bounded request; must be safe to repeat.
         for_seconds: no attempt begins later than this after the first.
-        clock: injected by tests.
-        sleep: injected by tests.
+        clock: injected by tests, as ``sleep`` is.
+        sleep: see there.
 
     Raises:
         LockUnavailable: the last attempt's.

@@ -7,17 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.store import (
-    Grant,
-    Hold,
-    LockStore,
-    Mark,
-    Marked,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-)
+from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
 __all__ = ["MemoryStore"]
 

@@ -31,17 +31,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.scripts import SCRIPTS, Call, Scripts
-from celery_redislock.locks.store import (
-    Grant,
-    Hold,
-    LockStore,
-    Mark,
-    Marked,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-)
+from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
 __all__ = ["SCRIPTS", "RedisStore"]
 
@@ -59,8 +49,8 @@ class RedisStore(LockStore):
     """Keeps locks on one Redis or Valkey server (6.2 or later), or on a Sentinel service.
 
     Every verb is one script, one round trip. A request whose reply is lost is
-    sent once more, on a new connection and with the same token, all within
-    two socket timeouts; then :class:`LockUnavailable` is raised.
+    sent once more, on a new connection and with the same token; then
+    :class:`LockUnavailable` is raised.
     """
 
     def __init__(
@@ -78,8 +68,8 @@ class RedisStore(LockStore):
         Args:
             connections: to one server.
             prefix: put in front of every key.
-            strict_fence: draw fences from a counter on the server that also outlives a clock set
-                back, instead of the server's clock alone.
+            strict_fence: draw fences from a counter on the server, which grows although the server's clock
+                is set back, instead of that clock alone.
             min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
                 also one that was taken over, and :class:`LockUnavailable` raised. It narrows the gap a
                 failover opens, it does not close it.
@@ -110,19 +100,11 @@ class RedisStore(LockStore):
         period: float | None = None,
         message: str | None = None,
     ) -> Grant | Refusal | Marked:
-        base = self._base(name)
+        base, opens_for = self._base(name), _ms(period) if period else 0
         call = self._call(
             "acquire",
             [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
-            [
-                token,
-                _ms(ttl),
-                _json(about),
-                instead_of or "",
-                name,
-                _ms(period) if period else 0,
-                self._strict_ms,
-            ],
+            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms],
             name=name,
             replicas=self._min_replicas,
         )
@@ -131,8 +113,7 @@ class RedisStore(LockStore):
             is_done, pttl = rest
             return Marked(is_done == 1, _seconds(pttl))
         if status == 0:
-            value, pttl, is_window = rest
-            return Refusal(Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window)))
+            return Refusal(_hold(name, *rest))
         if call.replicas < self._min_replicas:
             self.release(name, token, undo=True)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
@@ -157,34 +138,18 @@ class RedisStore(LockStore):
 
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         base = self._base(name)
-        call = self._call(
-            "release",
-            [base + "lock", base + "window", base + _key_of(mark), self._index],
-            [token, name, "1" if undo else "0", *_what_it_says(mark)],
-            name=name,
-        )
-        return self._release(name, call)
+        left_key, *left = _left(base, mark)
+        keys = [base + "lock", base + "window", left_key, self._index]
+        return _release(name, self._call("release", keys, [token, name, int(undo), *left], name=name))
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
-        call = self._call(
-            "hand_on",
-            [base + "lock", f"{base}mark:{new}", base + _key_of(mark), self._index],
-            [old, new, _ms(ttl), _json(about), name, *_what_it_says(mark)],
-            name=name,
-        )
-        return self._release(name, call)
-
-    @staticmethod
-    def _release(name: str, call: Call) -> Release:
-        status, *held = call.reply
-        if status == -1:
-            value, pttl = held
-            held_by = Hold.parse(name, value, _seconds(pttl), is_window=False)
-            return Release(released=False, held_by=held_by, repeated=call.repeated)
-        return Release(released=status > 0, repeated=call.repeated)
+        left_key, *left = _left(base, mark)
+        keys = [base + "lock", f"{base}mark:{new}", left_key, self._index]
+        args = [old, new, _ms(ttl), _json(about), name, *left]
+        return _release(name, self._call("hand_on", keys, args, name=name))
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
@@ -193,24 +158,14 @@ class RedisStore(LockStore):
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
         keys = [base + "lock", base + "window"]
-        reply = self._call("inspect", keys, ["1" if to_decide else "0"], name=name).reply
-        if not reply:
-            return None
-        value, pttl, is_window = reply
-        return Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
+        reply = self._call("inspect", keys, [int(to_decide)], name=name).reply
+        return _hold(name, *reply) if reply else None
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "window", self._index]
-        call = self._call(
-            "force_release", keys, [expected or "", name, "1" if expected is None else "0"], name=name
-        )
-        status, *held = call.reply
-        if status == 0:
-            return Release(released=False, repeated=call.repeated)
-        value, pttl, is_window = held
-        held_by = Hold.parse(name, value, _seconds(pttl), is_window=bool(is_window))
-        return Release(released=status == 1, held_by=held_by, repeated=call.repeated)
+        args = [expected or "", name, int(expected is None)]
+        return _release(name, self._call("force_release", keys, args, name=name))
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a window is on it twice.
@@ -231,13 +186,21 @@ class RedisStore(LockStore):
         return f"{self._prefix}:{{{name}}}:"
 
 
-def _key_of(mark: Mark | None) -> str:
-    return f"mark:{mark.message if mark else ''}"
+def _left(base: str, mark: Mark | None) -> tuple[str, str, int]:
+    """Return what a script leaves behind: a mark's key, its state, and its ttl, 0 for none."""
+    if mark is None:
+        return f"{base}mark:", "", 0
+    return f"{base}mark:{mark.message}", "done" if mark.is_done else "ending", _ms(mark.ttl)
 
 
-def _what_it_says(mark: Mark | None) -> tuple[str, int]:
-    """Return the scripts' last two arguments: the mark's state, and its ttl."""
-    return ("done" if mark.is_done else "ending", _ms(mark.ttl)) if mark else ("", 0)
+def _release(name: str, call: Call) -> Release:
+    """Read a script's answer: what became of the hold, and who holds or held, if anybody."""
+    status, *held = call.reply
+    return Release(status > 0, _hold(name, *held) if held else None, call.repeated)
+
+
+def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:
+    return Hold.parse(name, value, _seconds(pttl), is_window=is_window == 1)
 
 
 def _ms(seconds: float) -> int:

@@ -32,19 +32,16 @@ class Script(NamedTuple):
     sha: str
 
     @classmethod
-    def of(cls, text: str) -> "Script":
-        """Return the script with this text."""
+    @functools.cache
+    def load(cls, name: str) -> "Script":
+        """Read one of :data:`SCRIPTS` from the package, once per process."""
+        text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
         # The server names scripts by SHA-1; nothing is trusted because of it.
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    @classmethod
-    def load(cls, name: str) -> "Script":
-        """Read one of :data:`SCRIPTS` from the package, once per process."""
-        return _load(name)
-
 
 class Call(NamedTuple):
-    """One answered call. Not frozen only because that would cost more than the rest of its making.
+    """One answered call.
 
     Attributes:
         reply: the script's.
@@ -72,13 +69,7 @@ class Scripts:
     def __init__(
         self, connections: Connections, *, socket_timeout: float = 1.0, clock: Clock = boottime
     ) -> None:
-        """Run scripts over these connections.
-
-        Args:
-            connections: to one server.
-            socket_timeout: seconds one attempt may take to be answered; two are made.
-            clock: of this process, running through suspends; injected by tests.
-        """
+        """Run scripts over these connections; ``socket_timeout``: seconds one of two attempts may take."""
         self._connections = connections
         self._socket_timeout = socket_timeout
         self._clock = clock
@@ -144,10 +135,6 @@ class Scripts:
 
     def send(self, operation: str, *command: object) -> None:
         """Send a command without waiting for its answer; whoever uses the connection next reads it.
-
-        Args:
-            operation: its name in errors.
-            *command: the command and its arguments.
 
         Raises:
             LockUnavailable: it could not be sent.
@@ -255,8 +242,3 @@ def _packed(*words: object) -> bytes:
         size = len(text) if text.isascii() else len(text.encode())
         parts.append(f"${size}\r\n{text}\r\n")
     return "".join(parts).encode()
-
-
-@functools.cache
-def _load(name: str) -> Script:
-    return Script.of((files(__package__) / "lua" / f"{name}.lua").read_text("utf-8"))

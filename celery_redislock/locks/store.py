@@ -1,7 +1,6 @@
 """The lock store: the verbs that must be atomic, and the values they take and answer with.
 
-:class:`LockStore` separates what a lock means from where it is kept:
-:class:`~celery_redislock.locks.redisstore.RedisStore` keeps it on a server,
+:class:`~celery_redislock.locks.redisstore.RedisStore` keeps locks on a server,
 :class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
 Both pass the same contract tests.
 
@@ -41,17 +40,15 @@ __all__ = [
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
 
-#: The states of a holder: its message is on its way; its run has started; it was accepted and its window
-#: (``lock_period``) has not passed.
+#: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
+#: has not passed.
 QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
 
 
 def new_token(owner: str) -> str:
     """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce.
 
-    Args:
-        owner: who the lock is for, normally a task id. NUL ends a token on the
-            server, so it is escaped here.
+    NUL ends a token on the server, so it is escaped in the owner, normally a task id.
     """
     return f"{owner.replace(chr(0), '%00')}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
 
@@ -63,7 +60,7 @@ def owner_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What the store knew about a holder at the moment it answered. Advisory: it may be gone by now.
+    """What the store knew about a holder when it answered. Advisory: it may be gone by now.
 
     Attributes:
         name: the lock's name.
@@ -106,13 +103,8 @@ class Hold:
             about = json.loads(text) if text else {}
         except ValueError:
             about = {}
-        return cls(
-            name=name,
-            token=token.decode("utf-8", "replace"),
-            about=about if isinstance(about, dict) else {},
-            expires_in=expires_in,
-            is_window=is_window,
-        )
+        about = about if isinstance(about, dict) else {}
+        return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
 
 
 class Grant(NamedTuple):
@@ -124,8 +116,8 @@ class Grant(NamedTuple):
         sent_at: this process's clock just before the answered request was sent: the lease's
             term is counted from here, because the server's began later.
         answered_at: the same clock when the answer came.
-        repeated: the hold was there before under this very token. It was granted to an earlier
-            request, whose answer may have been lost, and with it whether that one took anything over.
+        repeated: the hold was there before under this very token: an earlier request was granted it.
+            Its answer may have been lost, and with it whether it took anything over.
     """
 
     fence: int
@@ -155,15 +147,13 @@ class Marked(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a release leaves behind for copies of its message.
-
-    On the server it says ``ending`` or ``done``; "done" is never overwritten by "ending".
+    """What a release leaves behind for copies of its message. "done" is never overwritten by "ending".
 
     Attributes:
         message: the message's identity, the token of its publish.
         ttl: seconds until the mark expires.
-        is_done: nothing is left to do for the message. ``False``: its body has ended, but its result and
-            its follow-ups may still be to come.
+        is_done: nothing is left to do for the message. ``False``: it is ending; its result and its
+            follow-ups may still be to come.
     """
 
     message: str
@@ -200,9 +190,8 @@ class Release(NamedTuple):
         released: the hold was ours and is gone now.
         held_by: another token holds the lock (after an operator's release: the victim);
             ``None`` where nobody does.
-        repeated: an earlier request got no answer and was sent again. The hold found missing or
-            held by another token may then have been released by the first one:
-            :meth:`~celery_redislock.locks.lease.Lease.gave_back` decides.
+        repeated: the first request got no answer, and may have released a hold that the second one found
+            missing or another's: :meth:`~celery_redislock.locks.lease.Lease.gave_back` decides.
     """
 
     released: bool
@@ -211,10 +200,9 @@ class Release(NamedTuple):
 
     @property
     def took_away(self) -> bool:
-        """Whether an operator's release took away the hold that was seen.
+        """Whether an operator's release took away the hold that was seen, or may have done so.
 
-        Also true where a repeated request finds that nobody holds: most likely the first one took it, and
-        an act that may have been done is to be audited as done.
+        Where a repeated request finds that nobody holds, most likely the first one took it.
         """
         return self.released or (self.repeated and self.held_by is None)
 
@@ -251,17 +239,13 @@ class LockStore(ABC):
 
         Args:
             name: the lock's name.
-            token: of the hold asked for. If it holds already, its ``ttl`` starts anew, and the grant
-                says ``repeated``.
+            token: of the hold. If it holds already, its ``ttl`` starts anew, and the grant says ``repeated``.
             ttl: how long the hold lives unless it is renewed.
             about: small facts about the holder for those who are refused, no argument values.
-            instead_of: another token this hold replaces where that one holds (a claim
-                becoming a lease).
-            period: least time between two acceptances by the server's clock; taking over
-                does not count as a new one.
-            message: whose mark is looked at before anything else, the present holder and ``instead_of``
-                included. Where it has one, :class:`Marked` is the answer and nothing is taken, unless
-                ``token`` holds already.
+            instead_of: another token this hold replaces where that one holds (a claim becoming a lease).
+            period: least time between two acceptances by the server's clock; taking over is no new one.
+            message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
+                one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
         """
 
     @abstractmethod
@@ -270,8 +254,7 @@ class LockStore(ABC):
 
         Args:
             terms: the holds.
-            within: seconds the answer is of use, where that is less than the store's own bound
-                (a lease about to end); half of it for each of two attempts.
+            within: seconds the answer is of use, if less than the store's own bound (a lease about to end).
         """
 
     @abstractmethod
@@ -325,8 +308,8 @@ class LockStore(ABC):
 
         Args:
             name: the lock's.
-            to_decide: something will be dropped, or put off, for the holder that is found. A replica may
-                know only a holder that is long gone, so its answer does not count (``LockUnavailable``).
+            to_decide: something depends on the answer, so a replica must not give it: it may know only a
+                holder that is long gone (``LockUnavailable``).
         """
 
     @abstractmethod

@@ -21,7 +21,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from celery_redislock.exceptions import LockUnavailable
@@ -44,13 +45,10 @@ LAST_CALL = 3.0
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """One lease under watch.
+    """One lease under watch, since when, and at which reading of the clock it is due.
 
     Attributes:
-        lease: what is renewed.
-        since: the clock's reading when the watch began.
         max_hold: seconds after ``since`` at which it is not renewed any more; ``inf`` for no limit.
-        due: the clock's reading at which it is to be renewed.
         warned: half of ``max_hold`` has been reported.
         unanswered: why the last renewal got no answer; empty if it got one.
     """
@@ -90,21 +88,19 @@ class Watchdog:
     half a minute. One call renews everything that is due. All methods may be
     called from any thread, any number of times. A forked child starts with
     nothing to watch: its parent's leases are its parent's.
+
+    Attributes:
+        renewals: how many renewals the server has confirmed since the process began.
     """
 
     def __init__(self, store: LockStore, *, clock: Clock = boottime) -> None:
         """Watch over leases of this store; starts no thread yet."""
         self._clock = clock
         self._store = store
-        self._renewals = 0
+        self.renewals = 0
         self._sleeps_until: float
         self._forget_everything()
         _live.add(self)
-
-    @property
-    def renewals(self) -> int:
-        """How many renewals the server has confirmed since the process began."""
-        return self._renewals
 
     def watch(self, lease: Lease, *, max_hold: float | None = None) -> None:
         """Keep the lease alive from now on; a watch it had before is replaced.
@@ -116,9 +112,10 @@ class Watchdog:
         """
         with self._lock:
             now = self._clock()
-            watch = _Watch(lease, now, float("inf") if max_hold is None else max_hold)
             # A third of the ttl; sooner where the grant took long and little of its term is left.
-            watch.fall_due(now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2))
+            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
+            longest = float("inf") if max_hold is None else max_hold
+            watch = _Watch(lease, now, longest, min(due, now + longest))
             self._watched[lease.token] = watch
             self._run_thread()
             # Most leases end before they are due: waking the thread for each would double a lock's cost.
@@ -228,23 +225,44 @@ class Watchdog:
 
     def _renew(self, watches: Sequence[_Watch]) -> None:
         """Renew all in one call; an error with one lease, as in its callback, costs the others nothing."""
-        now = self._clock()
+        now, live = self._clock(), []
         for watch in watches:
             # Should an error cut its turn short, it is asked about again all the same, and soon.
             watch.due = now + watch.retry_delay
-        live = [watch for watch in watches if self._safely(self._may_renew, watch)]
-        if live:
-            # Kept, because the holder may give a lease another term before the answer comes.
-            terms = [watch.lease.term for watch in live]
-            answer, reason = self._ask(live, terms)
-            for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
-                watch.unanswered = reason
-                if answer is None:
-                    self._safely(self._repeat_or_lose, watch)
+            with _logged(watch):
+                if self._may_renew(watch):
+                    live.append(watch)
                 else:
-                    self._safely(self._take_answer, watch, term, answer, place)
-        for watch in watches:
-            self._safely(self._drop_if_gone, watch)
+                    self._drop(watch)
+        if not live:
+            return
+        # Kept, because the holder may give a lease another term before the answer comes.
+        terms = [watch.lease.term for watch in live]
+        left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
+        answer, reason = None, ""
+        try:
+            answer = self._store.renew(terms, within=min(left, default=None))
+        except LockUnavailable as error:
+            reason = error.reason
+        except Exception as error:
+            # Whatever it is, it must not cost these leases their next attempt.
+            reason = repr(error)
+            names = ", ".join(repr(term.name) for term in terms)
+            logger.exception("renewing %.200s failed unexpectedly; it is tried until the deadline", names)
+        for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
+            watch.unanswered = reason
+            with _logged(watch):
+                if answer is None:
+                    self._repeat_or_lose(watch)
+                else:
+                    self._take_answer(watch, term, answer, place)
+                if not watch.lease.held:
+                    self._drop(watch)
+
+    def _drop(self, watch: _Watch) -> None:
+        # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
+        if self._watched.get(watch.lease.token) is watch:
+            self.forget(watch.lease)
 
     def _may_renew(self, watch: _Watch) -> bool:
         """Whether to ask for this lease at all."""
@@ -259,25 +277,10 @@ class Watchdog:
             lease.warn_of_end(now - watch.since, max_hold)
         return lease.held
 
-    def _ask(self, live: list[_Watch], terms: list[Term]) -> tuple[Renewal | None, str]:
-        """Renew all in one call: the answer, or why there is none."""
-        now = self._clock()
-        left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
-        try:
-            return self._store.renew(terms, within=min(left, default=None)), ""
-        except LockUnavailable as error:
-            return None, error.reason
-        except Exception as error:
-            # Whatever it is, it must not cost these leases their next attempt.
-            logger.exception(
-                "renewing %s failed unexpectedly; it is tried again until the deadline", _named(terms)
-            )
-            return None, repr(error)
-
     def _take_answer(self, watch: _Watch, term: Term, answer: Renewal, place: int) -> None:
         renewed = answer.renewed[place]
         watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
-        self._renewals += renewed is True
+        self.renewals += renewed is True
         due = answer.sent_at + term.ttl / 3
         # One that was not renewed and yet goes on (a claim that is watched beside its holder) is in no hurry.
         watch.fall_due(due if renewed else max(due, self._clock() + watch.retry_delay))
@@ -290,19 +293,6 @@ class Watchdog:
         else:
             watch.lease.miss_deadline(watch.unanswered)
         watch.fall_due(again)
-
-    def _drop_if_gone(self, watch: _Watch) -> None:
-        if not watch.lease.held and self._watched.get(watch.lease.token) is watch:
-            self.forget(watch.lease)
-
-    @staticmethod
-    def _safely(step: Callable[..., bool | None], watch: _Watch, *rest: object) -> bool:
-        try:
-            return bool(step(watch, *rest))
-        except BaseException:
-            # Even SystemExit: a callback that exits would end this thread, and every lease with it, unseen.
-            logger.exception("handling the lease on %r failed unexpectedly", watch.lease.key)
-            return False
 
     def _pay_one(self) -> None:
         """Try the debt that is due first, if it is due; only the watchdog's thread pays."""
@@ -335,11 +325,13 @@ class Watchdog:
             self._paid.notify_all()
 
 
-def _named(terms: list[Term]) -> str:
-    """Name the leases of a batch, the first three of them."""
-    names = ", ".join(repr(term.name) for term in terms[:3])
-    more = f" and {len(terms) - 3} more" if len(terms) > 3 else ""
-    return f"the lease{'s' if len(terms) > 1 else ''} on {names}{more}"
+@contextmanager
+def _logged(watch: _Watch) -> Iterator[None]:
+    """Log any error, SystemExit too: it would end the thread, and every lease with it, unseen."""
+    try:
+        yield
+    except BaseException:
+        logger.exception("handling the lease on %r failed unexpectedly", watch.lease.key)
 
 
 # Reentrant: a signal handler may take the store's first lock in the middle of it.

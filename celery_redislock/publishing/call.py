@@ -14,8 +14,7 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import Message
-from celery_redislock.publishing.outcomes import is_result_ignored
+from celery_redislock.publishing.message import Message, is_result_ignored
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
@@ -165,7 +164,7 @@ class Call:
         starts = options.get("countdown") or options.get("eta")
         if starts is not None:
             ttl += max(0.0, self._seconds_until(starts) or 0.0)
-        expires = options.get("expires") or getattr(self.task, "expires", None)
+        expires = options.get("expires", self.task.expires)  # as Celery does: None is for ever
         expires_in = None if expires is None else self._seconds_until(expires)
         # A message past its expiry never runs; its claim need not outlive it by more than a second.
         return ttl if expires_in is None else min(ttl, max(1.0, expires_in))

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import celery.app.task
 from celery import states
 from celery.backends.base import DisabledBackend
 
@@ -14,7 +13,6 @@ __all__ = [
     "DUPLICATE_OF",
     "UNPUBLISHED",
     "is_readable",
-    "is_result_ignored",
     "make_way",
     "state_of",
 ]
@@ -28,9 +26,6 @@ UNPUBLISHED = ", and so not published"
 #: Seconds a claim is left alone: something just published is rarely revoked, and a look is a round trip.
 YOUNG = 2.0
 
-#: Since Celery 5.7 a message may want a result of a task that else ignores it.
-_MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
-
 
 def is_readable(backend: Any) -> bool:
     """Whether this process can read the results of others.
@@ -38,16 +33,6 @@ def is_readable(backend: Any) -> bool:
     Not without a backend, and not with ``rpc://``, which keeps them on the caller's own queue.
     """
     return not isinstance(backend, DisabledBackend) and backend.as_uri() != "rpc://"
-
-
-def is_result_ignored(task: Any, asked: bool | None) -> bool:
-    """Whether nobody stores the result of a message: as it asks itself, or else as its task does.
-
-    Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
-    (5.5.0, ``app/trace.py``, ``build_tracer``).
-    """
-    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
-    return bool(task.ignore_result if task_decides else asked)
 
 
 def state_of(task: Any, task_id: str) -> str | None:

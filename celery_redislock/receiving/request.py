@@ -27,9 +27,8 @@ from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.locks.store import Grant, Mark, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing.message import HEADER, Message, release_claim
-from celery_redislock.publishing.outcomes import is_result_ignored
-from celery_redislock.running.delivery import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
+from celery_redislock.publishing.message import HEADER, Message, is_result_ignored, release_claim
+from celery_redislock.running.run import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
 
 __all__ = ["LockRequest"]
 
@@ -276,7 +275,9 @@ class LockRequest(Request):
             return self._locked
         try:
             declaration = declaration_of(self.task)
-            options = from_header(declaration.options, message.options) if message else declaration.options
+            options = declaration.options
+            if message is not None and message.options:
+                options = from_header(options, message.options)
             if not declaration.settings.enabled or options.scope is None:
                 return None
             # With a key the message says it all: its body need not be decoded here.
@@ -313,7 +314,7 @@ class Renewal(Lease):
     def held(self) -> bool:
         """The message is still in hand, or its run has not ended."""
         request = self._request()
-        return not self._ended and request is not None and not request._result_is_in
+        return not self.ended and request is not None and not request._result_is_in
 
     def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
         """Renew no more: it was held for as long as it may be. The run itself announces that."""

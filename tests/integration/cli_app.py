@@ -29,11 +29,6 @@ def report(day: str) -> None:
     """Take one lock, called as the task is."""
 
 
-@app.task(base=SingletonTask, name="shop.free", lock=None)
-def free() -> None:
-    """Take no lock."""
-
-
 @app.task(name="shop.plain")
 def plain() -> None:
     """Be no concern of ours."""

@@ -5,8 +5,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.faults import FaultyProxy, faulty_proxy
+from tests.servers import EmbeddedServer
 from tests.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
 
 #: Both protocols, and a URL that asks for text instead of bytes: the store must not care.

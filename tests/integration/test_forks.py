@@ -20,7 +20,7 @@ BUSY = {
             time.sleep(0.02)
     """,
     "owing": """
-        watchdog_of(store).release_later(lambda: store.release("busy", "x/1"), within=5.0, what="a lock")
+        watchdog_of(store).owe(lambda: store.release("busy", "x/1"), within=5.0, what="a lock")
         until(lambda: watchdog_of(store).owes < 10)
     """,
     "connecting": """

@@ -1,4 +1,4 @@
-"""A process that ends while it owes holds: what it could not give back it gives back before it is gone."""
+"""A process that ends while it has debts: it pays them before it is gone, if the server answers soon."""
 
 import time
 
@@ -15,12 +15,11 @@ UNHEARD = (Fault.REPLY_LOST, Fault.RESET_IN_REPLY, Fault.SILENCE)
 #: Asks for a hold as a publisher does, is told that the server is away, and ends.
 CLAIM = """
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.guard import Guard
 
 try:
-    with Guard(store).owing("n", "job/1", ttl=3600.0):
-        store.acquire("n", "job/1", 3600.0, about={"state": "queued"})
+    store.acquire("n", "job/1", 3600.0, about={"state": "queued"})
 except LockUnavailable:
+    watchdog_of(store).owe(lambda: store.release("n", "job/1"), within=3600.0, what="the claim")
     print("told")
 """
 
@@ -38,7 +37,7 @@ def case(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> RedisCase:
 
 
 @pytest.mark.parametrize("fault", UNHEARD, ids=lambda fault: fault.name)
-def test_a_claim_that_was_granted_unheard_is_given_back_before_its_process_is_gone(
+def test_a_claim_whose_grant_got_lost_is_released_before_its_process_is_gone(
     proxy: FaultyProxy, case: RedisCase, fault: Fault
 ) -> None:
     """Law 9: nothing half-done: nobody else would know of that claim, and its key was kept for an hour."""
@@ -71,7 +70,7 @@ def body():
             raise LockUnavailable("away", "release", "for half a second")
         store.release("n", "job/1")
 
-    watchdog_of(store).release_later(release, within=3600.0, what="the claim")
+    watchdog_of(store).owe(release, within=3600.0, what="the claim")
     return os.getpid()
 
 
@@ -83,7 +82,7 @@ with Pool(1, maxtasksperchild=1, on_process_exit=process_destructor) as pool:
 """
 
 
-def test_a_pool_child_gives_back_what_it_owes_before_it_is_replaced(case: RedisCase) -> None:
+def test_a_pool_child_pays_its_debts_before_it_is_replaced(case: RedisCase) -> None:
     """Law 2: it ends without exit functions, and a claim without a message would refuse all for an hour."""
     told = run_program(PATIENT + CHILD, case.url, case.prefix)
 

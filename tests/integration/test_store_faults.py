@@ -127,6 +127,33 @@ class TestLostMessages:
         assert case.redis.release("n", A).released
 
 
+class TestMarkDone:
+    """Its answer is not awaited; whoever uses its connection next reads it."""
+
+    @pytest.mark.parametrize("fault", [*LOST, Fault.SILENCE, Fault.BLACK_HOLE], ids=lambda fault: fault.name)
+    def test_a_lost_answer_costs_the_next_request_a_new_connection_and_nothing_else(
+        self, proxy: FaultyProxy, case: RedisCase, fault: Fault
+    ) -> None:
+        _acquire(case)
+        proxy.fail(fault, of="mark_done")
+        began = time.monotonic()
+        case.redis.mark_done("n", "job-a/0", 60.0)
+        waited = time.monotonic() - began
+        assert wait_until(lambda: proxy.fired == 1, 10)
+
+        assert case.redis.release("n", A).released
+        assert waited < SOCKET_TIMEOUT
+        assert time.monotonic() - began < 2 * SOCKET_TIMEOUT + 0.5
+
+    def test_it_waits_for_no_slow_server(self, proxy: FaultyProxy, case: RedisCase) -> None:
+        proxy.drag = 0.5 * SOCKET_TIMEOUT
+        began = time.monotonic()
+
+        case.redis.mark_done("n", "job-a/0", 60.0)
+
+        assert time.monotonic() - began < 0.4 * SOCKET_TIMEOUT
+
+
 class TestSlowServer:
     """Every answer comes, the handshake's too, each after a little less than the socket timeout."""
 

@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 import redis
 
-from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import RedisStore, connect
 from celery_redislock.locks.store import Grant, Hold, Mark, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy
+from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, refused, server_names, start_server
 
 A, B = "job-a/1", "job-b/1"
@@ -78,6 +78,20 @@ class TestOutOfMemory:
         assert case.store.release("other", A, mark=Mark("message", 60.0)).released
         assert case.remaining("other") is None
 
+    def test_a_hold_that_cannot_be_handed_on_stays_as_it_is(self, case: RedisCase) -> None:
+        with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
+            case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("message", 60.0))
+
+        assert case.holder() == A
+        assert case.store.release("n", A).released
+
+    def test_a_mark_that_is_refused_costs_the_next_request_nothing(self, case: RedisCase) -> None:
+        """Its answer is read by the next request on its connection, and not taken for that one's."""
+        case.store.mark_done("n", "message", 60.0)
+
+        assert case.store.release("n", A).released
+        assert not case.client.exists(case.key(part="mark:message"))
+
     def test_leases_live_on(self, case: RedisCase) -> None:
         assert case.store.renew([Term("n", A, 30.0)]).renewed == [True]
         assert (case.remaining() or 0.0) > 25.0
@@ -113,6 +127,8 @@ class TestReplicas:
                 lambda: store.acquire("n", B, 30.0, about=ABOUT, instead_of=A),
                 lambda: store.acquire("free", B, 30.0, about=ABOUT),
                 lambda: _until_replicated(store) and store.renew([Term("n", A, 30.0)]),
+                lambda: store.hand_on("n", A, B, 30.0, about=ABOUT),
+                lambda: store.hand_on("unheard of", A, B, 30.0, about=ABOUT),
             ):
                 with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
                     verb()

@@ -12,8 +12,8 @@ import redis
 from celery import Celery
 
 from celery_redislock import LockUnavailable
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.harness import Worker
+from tests.servers import EmbeddedServer
 from tests.soak.shop import Journal, open_shop
 
 __all__ = ["Stage"]

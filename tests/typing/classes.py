@@ -8,11 +8,11 @@ from celery import Celery
 from typing_extensions import assert_type
 
 from celery_redislock import Conflict, LockBusy, LockLost, SingletonTask
-from celery_redislock.handle import Holder
+from celery_redislock.publishing.handle import Holder
 from celery_redislock.locks import Hold, Lock, MemoryStore, RedisStore, connect
 from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.declaring.types import INHERIT
-from celery_redislock.results import LockEagerResult, LockResult
+from celery_redislock.publishing.results import LockEagerResult, LockResult
 
 app = Celery("shop", broker="redis://localhost:6379/0")
 

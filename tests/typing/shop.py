@@ -15,10 +15,10 @@ from celery_redislock import (
     lock_acquired,
     lock_conflict,
 )
-from celery_redislock.handle import Holder, LockHandle
+from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.locks import LockStore
 from celery_redislock.locks.lease import InertLease, Lease
-from celery_redislock.results import LockEagerResult, LockResult
+from celery_redislock.publishing.results import LockEagerResult, LockResult
 from celery_redislock.testing import hold, locks_off, memory_locks
 from celery_redislock.declaring.types import TaskOptions
 

@@ -19,9 +19,6 @@ from typing import NamedTuple
 import pytest
 
 import celery_redislock
-from celery_redislock import SingletonTask
-from celery_redislock.declaring.table import live_rows
-from celery_redislock.declaring.types import CallOptions, TaskOptions
 
 HERE = Path(__file__).parent
 MARK = re.compile(r"# expect-error( \(mypy: with celery-types\))?$")
@@ -149,11 +146,3 @@ def test_decorated_tasks_are_typed_with_celery_types(report: Report) -> None:
         codes = {error.code for error in report.errors if error.file == "shop.py"}
         # mypy reports nothing but the module's own statements on types, which are all Any.
         assert codes == {"assert-type", "no-any-return"} or "reportFunctionMemberAccess" in codes
-
-
-def test_an_option_is_known_to_checkers_as_it_is_to_the_table() -> None:
-    live = {name for name, _ in live_rows()}
-
-    assert set(TaskOptions.__annotations__) == live
-    assert set(CallOptions.__annotations__) >= live
-    assert set(SingletonTask.__annotations__) >= live

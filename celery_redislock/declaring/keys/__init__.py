@@ -4,7 +4,7 @@ Pure: no Celery, no Redis, no clock. Three steps, each in a file of its own::
 
     Binder("run")  .bind(args, kwargs)   ->  {"account_id": 42, "full": False}     binding
     parse_key(lock_key, …)               ->  a KeyRule, or every problem at once   rules, template
-    rule.name(arguments)                 ->  "shop.sync:v1:8f3c…" or "account:42"  rules, digest
+    rule(arguments)                      ->  "shop.sync:v1:8f3c…" or "account:42"  rules, digest
 
 Publisher and worker compute the same name because every value is taken as the
 worker sees it: after a round trip through kombu's JSON. Whatever changes a

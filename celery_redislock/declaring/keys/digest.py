@@ -14,10 +14,10 @@ from hashlib import sha256
 
 from celery_redislock.exceptions import LockKeyError
 
-__all__ = ["as_worker_sees", "digest"]
+__all__ = ["PLAIN", "as_worker_sees", "digest"]
 
 # The same in every serializer, so no round trip is needed. Exact types: a subclass may encode itself.
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+PLAIN = frozenset({str, int, float, bool, type(None)})
 _REFUSALS = (TypeError, ValueError, RecursionError)
 
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -26,15 +26,12 @@ _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 def digest(value: object, *, where: str = "digest") -> str:
     """Fingerprint *value*: 32 hex digits, the same in every process and for ever.
 
-    SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces.
-    It does not depend on ``PYTHONHASHSEED``, the order of a mapping, or the
-    serializer the message travels with. SHA-256 because it works in FIPS mode
-    and, cut, is still safe against made-up collisions; its cost is a tenth of
-    the encoding's.
+    SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces:
+    allowed in FIPS mode, and safe against made-up collisions.
 
     Args:
-        value: anything kombu's JSON can send. A mapping with text keys at the
-            top is taken for arguments by name in the error text.
+        value: anything kombu's JSON can send. A mapping is taken for arguments
+            by name in the error text.
         where: the task's name, for the error.
 
     Raises:
@@ -45,7 +42,7 @@ def digest(value: object, *, where: str = "digest") -> str:
         text = _canonical(value)
     except _REFUSALS as error:
         raise LockKeyError(where, _what_is_wrong(value, error)) from error
-    return _fingerprint(text)
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def as_worker_sees(value: object) -> object:
@@ -55,7 +52,7 @@ def as_worker_sees(value: object) -> object:
     what JSON cannot carry: its task must travel by another serializer (pickle,
     say), which delivers the object itself.
     """
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return value
     from kombu.utils.json import loads  # noqa: PLC0415  slow to import, and seldom needed
 
@@ -64,10 +61,6 @@ def as_worker_sees(value: object) -> object:
     except _REFUSALS:
         return value
     return returned
-
-
-def _fingerprint(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:32]
 
 
 def _canonical(value: object) -> str:
@@ -79,8 +72,8 @@ def _canonical(value: object) -> str:
 
 def _is_plain(value: object) -> bool:
     if type(value) is dict:
-        return set(map(type, value)) <= {str} and _PLAIN.issuperset(map(type, value.values()))
-    return type(value) in _PLAIN
+        return set(map(type, value)) <= {str} and PLAIN.issuperset(map(type, value.values()))
+    return type(value) in PLAIN
 
 
 @cache

@@ -13,37 +13,25 @@ a callable             a resource (str) or per task        as above
 """
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import TypeAlias
 
 from celery_redislock.declaring.keys.digest import as_worker_sees, digest
 from celery_redislock.declaring.keys.template import Template, parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
-from celery_redislock.locks.naming import escape, shorten
+from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
 
 __all__ = ["VERSION", "KeyRule", "parse_key"]
 
 #: Stands in every name with a digest. Whatever changes a digest or a name changes this too.
 VERSION = "v1"
 
-
-class KeyRule(ABC):
-    """Names the lock of one call. Immutable."""
-
-    @abstractmethod
-    def name(self, arguments: Mapping[str, object], /) -> str:
-        """Return the lock's name: at most 200 bytes of UTF-8, no braces, white space or controls.
-
-        Pure and thread-safe; the same in publisher and worker.
-
-        Args:
-            arguments: as :meth:`Binder.bind` returns them, pydantic models dumped.
-
-        Raises:
-            LockKeyError: these arguments have no name.
-        """
+#: Names the lock of one call: at most 200 bytes of UTF-8, no braces, white space or controls. It is given
+#: the arguments as :meth:`Binder.bind` returns them, pydantic models dumped, and raises ``LockKeyError``
+#: where they have no name. Pure and thread-safe; the same in publisher and worker.
+KeyRule: TypeAlias = Callable[[Mapping[str, object]], str]
 
 
 def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | None) -> KeyRule:
@@ -65,79 +53,59 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     return rule
 
 
-@dataclass(frozen=True)
-class _PerTask(KeyRule):
-    task_name: str
-    names: tuple[str, ...] | None = None
-
-    def name(self, arguments: Mapping[str, object], /) -> str:
-        if self.names is None:
-            return _per_task(self.task_name, dict(arguments))
-        try:
-            return _per_task(self.task_name, {name: arguments[name] for name in self.names})
-        except KeyError as error:
-            given = ", ".join(map(repr, arguments)) or "no arguments"
-            problem = (
-                f"lock_key names {error}, which is not among {given}; the call does not fit the task's "
-                "signature: give it all its arguments"
-            )
-            raise LockKeyError(self.task_name, problem) from None
-
-
-@dataclass(frozen=True)
-class _Templated(KeyRule):
-    task_name: str
-    template: Template
-
-    def name(self, arguments: Mapping[str, object], /) -> str:
-        text = self.template.render(arguments, where=self.task_name)
-        if not text:
-            field = self.template.fields[0]
-            problem = (
-                "lock_key is empty for these arguments; put a word before the field, as in "
-                f"'{field.parameter}:{{{field.text}}}'"
-            )
-            raise LockKeyError(self.task_name, problem)
-        return shorten(text)
-
-
-@dataclass(frozen=True)
-class _Computed(KeyRule):
-    task_name: str
-    function: Callable[[Mapping[str, object]], object]
-
-    def name(self, arguments: Mapping[str, object], /) -> str:
-        seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})
-        try:
-            answer = self.function(seen)
-        except Exception as error:
-            given = ", ".join(map(repr, arguments)) or "none"
-            problem = (
-                f"the lock_key callable raised {type(error).__name__}: {error}; it is called with "
-                f"one mapping of arguments by name, here {given}"
-            )
-            raise LockKeyError(self.task_name, problem) from error
-        if isinstance(answer, str) and answer.strip():
-            return shorten(escape(answer))
-        if isinstance(answer, tuple) and answer:
-            return self._of_values(answer)
+def _name_of_arguments(task_name: str, names: Sequence[str] | None, arguments: Mapping[str, object]) -> str:
+    try:
+        chosen = dict(arguments) if names is None else {name: arguments[name] for name in names}
+    except KeyError as error:
+        given = ", ".join(map(repr, arguments)) or "no arguments"
         problem = (
-            f"the lock_key callable returned {answer!r}; "
-            "return a text that names a resource, or a tuple of the values that matter (neither empty)"
+            f"lock_key names {error}, which is not among {given}; the call does not fit the task's "
+            "signature: give it all its arguments"
         )
-        raise LockKeyError(self.task_name, problem)
+        raise LockKeyError(task_name, problem) from None
+    return _name_per_task(task_name, chosen)
 
-    def _of_values(self, answer: tuple[object, ...]) -> str:
+
+def _name_of_template(task_name: str, template: Template, arguments: Mapping[str, object]) -> str:
+    text = template.render(arguments, where=task_name)
+    if text:
+        # No character takes more than four bytes.
+        return text if 4 * len(text) <= MAX_BYTES else shorten(text)
+    field = template.fields[0]
+    problem = (
+        "lock_key is empty for these arguments; put a word before the field, as in "
+        f"'{field.parameter}:{{{field.text}}}'"
+    )
+    raise LockKeyError(task_name, problem)
+
+
+def _name_of_answer(
+    task_name: str, function: Callable[[Mapping[str, object]], object], arguments: Mapping[str, object]
+) -> str:
+    seen = MappingProxyType({name: as_worker_sees(value) for name, value in arguments.items()})
+    try:
+        answer = function(seen)
+    except Exception as error:
+        given = ", ".join(map(repr, arguments)) or "none"
+        problem = (
+            f"the lock_key callable raised {type(error).__name__}: {error}; it is called with "
+            f"one mapping of arguments by name, here {given}"
+        )
+        raise LockKeyError(task_name, problem) from error
+    if isinstance(answer, str) and answer.strip():
+        return shorten(escape(answer))
+    problem = f"the lock_key callable returned {answer!r}; "
+    if isinstance(answer, tuple) and answer:
         try:
-            return _per_task(self.task_name, answer)
+            return _name_per_task(task_name, answer)
         except LockKeyError as error:
-            problem = (
-                f"the lock_key callable returned {answer!r}; return values that JSON can carry, or a text"
-            )
-            raise LockKeyError(self.task_name, problem) from error.__cause__
+            problem += "return values that JSON can carry, or a text"
+            raise LockKeyError(task_name, problem) from error.__cause__
+    problem += "return a text that names a resource, or a tuple of the values that matter (neither empty)"
+    raise LockKeyError(task_name, problem)
 
 
-def _per_task(task_name: str, value: object) -> str:
+def _name_per_task(task_name: str, value: object) -> str:
     return shorten(f"{escape(task_name)}:{VERSION}:{digest(value, where=task_name)}")
 
 
@@ -145,14 +113,14 @@ def _parse(
     lock_key: object, task_name: str, parameters: Sequence[str] | None, problems: list[str]
 ) -> KeyRule | None:
     if lock_key is None:
-        return _PerTask(task_name)
+        return partial(_name_of_arguments, task_name, None)
     if isinstance(lock_key, str):
         return _parse_text(lock_key, task_name, parameters, problems)
     if isinstance(lock_key, tuple | list):
         return _parse_names(lock_key, task_name, parameters, problems)
     if callable(lock_key) and not isinstance(lock_key, type):
         if not inspect.iscoroutinefunction(lock_key):
-            return _Computed(task_name, lock_key)
+            return partial(_name_of_answer, task_name, lock_key)
         problems.append("lock_key is a coroutine function; it is called synchronously: use a plain one")
         return None
     problems.append(
@@ -175,7 +143,7 @@ def _parse_names(
             problems.append(f"lock_key {names!r}: {name!r} is no parameter's name")
         else:
             _check_parameter(name, parameters, problems)
-    return _PerTask(task_name, tuple(str(name) for name in names))
+    return partial(_name_of_arguments, task_name, [str(name) for name in names])
 
 
 def _parse_text(
@@ -196,7 +164,7 @@ def _parse_text(
         return None
     for field in template.fields:
         _check_parameter(field.parameter, parameters, problems)
-    return _Templated(task_name, template)
+    return partial(_name_of_template, task_name, template)
 
 
 def _check_parameter(name: str, parameters: Sequence[str] | None, problems: list[str]) -> None:

@@ -20,7 +20,7 @@ from string import Formatter
 from typing import NamedTuple
 from uuid import UUID
 
-from celery_redislock.declaring.keys.digest import as_worker_sees
+from celery_redislock.declaring.keys.digest import PLAIN, as_worker_sees
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.naming import escape, escaper
 
@@ -54,7 +54,9 @@ class Field(NamedTuple):
                 "the call does not fit the task's signature: give it all its arguments"
             )
             raise LockKeyError(where, problem)
-        value = as_worker_sees(arguments[self.parameter])
+        value = arguments[self.parameter]
+        if type(value) not in PLAIN:
+            value = as_worker_sees(value)
         for name, is_item in self.path:
             try:
                 value = _step(value, name, is_item=is_item)
@@ -97,10 +99,14 @@ class Template(NamedTuple):
         Raises:
             LockKeyError: a field has no usable value; *where* is the task's name.
         """
-        return "".join(
-            part if isinstance(part, str) else self.values.escape(part.read(arguments, where=where))
-            for part in self.parts
-        )
+        texts: list[str] = []
+        for part in self.parts:
+            if isinstance(part, str):
+                texts.append(part)
+            else:
+                value = part.read(arguments, where=where)
+                texts.append(value if value.isalnum() else self.values.escape(value))
+        return "".join(texts)
 
 
 def parse_template(text: str) -> Template:

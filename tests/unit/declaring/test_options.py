@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redislock.declaring.options import LockOptions, LockSettings
+from celery_redislock.declaring.options import LockOptions, LockSettings, risks
 from celery_redislock.declaring.scopes import SCOPES, Asked
 from celery_redislock.declaring.table import INHERIT, ROWS, TASK_ROWS
 from tests.unit.declaring.asking import called, decide, problems, read, settings_of
@@ -311,3 +311,31 @@ def test_all_problems_are_told_at_once():
 )
 def test_a_misspelled_value_gets_the_nearest(name, wrong, right):
     assert f"did you mean {right!r}?" in problems(read, {name: wrong})[0]
+
+
+# --- what a worker warns of ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "said"),
+    [
+        ({"lock_ttl": 2}, None, "lock_ttl (2) is shorter than three times redislock_socket_timeout (1)"),
+        ({"lock_ttl": 3}, None, None),
+        ({"lock_ttl": 2, "lock": "until_executing"}, None, None),
+        ({"lock_max_hold": 100}, 200, "lock_max_hold (100) is shorter than the hard time limit (200)"),
+        ({"lock_max_hold": 100}, 50, None),
+        ({"lock_max_hold": 100, "on_lock_lost": "terminate"}, 200, None),
+    ],
+)
+def test_what_can_be_honoured_and_endangers_a_lock_is_a_risk(options, limit, said):
+    found = risks(read(options), settings_of(), time_limit=limit)
+
+    assert [text[: len(said or "")] for text in found] == ([said] if said else [])
+
+
+def test_a_run_is_renewed_until_its_hard_time_limit_and_its_killing_have_passed():
+    """A lost kill must not be renewed for ever; what the task itself says wins."""
+    assert read().max_hold(None) is None
+    assert read().max_hold(100) == 110.0
+    assert read().max_hold(5) == 60.0  # twice lock_ttl
+    assert read({"lock_max_hold": 70}).max_hold(100) == 70.0

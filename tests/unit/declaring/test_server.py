@@ -107,13 +107,10 @@ def test_tls_is_spoken_and_certificates_are_checked_unless_said_otherwise(
 
 def test_a_broker_without_a_word_about_certificates_is_trusted_as_kombu_trusts_it() -> None:
     """The lock server is the broker: what publishes must be able to lock."""
-    assert connections(broker_url="rediss://h/0")._kwargs["ssl_cert_reqs"] == ssl.CERT_NONE
-    assert (
-        connections(broker_url="rediss://h/0", broker_use_ssl={"ssl_ca_certs": "/ca"})._kwargs[
-            "ssl_cert_reqs"
-        ]
-        == ssl.CERT_REQUIRED
-    )
+    silent = connections(broker_url="rediss://h/0")
+    assert silent._kwargs["ssl_cert_reqs"] == ssl.CERT_NONE
+    told = connections(broker_url="rediss://h/0", broker_use_ssl={"ssl_ca_certs": "/ca"})
+    assert told._kwargs["ssl_cert_reqs"] == ssl.CERT_REQUIRED
 
 
 @pytest.mark.parametrize("url", ["redis://h/0", "rediss://h/0", "rediss://h/0?ssl_cert_reqs=CERT_NONE"])
@@ -276,11 +273,8 @@ def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str,
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"url": "http://h/0"}, "unknown scheme 'http'; use one of redis://, "),
-        (
-            {"url": "redis+cluster://h/0"},
-            "Redis Cluster is not supported yet; use a single server or sentinel",
-        ),
+        ({"url": "http://h/0"}, "scheme 'http' cannot be used; use one of redis://, "),
+        ({"url": "redis+cluster://h/0"}, r"scheme 'redis\+cluster' cannot be used; .*sentinel://"),
         (
             {"broker_url": "amqp://bob:hunter2@h//"},
             r"neither the broker \(amqp\) nor the result backend \(none\)",
@@ -417,30 +411,23 @@ def test_threads_that_ask_at_once_are_given_one_store() -> None:
     assert len(set(map(id, found))) == 1
 
 
-# --- misspelt settings ------------------------------------------------------------------------
+# --- unknown settings ------------------------------------------------------------------------
 
 
-def test_a_misspelt_setting_is_told_with_the_first_lock_and_only_then(caplog: Any) -> None:
-    """A program that only publishes has no start at which they could be told."""
-    app = app_with(redislock_url="redis://h/0", redislock_enabld=False)
+def test_an_unknown_setting_is_logged_with_the_apps_first_lock_and_only_then(caplog: Any) -> None:
+    """A program that only publishes has no start at which it could be logged."""
+    for name in ("redislock_enabld", "redislock_preifx"):
+        app = app_with(**{name: 1})
+        for url in ("redis://h/0", "redis://other/0"):
+            store_of(app, LockSettings(url=url))
 
-    assert caplog.messages == []
-    for url in ("redis://h/0", "redis://other/0"):
-        store_of(app, LockSettings(url=url))
-
-    assert caplog.messages == ["redislock: redislock_enabld is no setting; did you mean redislock_enabled?"]
-
-
-def test_another_app_tells_its_own_misspelt_settings(caplog: Any) -> None:
-    for name in ("redislock_tll", "redislock_preifx"):
-        store_of(app_with(**{name: 1}), LockSettings(url="redis://h/0"))
-
-    assert [message.split()[1] for message in caplog.messages] == ["redislock_tll", "redislock_preifx"]
+    assert caplog.messages == [
+        "redislock: redislock_enabld is no setting; did you mean redislock_enabled?",
+        "redislock: redislock_preifx is no setting; did you mean redislock_prefix?",
+    ]
 
 
-def test_misspelt_settings_are_not_told_where_nothing_is_to_be_checked(caplog: Any) -> None:
-    app = app_with(redislock_tll=5, redislock_check="ignore")
-
-    store_of(app, LockSettings(url="redis://h/0"))
+def test_unknown_settings_are_not_logged_where_nothing_is_to_be_checked(caplog: Any) -> None:
+    store_of(app_with(redislock_tll=5, redislock_check="ignore"), LockSettings(url="redis://h/0"))
 
     assert caplog.messages == []

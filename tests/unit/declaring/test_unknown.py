@@ -26,7 +26,6 @@ from tests.unit.declaring.asking import problems
         ("raise_on_duplicate", "celery-singleton's; write on_conflict='raise'"),
         ("lock_expiry", "celery-singleton's; write lock_queue_ttl="),
         ("once", "celery-once's; write lock_key=("),
-        ("unique_key", "celery-unique's; write lock_key="),
         ("heimdall", "celery-heimdall's; write lock_key="),
     ],
 )
@@ -46,7 +45,7 @@ def test_a_name_that_is_meant_for_us_is_refused_with_what_to_write(wrong, hint):
     [
         "locked", "locker", "locks", "clock", "block", "unlock", "_lock", "LOCK_TTL", "block_key", "look_key",
         "on_block_error", "on_connect", "on_confirm", "no_conflict", "key", "ttl", "redis", "redis_key",
-        "rate_limit", "on_failure", "onces", "unique", "link", "link_error", "task_id", "headers",
+        "rate_limit", "on_failure", "unique", "unique_key", "link", "link_error", "task_id", "headers",
     ],
 )  # fmt: skip
 def test_names_of_the_users_own_and_of_celery_are_left_alone(name):

@@ -19,9 +19,9 @@ from celery_redislock import (
     lock_acquired,
     lock_conflict,
 )
-from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks import Lock
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.testing import hold, locks_off
 from tests.unit.shop import Down, Shop, debts
 

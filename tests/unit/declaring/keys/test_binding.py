@@ -121,4 +121,4 @@ def test_loosely_bound_arguments_have_a_default_key():
     loose = Binder(sync).bind_loosely((1, 2, 3, 4), {"x": 5})
 
     rule = parse_key(None, task_name="shop.sync", parameters=None)
-    assert rule.name(loose) == rule.name({"kwargs": {"x": 5}, "args": (1, 2, 3, 4)})
+    assert rule(loose) == rule({"kwargs": {"x": 5}, "args": (1, 2, 3, 4)})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from celery_redislock.declaring.keys import arguments_digest, digest
+from celery_redislock.declaring.keys import digest
 from celery_redislock.exceptions import LockKeyError
 
 
@@ -92,7 +92,7 @@ def test_a_digest_is_the_same_under_every_hash_seed():
     script = (
         "import uuid, decimal; from celery_redislock.declaring.keys import digest, parse_key;"
         "value = {'b': {'y': [1, (2, 3)], 'x': uuid.UUID(int=7)}, 'a': {5: 1, 'z': decimal.Decimal('1.5')}};"
-        "print(digest(value), parse_key(('b', 'a'), task_name='t', parameters=None).name(value))"
+        "print(digest(value), parse_key(('b', 'a'), task_name='t', parameters=None)(value))"
     )
     root = Path(__file__).parents[4]
     answers = {
@@ -103,17 +103,6 @@ def test_a_digest_is_the_same_under_every_hash_seed():
     }
 
     assert len(answers) == 1
-
-
-def test_the_arguments_digest_tells_task_and_arguments_apart():
-    """Equal only for the same task with the same arguments; what has no digest equals nothing."""
-    arguments = {"account_id": 1, "note": (1, 2)}
-    same = arguments_digest("shop.sync", arguments)
-
-    assert same == arguments_digest("shop.sync", {"note": [1, 2], "account_id": 1})
-    assert same == digest(["shop.sync", arguments])
-    assert same != arguments_digest("shop.other", arguments)
-    assert same != arguments_digest("shop.sync", {**arguments, "account_id": 2})
 
 
 ENDLESS: list[object] = []

@@ -1,0 +1,216 @@
+"""The six promises: what each must show, and the scene that publishes, waits and returns what it saw."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from celery import chord as celery_chord
+
+from examples.demo import shop
+from examples.demo.notes import count_runs, most_at_once
+from examples.stage import wait_until
+
+__all__ = ["GROUPS", "Promise", "Verdict", "promise"]
+
+#: Seconds any one thing may take before its scene is given up.
+PATIENCE = 20.0
+
+Say = Callable[[str], None]
+Facts = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a promise: what was expected and what was seen, in the same words."""
+
+    title: str
+    expected: str
+    seen: str
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a scene must show.
+
+    Attributes:
+        title: of the scene.
+        wording: how its facts are written, expected and seen ones alike.
+        expected: the facts, by name.
+        scene: plays, and returns the facts it saw.
+    """
+
+    title: str
+    wording: str
+    expected: Facts
+    scene: Callable[[Say], Facts]
+
+    def play(self, say: Say) -> Verdict:
+        """Play the scene; the promise is kept if every fact is as expected."""
+        expected = self.wording.format(**self.expected)
+        try:
+            facts = self.scene(say)
+            return Verdict(self.title, expected, self.wording.format(**facts), facts == self.expected)
+        except Exception as error:  # noqa: BLE001  whatever breaks a scene, it is a broken promise
+            return Verdict(self.title, expected, f"{type(error).__name__}: {error}", is_kept=False)
+
+
+def promise(title: str, wording: str, **expected: object) -> Callable[[Callable[[Say], Facts]], Promise]:
+    """Make a scene a promise."""
+
+    def made(scene: Callable[[Say], Facts]) -> Promise:
+        return Promise(title, wording, expected, scene)
+
+    return made
+
+
+@promise(
+    "50 calls of delay() at the same moment",
+    "runs: {runs}; duplicates: {duplicates}; different task ids: {ids}",
+    runs=1, duplicates=49, ids=1,
+)  # fmt: skip
+def crowd(say: Say) -> Facts:
+    """Fifty threads call ``delay()`` of the same task at the same moment."""
+    together = threading.Barrier(50)
+
+    def call() -> Any:
+        together.wait(PATIENCE)
+        return shop.thumbnail.delay(7)
+
+    say("50 threads call thumbnail.delay(7) at the same moment")
+    with ThreadPoolExecutor(50) as threads:
+        results = [future.result(PATIENCE) for future in [threads.submit(call) for _ in range(50)]]
+    duplicates = sum(result.is_duplicate for result in results)
+    say(f"{50 - duplicates} published, {duplicates} are duplicates")
+    shop.notes.let_go("thumbnail")
+    for result in results:
+        result.get(timeout=PATIENCE)
+    runs = count_runs(shop.notes.of("thumbnail"))
+    say(f"thumbnail(7) ran {_times(runs)}")
+    return {"runs": runs, "duplicates": duplicates, "ids": len({result.id for result in results})}
+
+
+@promise(
+    "two tasks, one account, six calls",
+    "runs: {runs}; at the same time: {at_once}; results: {results}",
+    runs=6, at_once=1, results=[1, 2, 3, -1, -2, -3],
+)  # fmt: skip
+def account(say: Say) -> Facts:
+    """Two tasks share one resource: they run one after the other, and none is dropped."""
+    say("3 x charge and 3 x refund for account 42, lock_key='account:{account_id}'")
+    calls = [shop.charge.delay(42, amount) for amount in (1, 2, 3)]
+    calls += [shop.refund.delay(42, amount) for amount in (1, 2, 3)]
+    results = [call.get(timeout=PATIENCE) for call in calls]
+    notes = shop.notes.of("account 42")
+    say(f"all six have run, {most_at_once(notes)} at a time")
+    return {"runs": count_runs(notes), "at_once": most_at_once(notes), "results": results}
+
+
+@promise(
+    "a body five times as long as its lock's ttl",
+    "runs: {runs}; at the same time: {at_once}; duplicates meanwhile: {duplicates} of {calls}",
+    runs=1, at_once=1, duplicates=15, calls=15,
+)  # fmt: skip
+def long(say: Say) -> Facts:
+    """A body outlasts its lock's time to live; it is called again every second."""
+    calls = int(shop.TIMES_LONGER * shop.SHORT_TTL)
+    say(f"long_import takes {calls} s, its lock lives {shop.SHORT_TTL:g} s unless renewed")
+    first = shop.long_import.delay("prices")
+    _wait_for_start("long_import")
+    duplicates = 0
+    for call in range(calls):
+        time.sleep(1.0 if call else 0.5)
+        again = shop.long_import.delay("prices")
+        duplicates += again.is_duplicate
+        say(f"another call after {call + 0.5:.1f} s: {'a duplicate' if again.is_duplicate else 'PUBLISHED'}")
+    shop.notes.let_go("long_import")
+    first.get(timeout=PATIENCE)
+    notes = shop.notes.of("long_import")
+    return {
+        "runs": count_runs(notes),
+        "at_once": most_at_once(notes),
+        "duplicates": duplicates,
+        "calls": calls,
+    }
+
+
+@promise(
+    "kill -9 of the pool process that holds a lock",
+    "held before: {held}; free within 10 s: {free}; next run: {next_run}",
+    held="yes", free="yes", next_run="SUCCESS",
+)  # fmt: skip
+def kill(say: Say) -> Facts:
+    """The pool process that holds a lock is killed; the worker's main process releases the lock."""
+    first = shop.export.delay(2026)
+    child = _wait_for_start("export")
+    lock = shop.export.lock_for(2026)
+    holder = lock.holder()
+    is_held = holder is not None and holder.owner == first.id and holder.state == "running"
+    say(f"export(2026) runs in process {child}, its lock lives {shop.export.lock_ttl:g} s: kill -9 {child}")
+    os.kill(child, signal.SIGKILL)
+    killed_at = time.monotonic()
+    is_free = wait_until(lambda: lock.holder() is None, 10.0)
+    say(f"the lock is free after {time.monotonic() - killed_at:.1f} s (Celery may take 5 s to notice)")
+    shop.notes.let_go("export")
+    again = shop.export.delay(2026)
+    again.get(timeout=PATIENCE)
+    next_run = "a duplicate" if again.is_duplicate else again.state
+    say(f"export(2026) again: {next_run}")
+    return {"held": "yes" if is_held else "no", "free": "yes" if is_free else "no", "next_run": next_run}
+
+
+@promise(
+    "a task that fails, ten times in a row",
+    "failed: {failed}; held its lock: {held}; free when get() raised: {free}",
+    failed=10, held=10, free=10,
+)  # fmt: skip
+def failure(say: Say) -> Facts:
+    """A task fails; whoever sees that can publish it again at once."""
+    say("decline(13) raises ValueError, ten times in a row")
+    lock = shop.decline.lock_for(13)
+    failed = free = 0
+    for _ in range(10):
+        result = shop.decline.delay(13)
+        error = result.get(timeout=PATIENCE, propagate=False)
+        free += lock.holder() is None
+        failed += isinstance(error, ValueError) and not result.is_duplicate
+    held = sum(note.get("held") is True for note in shop.notes.of("decline"))
+    say(f"seen to fail {_times(failed)}, lock free at that moment {_times(free)}")
+    return {"failed": failed, "held": held, "free": free}
+
+
+@promise(
+    "a chord with a duplicate member",
+    "sum: {sum}; duplicates at the same time: {at_once}",
+    sum=34, at_once=1,
+)  # fmt: skip
+def chord(say: Say) -> Facts:
+    """A chord has the same member twice; it finishes with the right sum all the same."""
+    say("chord([square(3), square(3), square(4)], total())")
+    result = celery_chord(shop.square.s(number) for number in (3, 3, 4))(shop.total.s())
+    value = result.get(timeout=PATIENCE)
+    notes = shop.notes.of("square 3")
+    say(f"9 + 9 + 16 = {value}; square(3) ran {_times(count_runs(notes))}")
+    return {"sum": value, "at_once": most_at_once(notes)}
+
+
+#: In the order of the table; those of one group play at the same time.
+GROUPS = ((crowd,), (account, long), (kill, failure, chord))
+
+
+def _wait_for_start(subject: str) -> int:
+    """Wait until the first body of this subject runs, and return its process."""
+    if not wait_until(lambda: shop.notes.of(subject), PATIENCE):
+        message = f"{subject} did not start within {PATIENCE:.0f} s"
+        raise TimeoutError(message)
+    pid: int = shop.notes.of(subject)[0]["pid"]
+    return pid
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

@@ -1,0 +1,100 @@
+"""The demo's tasks. Each does what its promise needs, and writes down that it did."""
+
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+from celery_redislock import SingletonTask
+from examples.demo.notes import Notes
+
+__all__ = [
+    "SHORT_TTL", "TIMES_LONGER", "app", "charge", "decline", "export", "long_import", "notes", "refund",
+    "square", "thumbnail", "total",
+]  # fmt: skip
+
+LOCAL = "redis://localhost:6379/0"
+#: The time to live of the long task's lock, in seconds, and how many times longer its body takes.
+SHORT_TTL, TIMES_LONGER = 3.0, 5
+
+app = Celery(
+    __name__,
+    broker=os.environ.get("BROKER_URL", LOCAL),
+    backend=os.environ.get("RESULT_URL", LOCAL),
+)
+# A third of the shortest lock_ttl below.
+app.conf.redislock_socket_timeout = SHORT_TTL / 3
+notes = Notes(app)
+
+
+@app.task(base=SingletonTask, bind=True)
+def thumbnail(self: Any, photo: int) -> int:
+    """One at a time per photo, queued or running."""
+    with notes.run("thumbnail", self.request.id):
+        notes.wait_for("thumbnail")
+    return photo
+
+
+class PerAccount(SingletonTask):
+    """Never at the same time as anything else on the same account; nothing is dropped."""
+
+    abstract = True
+    lock = "while_executing"
+    lock_key = "account:{account_id}"
+    lock_retry_delay = 0.3
+
+
+@app.task(base=PerAccount, bind=True)
+def charge(self: Any, account_id: int, amount: int) -> int:
+    """Be one task for an account."""
+    with notes.run(f"account {account_id}", self.request.id):
+        time.sleep(0.3)
+    return amount
+
+
+@app.task(base=PerAccount, bind=True)
+def refund(self: Any, account_id: int, amount: int) -> int:
+    """Be another task for the same account."""
+    with notes.run(f"account {account_id}", self.request.id):
+        time.sleep(0.3)
+    return -amount
+
+
+@app.task(base=SingletonTask, bind=True, lock_ttl=SHORT_TTL)
+def long_import(self: Any, feed: str) -> str:
+    """Take several times as long as the lock lives without renewal."""
+    with notes.run("long_import", self.request.id):
+        time.sleep(TIMES_LONGER * SHORT_TTL)
+        notes.wait_for("long_import")
+    return feed
+
+
+@app.task(base=SingletonTask, bind=True, lock_ttl=60.0)
+def export(self: Any, year: int) -> int:
+    """Hang until it is killed; the next run is let through."""
+    with notes.run("export", self.request.id):
+        notes.wait_for("export")
+    return year
+
+
+@app.task(base=SingletonTask, bind=True)
+def decline(self: Any, card: int) -> None:
+    """Fail while the lock is held."""
+    with notes.run("decline", self.request.id, held=self.lease.held):
+        message = f"card {card} was declined"
+        raise ValueError(message)
+
+
+@app.task(base=SingletonTask, bind=True)
+def square(self: Any, number: int) -> int:
+    """Take long enough to meet a duplicate."""
+    with notes.run(f"square {number}", self.request.id):
+        time.sleep(0.5)
+    return number * number
+
+
+@app.task
+def total(numbers: list[int]) -> int:
+    """Add up a chord's results: a plain Celery task."""
+    return sum(numbers)

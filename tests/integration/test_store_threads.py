@@ -1,0 +1,61 @@
+"""Threads of one store: the watchdog's, and a main thread that signals interrupt."""
+
+import textwrap
+
+from celery_redislock.locks import Lock
+from tests.facts import wait_until
+from tests.programs import run_program
+from tests.stores import RedisCase
+
+
+def test_a_callback_about_a_loss_may_take_locks(plain_case: RedisCase) -> None:
+    """It runs in the watchdog's thread, which renews nothing meanwhile."""
+    taken: list[str] = []
+
+    def lost(lock: Lock) -> None:
+        with Lock(plain_case.redis, f"after-{lock.name}", ttl=5.0):
+            taken.append(lock.name)
+
+    locks = [Lock(plain_case.redis, f"n{number}", ttl=0.9, on_lost=lost) for number in range(5)]
+    for lock in locks:
+        lock.acquire()
+        plain_case.redis.force_release(lock.name)
+
+    assert wait_until(lambda: len(taken) == 5, 10)
+    assert [lock.release() for lock in locks] == [False] * 5
+    assert plain_case.keys() == []
+
+
+def test_a_signal_in_the_middle_of_a_request_leaves_no_connection_out_of_step(plain_case: RedisCase) -> None:
+    """A soft time limit raises at any moment; a late answer must not be taken for the next one's."""
+    program = """
+        import random, signal
+
+        class Interrupted(Exception):
+            pass
+
+        def handle(*_):
+            raise Interrupted
+
+        signal.signal(signal.SIGALRM, handle)
+        came, end = 0, time.monotonic() + 100
+        while came < 200:
+            assert time.monotonic() < end, f"only {came} signals"
+            token = f"job/{came}"
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
+                while True:
+                    store.mark_done("n", token, 5.0)
+                    store.acquire("n", token, 5.0, about={})
+                    store.release("n", token)
+            except Interrupted:
+                came += 1
+            store.release("n", token)
+            assert store.acquire("n", "next/1", 5.0, about={"id": token}).fence
+            assert store.inspect("n").about == {"id": token}
+            assert store.release("n", "next/1").released
+    """
+    run_program(textwrap.dedent(program), plain_case.url, plain_case.prefix, timeout=110)
+
+    keys = plain_case.keys()
+    assert [key for key in keys if ":mark:" not in key] == []

@@ -1,0 +1,55 @@
+"""An embedded server that a test can pause, kill and start again."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from celery_redislock import embedded
+from tests.facts import lives, wait_until
+
+__all__ = ["EmbeddedServer"]
+
+#: Seconds until a signal has had its effect, on the busiest machine.
+_PATIENCE = 10.0
+
+
+class EmbeddedServer(embedded.EmbeddedServer):
+    """The package's server, with verbs that signal its process, which the test has started."""
+
+    def __init__(
+        self, *, data_dir: Path | str | None = None, extra_args: Sequence[str] = (), **options: Any
+    ) -> None:
+        """Take what the package's server takes, and a directory to keep the data in."""
+        durable = ["--appendonly", "yes", "--dir", str(data_dir)] if data_dir else []
+        super().__init__(extra_args=[*extra_args, *durable], **options)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server's process exists, paused or not."""
+        return lives(self.pid)
+
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP): connections stay open, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        assert wait_until(self._is_stopped, _PATIENCE)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process as a crash would; ``restart()`` starts it again."""
+        os.kill(self.pid, signal.SIGKILL)
+        assert wait_until(lambda: not self.is_running, _PATIENCE)
+
+    def restart(self) -> None:
+        """End the server if it runs, and start it at the same address; only ``data_dir`` keeps its data."""
+        launch = self._launched
+        launch.end()
+        self._launch = type(launch)(self.binary, self._extra_args, launch.directory, launch.port)
+
+    def _is_stopped(self) -> bool:
+        stat = Path(f"/proc/{self.pid}/stat")
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "T"

@@ -1,0 +1,160 @@
+"""URLs and connections, without a server."""
+
+from typing import Any
+
+import pytest
+
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks import connect
+from celery_redislock.locks.connection import MOST_IDLE, Connections, mask_password, pool_of
+
+SECRETS = ["hunter2", "hun/ter2", "hun@ter2", "hun?ter2", "hun#ter2", "hun&ter2", "hun:ter2", "hun%zter2"]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize(
+    "template",
+    [
+        "redis://:{}@host:port/0",
+        "redis://user:{}@host:port/0",
+        "redis://{}@host:port/0",
+        "redis://us@er:{}@host:port/0",
+        "valkeys://:{}@host:99999/0",
+        ":{}@host:6379/0",
+        "user:{}@host:6379/0",
+        "http://:{}@host/0",
+        "redis://host:port/0?password={}",
+        "redis://host:port/0?PASSWORD={}&db=1",
+        "redis://host/0?nonsense=1&password={}",
+        "rediss://host/0?nonsense=1&ssl_password={}",
+        "unix:///tmp/socket?db=x&password={}",
+        "redis://user:{}@host:port/0?password={}",
+        "redis://:{}@[::1/0",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_told_without_its_password(template: str, secret: str) -> None:
+    """In logs and error trackers, wherever it stood and however badly it was quoted."""
+    url = template.replace("{}", secret)
+    try:
+        told = connect(url).server + mask_password(url)
+    except LockOptionError as error:
+        told = f"{error} {error!r} {error.args} {error.__cause__!r}"
+
+    for piece in (secret, "hunter2", "ter2"):
+        assert piece not in told
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://user:pass@host:6379/0", "redis://***@host:6379/0"),
+        ("redis://host/0?db=1&password=x&y=z", "redis://host/0?db=1&password=***"),
+        ("unix:///tmp/s?db=1", "unix:///tmp/s?db=1"),
+        ("host:6379", "host:6379"),
+        ("me:hush@host:1/0", "***@host:1/0"),
+    ],
+)
+def test_what_is_no_secret_stays_readable(url: str, masked: str) -> None:
+    assert mask_password(url) == masked
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        "http://host",
+        "redis://host:port",
+        "redis://host/0?db=x",
+        "redis://host?socket_timeot=1",
+        "redis://host/shop",
+        "redis://host/1/2",
+        "redis://host/0?credential_provider=vault",
+    ],
+)
+def test_a_wrong_url_is_reported_at_once_with_a_remedy(url: str) -> None:
+    """Not by the first lock, hours later, as redis-py's TypeError."""
+    with pytest.raises(LockOptionError, match="redis://host:port/db"):
+        connect(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("redis://:secret@host:7000/3", "redis://host:7000/3"),
+        ("valkey://host", "redis://host:6379/0"),
+        ("rediss://:secret@host:7000/3", "rediss://host:7000/3"),
+        ("valkeys://host", "rediss://host:6379/0"),
+        ("unix:///tmp/socket?db=2", "unix:///tmp/socket?db=2"),
+    ],
+)
+def test_a_store_says_where_it_is_without_credentials(url: str, server: str) -> None:
+    assert connect(url).server == server
+
+
+def test_what_a_url_asks_for_does_not_change_what_the_store_needs() -> None:
+    """Bytes, its own timeouts, and no repeating behind its back."""
+    url = "redis://host?decode_responses=true&encoding=latin-1&socket_timeout=99&retry_on_timeout=true"
+    connection = Connections(pool_of(url), socket_timeout=0.5).take()
+
+    assert connection.encoder.decode_responses is False
+    assert connection.encoder.encoding == "utf-8"
+    assert b"".join(connection.pack_command("AUTH", "\u00fc")).endswith(b"$2\r\n\xc3\xbc\r\n")
+    assert connection.socket_timeout == connection.socket_connect_timeout == 0.5
+    assert connection.retry._retries == 0
+
+
+def test_the_last_connection_given_back_is_the_next_one_lent() -> None:
+    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
+    first, second = connections.take(), connections.take()
+    assert first is not second
+    connections.give_back(first)
+    connections.give_back(second)
+
+    assert connections.take() is second
+    assert connections.take() is first
+
+
+class FakeConnection:
+    """As much of a connection as is asked for here."""
+
+    def __init__(self, socket_timeout: float = 1.0, **_: object) -> None:
+        self.socket_timeout = socket_timeout
+        self.is_open = True
+
+    def disconnect(self) -> None:
+        self.is_open = False
+
+
+def test_after_a_rush_no_more_than_a_few_connections_stay_open() -> None:
+    """Five hundred greenlets that lock at once must not leave five hundred sockets behind for ever."""
+    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
+    connections._make = FakeConnection
+
+    lent = [connections.take() for _ in range(500)]
+    for one in lent:
+        connections.give_back(one)
+
+    assert sum(one.is_open for one in lent) == MOST_IDLE
+    assert len({id(connections.take()) for _ in range(MOST_IDLE)} & {id(one) for one in lent}) == MOST_IDLE
+
+
+def test_as_many_as_are_kept_are_never_closed_between_uses() -> None:
+    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
+    connections._make = FakeConnection
+    first = [connections.take() for _ in range(MOST_IDLE)]
+
+    for _ in range(3):
+        for one in first:
+            connections.give_back(one)
+        first = [connections.take() for _ in range(MOST_IDLE)]
+
+    assert all(one.is_open for one in first)
+
+
+@pytest.mark.parametrize("timeout", [None, True, 0, -1.0, 0.0001, float("inf"), float("nan"), "1"], ids=str)
+def test_a_timeout_that_bounds_nothing_is_refused_at_once(timeout: Any) -> None:
+    """Not at the first lock, and by the watchdog's thread."""
+    with pytest.raises(LockOptionError, match="socket_timeout="):
+        connect("redis://host", socket_timeout=timeout)

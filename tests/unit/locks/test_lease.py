@@ -1,0 +1,190 @@
+"""A lease: until when it can be trusted, and how its loss is learnt and told."""
+
+import logging
+
+import pytest
+
+from celery_redislock.exceptions import LockLost
+from celery_redislock.locks import Lease
+from celery_redislock.locks.store import Grant, Hold, Release, Term
+from tests.scripted import ScriptedRenewer, lease_on, unavailable
+
+
+class TestDeadline:
+    def test_it_counts_from_the_sending_less_a_margin(self, renewer: ScriptedRenewer) -> None:
+        """1 % of the ttl and 2 ms: the server began to count later than the request was sent."""
+        lease = lease_on(renewer, ttl=30.0)
+
+        assert lease.deadline == pytest.approx(1000 + 30.0 - 0.302)
+        assert lease.expires_in == pytest.approx(29.698)
+
+    def test_a_slow_answer_widens_the_margin_to_its_round_trip(self, renewer: ScriptedRenewer) -> None:
+        lease = Lease(renewer, Term("n", "t/1", 30.0), Grant(1, False, 1000.0, 1002.0), clock=renewer.clock)
+
+        assert lease.deadline == pytest.approx(1028.0)
+
+    def test_an_answer_to_an_earlier_request_makes_a_shorter_one_no_longer(
+        self, renewer: ScriptedRenewer
+    ) -> None:
+        """Law 1: the watchdog's renewal was on its way when the holder asked for less, and got no answer."""
+        lease = lease_on(renewer, ttl=30.0)
+        renewer.clock.advance(10.5)
+        lease.trust_for(5.0)
+        lease.learn(True, 1010.0, 1011.0)
+
+        assert lease.deadline < 1015.5
+
+    @pytest.mark.parametrize("ttl", [0.001, 0.25, 3600.0])
+    def test_it_never_lies_beyond_the_servers_own(self, renewer: ScriptedRenewer, ttl: float) -> None:
+        assert lease_on(renewer, ttl=ttl).deadline < 1000.0 + ttl
+
+    def test_a_renewal_moves_it(self, renewer: ScriptedRenewer) -> None:
+        lease = lease_on(renewer, ttl=30.0)
+        lease.learn(True, 1010.0, 1010.0)
+
+        assert lease.deadline == pytest.approx(1039.698)
+
+    def test_of_two_overlapping_renewals_the_sooner_end_counts(self, renewer: ScriptedRenewer) -> None:
+        """Thread and watchdog at once, with different ttls: nobody knows which one the server took last."""
+        for order in ((60.0, 10.0), (10.0, 60.0)):
+            lease = lease_on(renewer, ttl=30.0)
+            for ttl in order:
+                lease.confirm(1010.0, 1010.5, ttl=ttl)
+
+            assert lease.deadline < 1020.0
+
+    def test_a_later_renewal_may_shorten_it(self, renewer: ScriptedRenewer) -> None:
+        lease = lease_on(renewer, ttl=30.0)
+        lease.confirm(1001.0, 1001.0, ttl=1.0)
+
+        assert lease.deadline < 1002.0
+
+
+class TestCheck:
+    def test_it_asks_nobody_while_the_lease_can_be_trusted(self, renewer: ScriptedRenewer) -> None:
+        """It stands in inner loops: it costs no trip."""
+        lease = lease_on(renewer)
+        renewer.clock.advance(29.0)
+
+        lease.check()
+        assert renewer.calls == []
+
+    def test_it_asks_once_after_the_deadline_and_believes_the_answer(self, renewer: ScriptedRenewer) -> None:
+        """A paused process is late, not dispossessed."""
+        lease = lease_on(renewer)
+        renewer.clock.advance(3600.0)
+
+        lease.check()
+        lease.check()
+        assert len(renewer.calls) == 1
+        assert lease.held
+        assert lease.expires_in > 29.0
+
+    @pytest.mark.parametrize(
+        ("answer", "reason"),
+        [([None], "expired"), ([False], "another holder"), (unavailable(), "could not be confirmed")],
+    )
+    def test_it_raises_when_the_server_says_no_or_nothing(
+        self, renewer: ScriptedRenewer, answer: list[bool | None] | Exception, reason: str
+    ) -> None:
+        lease = lease_on(renewer)
+        renewer.clock.advance(30.0)
+        renewer.then(answer)
+
+        with pytest.raises(LockLost, match=reason) as caught:
+            lease.check()
+        assert (caught.value.key, caught.value.fence) == ("n", 1)
+        assert (lease.held, lease.lost, lease.expires_in) == (False, True, 0.0)
+
+    def test_what_is_lost_stays_lost(self, renewer: ScriptedRenewer) -> None:
+        lease = lease_on(renewer)
+        lease.lose("gone")
+        lease.learn(True, 1001.0, 1001.0)
+
+        for _ in range(2):
+            with pytest.raises(LockLost, match="gone"):
+                lease.check()
+        assert renewer.calls == []
+
+    def test_a_released_lease_does_not_pass(self, renewer: ScriptedRenewer) -> None:
+        """A thread left behind by its run must not write under the next holder."""
+        lease = lease_on(renewer)
+        lease.end()
+
+        with pytest.raises(LockLost, match="released"):
+            lease.check()
+        assert not lease.lost
+
+
+class TestLoss:
+    def test_it_is_announced_once(self, renewer: ScriptedRenewer) -> None:
+        told: list[Lease] = []
+        lease = lease_on(renewer, on_lost=told.append)
+        lease.lose("first")
+        lease.lose("second")
+        lease.learn(None, 1001.0, 1001.0)
+
+        assert told == [lease]
+        assert lease.lost_because == "first"
+
+    def test_it_is_never_announced_after_the_end(self, renewer: ScriptedRenewer) -> None:
+        """A renewal on its way while the lease is given back finds it missing: that is no loss."""
+        told: list[Lease] = []
+        lease = lease_on(renewer, on_lost=told.append)
+        lease.end()
+        lease.learn(None, 1001.0, 1001.0)
+
+        assert told == []
+        assert (lease.held, lease.lost) == (False, False)
+
+    def test_an_announcement_that_fails_does_not_hide_the_loss(
+        self, renewer: ScriptedRenewer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(_lease: Lease) -> None:
+            message = "the callback's own"
+            raise ValueError(message)
+
+        lease = lease_on(renewer, on_lost=fail)
+        renewer.clock.advance(30.0)
+        renewer.then([None])
+
+        with caplog.at_level(logging.ERROR), pytest.raises(LockLost):
+            lease.check()
+        assert "the callback's own" in caplog.text
+
+    def test_the_callback_may_ask_the_lease(self, renewer: ScriptedRenewer) -> None:
+        seen: list[tuple[bool, bool]] = []
+        lease = lease_on(renewer, on_lost=lambda lease: seen.append((lease.held, lease.lost)))
+        lease.lose("gone")
+
+        assert seen == [(False, True)]
+
+
+class TestGaveBack:
+    THEIRS = Hold("n", "other/1", {}, 5.0)
+
+    @pytest.mark.parametrize(
+        ("answer", "trusted", "gave_back"),
+        [
+            (Release(released=True), True, True),
+            (Release(released=True), False, True),
+            (Release(released=False), True, False),
+            (Release(released=False, held_by=THEIRS), True, False),
+            # The first request was carried out, and its answer got lost; perhaps the next one came already.
+            (Release(released=False, repeated=True), True, True),
+            (Release(released=False, held_by=THEIRS, repeated=True), True, True),
+            # It had expired before: nobody can say, and the careful answer is no.
+            (Release(released=False, repeated=True), False, False),
+        ],
+    )
+    def test_a_repeated_release_is_judged_by_the_deadline(
+        self, renewer: ScriptedRenewer, answer: Release, trusted: bool, gave_back: bool
+    ) -> None:
+        assert lease_on(renewer).gave_back(answer, trusted=trusted) is gave_back
+
+    def test_trusted_means_held_and_before_the_deadline(self, renewer: ScriptedRenewer) -> None:
+        lease = lease_on(renewer)
+        before = lease.trusted
+        renewer.clock.advance(30.0)
+
+        assert (before, lease.trusted, lease.held) == (True, False, True)

@@ -1,0 +1,406 @@
+"""``Lock``, on the store in memory: waiting, re-entry, threads, terms."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
+from celery_redislock.locks import Lock, MemoryStore
+from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT, keep_trying
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.clocks import ManualClock
+from tests.facts import wait_until
+from tests.scripted import FailingStore, lock_on
+
+
+def _in_thread(work: Callable[[], object]) -> object:
+    result: list[object] = []
+    thread = threading.Thread(target=lambda: result.append(work()))
+    thread.start()
+    thread.join(10)
+    return result[0]
+
+
+class TestWaiting:
+    def test_one_attempt_does_not_wait(self, store: FailingStore, clock: ManualClock, lock: Lock) -> None:
+        other = lock_on(store, clock)
+        assert lock.acquire(timeout=0)
+
+        assert not other.acquire(timeout=0)
+        assert clock.now == 1000.0
+
+    def test_a_bounded_wait_ends_at_its_bound(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        """Fixed once, not recomputed with every turn of the loop."""
+        lock.acquire()
+
+        assert not lock_on(store, clock).acquire(timeout=5.0)
+        assert clock.now == pytest.approx(1005.0)
+
+    def test_a_wait_without_bound_ends_with_the_holder(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        lock.acquire()
+
+        assert lock_on(store, clock).acquire()
+        assert 1030.0 <= clock.now < 1030.0 + 2 * LONGEST_WAIT
+
+    def test_the_pauses_grow_and_are_random_within_bounds(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        pauses: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            clock.advance(seconds)
+
+        lock.acquire()
+        random.seed(7)
+        Lock(store, "n", clock=clock, sleep=sleep).acquire(timeout=20.0)
+
+        assert FIRST_WAIT / 2 <= pauses[0] <= FIRST_WAIT
+        assert max(pauses) <= LONGEST_WAIT
+        assert len(set(pauses)) > len(pauses) / 2
+
+    def test_a_block_raises_who_holds_and_for_how_long(self, store: FailingStore, clock: ManualClock) -> None:
+        lock_on(store, clock, owner="nightly").acquire()
+
+        with pytest.raises(LockBusy) as caught, lock_on(store, clock, timeout=5.0):
+            pytest.fail("the block was entered")
+
+        assert (caught.value.key, caught.value.holder) == ("n", "nightly")
+        assert caught.value.expires_in == pytest.approx(25.0)
+
+    def test_a_name_with_braces_is_a_lock_of_its_own(self, store: FailingStore) -> None:
+        """Braces would cut the Cluster's hash tag: they are escaped."""
+        names = ["{a}", "a", "a\0b", "a b", "x" * 300, "x" * 301]
+        locks = [Lock(store, name, auto_renew=False) for name in names]
+
+        assert all(lock.acquire(timeout=0) for lock in locks)
+        assert not any(set("{}\0 ") & set(name) or len(name) > 200 for name in store.names())
+
+    @pytest.mark.parametrize(
+        "text", ["nightly import", "50%", "path:{p}", "{a}", "x" * 300, "naïve/Ü", "a\nb"]
+    )
+    def test_a_name_that_has_been_named_before_is_named_so_again(
+        self, store: FailingStore, text: str
+    ) -> None:
+        """A key as ``list`` shows it is a name."""
+        Lock(store, text, auto_renew=False).acquire(timeout=0)
+        (key,) = store.names()
+
+        assert not Lock(store, key, auto_renew=False).acquire(timeout=0)
+
+    @pytest.mark.parametrize(
+        "terms",
+        [
+            *({"ttl": ttl} for ttl in (0, -1.0, 0.0001, float("nan"), float("inf"), "30", True, None)),
+            *({"timeout": timeout} for timeout in (True, False, "5", float("nan"))),
+            *({"name": name} for name in ("", b"x", 5, None)),
+        ],
+        ids=str,
+    )
+    def test_terms_that_cannot_be_kept_are_refused(self, store: FailingStore, terms: dict[str, Any]) -> None:
+        """When the lock is made, and with what was given; ``True`` is what other locks take for "wait"."""
+        (word,) = terms
+
+        with pytest.raises(LockOptionError, match=word):
+            Lock(store, **{"name": "n", **terms})
+
+    @pytest.mark.parametrize("timeout", [True, False, float("nan")])
+    def test_a_wait_that_is_no_time_is_refused(self, lock: Lock, timeout: float) -> None:
+        with pytest.raises(LockOptionError, match="None waits for ever, 0 asks once"):
+            lock.acquire(timeout)
+        assert not lock.held
+
+
+class TestHolding:
+    def test_the_thread_that_holds_may_enter_again(self, store: FailingStore, lock: Lock) -> None:
+        with lock, lock:
+            assert lock.acquire(timeout=0)
+            assert lock.release()
+            inside = lock.held
+
+        assert (inside, lock.held) == (True, False)
+        assert store.inspect("n") is None
+
+    def test_another_thread_is_excluded_by_the_same_object(self, lock: Lock) -> None:
+        with lock:
+            assert _in_thread(lambda: lock.acquire(timeout=0)) is False
+            assert _in_thread(lambda: (lock.held, lock.fence)) == (False, None)
+
+    def test_another_coroutine_of_the_thread_is_refused(self, lock: Lock) -> None:
+        """The thread holds the lock, and both would go on at once."""
+        inside: list[str] = []
+
+        async def work(name: str) -> None:
+            with lock, lock:  # the same one may enter again
+                inside.append(name)
+                await asyncio.sleep(0)
+
+        async def both() -> list[object]:
+            return await asyncio.gather(work("first"), work("second"), return_exceptions=True)
+
+        first, second = asyncio.run(both())
+
+        assert (first, inside) == (None, ["first"])
+        assert isinstance(second, RuntimeError)
+        assert "another coroutine of this thread" in str(second)
+        assert not lock.held
+        assert lock.acquire(timeout=0)
+
+    def test_the_bodys_own_error_is_not_hidden_where_it_has_released_itself(self, lock: Lock) -> None:
+        def work() -> None:
+            with lock:
+                lock.release()
+                message = "mine"
+                raise KeyError(message)
+
+        with pytest.raises(KeyError, match="mine"):
+            work()
+
+    @pytest.mark.parametrize("verb", ["release", "renew", "check"])
+    def test_a_thread_that_does_not_hold_is_told_so(self, lock: Lock, verb: str) -> None:
+        with pytest.raises(RuntimeError, match="does not hold"):
+            getattr(lock, verb)()
+        with lock:
+
+            def misuse() -> object:
+                try:
+                    return getattr(lock, verb)()
+                except RuntimeError as error:
+                    return error
+
+            assert isinstance(_in_thread(misuse), RuntimeError)
+            assert lock.held
+
+    def test_each_hold_has_a_larger_fence(self, lock: Lock) -> None:
+        fences = []
+        for _ in range(3):
+            with lock:
+                fences.append(lock.fence or 0)
+
+        assert fences == sorted(set(fences))
+        assert lock.fence is None
+
+    def test_holder_tells_who_it_is(self, store: FailingStore, clock: ManualClock) -> None:
+        lock = lock_on(store, clock, owner="nightly")
+        assert lock.holder() is None
+        with lock:
+            hold = lock.holder()
+
+        assert hold is not None
+        assert (hold.owner, hold.about["id"], hold.about["state"]) == ("nightly", "nightly", "running")
+
+    def test_renewing_starts_the_ttl_anew(self, clock: ManualClock, lock: Lock) -> None:
+        lock.acquire()
+        clock.advance(20.0)
+        assert lock.renew()
+        clock.advance(20.0)
+        lock.check()
+        assert lock.renew(ttl=100.0)
+        clock.advance(90.0)
+
+        lock.check()
+        assert lock.release()
+
+    def test_a_shorter_ttl_is_believed_even_without_an_answer(
+        self, store: FailingStore, clock: ManualClock
+    ) -> None:
+        """Law 1: the server may have shortened it; a deadline later than its would exclude nobody."""
+        lock, other = lock_on(store, clock), lock_on(store, clock)
+        lock.acquire()
+        store.fails = frozenset({"renew"})
+
+        with pytest.raises(LockUnavailable):
+            lock.renew(1.0)
+        clock.advance(1.0)
+
+        assert other.acquire(timeout=0)
+        with pytest.raises(LockLost):
+            lock.check()
+
+    def test_a_longer_ttl_is_not_believed_without_an_answer(
+        self, store: FailingStore, clock: ManualClock
+    ) -> None:
+        """The server may not have heard of it."""
+        lock = lock_on(store, clock, ttl=2.0)
+        lock.acquire()
+        store.fails = frozenset({"renew"})
+        with pytest.raises(LockUnavailable):
+            lock.renew(60.0)
+        clock.advance(2.0)
+
+        with pytest.raises(LockLost):
+            lock.check()
+
+    def test_what_is_lost_is_renewed_no_more(self, store: FailingStore, clock: ManualClock) -> None:
+        """Whoever learnt of the loss was told for good; the server, which may know better, lets it expire."""
+        lock = lock_on(store, clock, ttl=10.0)
+        lock.acquire()
+        clock.advance(9.95)
+        store.fails = frozenset({"renew"})
+        with pytest.raises(LockLost):
+            lock.check()
+        store.fails = frozenset()
+        clock.advance(9.0)
+
+        assert not lock.renew()
+
+        hold = store.inspect("n")
+        assert hold is None or hold.expires_in == pytest.approx(1.0)
+
+    def test_renewing_what_is_gone_says_so(self, clock: ManualClock, lock: Lock) -> None:
+        lock.acquire()
+        clock.advance(31.0)
+
+        assert not lock.renew()
+        with pytest.raises(LockLost):
+            lock.check()
+
+    def test_another_ttl_moves_the_next_renewal(self) -> None:
+        """Thirty seconds became one: a renewal due in ten would come too late."""
+        store = MemoryStore()
+        lock = Lock(store, "n", ttl=300.0)
+        lock.acquire()
+        watchdog = watchdog_of(store)
+        before = watchdog._next_due()
+        lock.renew(ttl=100.0)
+
+        assert watchdog._next_due() < before - 60.0
+        lock.release()
+        assert watchdog._watched == {}
+
+
+class TestLoss:
+    def test_a_block_that_lost_its_lock_does_not_end_in_peace(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        def body() -> None:
+            with lock:
+                clock.advance(31.0)
+                assert lock_on(store, clock, owner="next").acquire(timeout=0)
+
+        with pytest.raises(LockLost):
+            body()
+
+        hold = store.inspect("n")
+        assert hold is not None
+        assert hold.owner == "next"
+
+    def test_the_bodys_own_error_goes_through_unchanged(self, clock: ManualClock, lock: Lock) -> None:
+        """Busy, lost and unavailable never mask it."""
+        error = ValueError("the body's own")
+
+        def body(pause: float) -> None:
+            with lock:
+                clock.advance(pause)
+                raise error
+
+        for pause in (0.0, 31.0):
+            with pytest.raises(ValueError, match="the body's own") as caught:
+                body(pause)
+            assert caught.value is error
+
+    def test_not_even_a_server_that_is_away_masks_it(self, store: FailingStore, lock: Lock) -> None:
+        error = ValueError("the body's own")
+
+        def body() -> None:
+            with lock:
+                store.fails = frozenset({"release"})
+                raise error
+
+        with pytest.raises(ValueError, match="the body's own") as caught:
+            body()
+        assert caught.value is error
+
+        store.fails = frozenset()
+        assert wait_until(lambda: store.inspect("n") is None, 10)
+
+    def test_a_lost_hold_is_not_entered_again(self, clock: ManualClock, lock: Lock) -> None:
+        """A new term for the inner block would let the outer one go on as if nothing had happened."""
+        lock.acquire()
+        clock.advance(31.0)
+        with pytest.raises(LockLost):
+            lock.acquire(timeout=0)
+
+        assert not lock.release()
+        assert lock.acquire(timeout=0)
+
+    def test_on_lost_is_told_the_lock(self, store: FailingStore, clock: ManualClock) -> None:
+        told: list[Lock] = []
+        lock = lock_on(store, clock, on_lost=told.append)
+        lock.acquire()
+        clock.advance(31.0)
+        with pytest.raises(LockLost):
+            lock.check()
+
+        assert told == [lock]
+        assert not lock.release()
+        assert told == [lock]
+
+
+class TestServerAway:
+    def test_what_an_unanswered_acquire_took_is_released_later(self, store: FailingStore, lock: Lock) -> None:
+        store.fails = frozenset({"acquire", "release"})
+        with pytest.raises(LockUnavailable):
+            lock.acquire()
+        assert store.inspect("n") is not None
+        assert not lock.held
+
+        store.fails = frozenset()
+        assert wait_until(lambda: store.inspect("n") is None, 10)
+
+    def test_what_an_interrupted_acquire_took_is_released_later(
+        self, store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C between the request and its answer."""
+        real = store.acquire
+
+        def interrupted(*args: Any, **kwargs: Any) -> None:
+            real(*args, **kwargs)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(store, "acquire", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+
+        assert wait_until(lambda: store.inspect("n") is None, 10)
+
+    def test_what_could_not_be_released_is_released_later(self, store: FailingStore, lock: Lock) -> None:
+        lock.acquire()
+        store.fails = frozenset({"release"})
+        with pytest.raises(LockUnavailable):
+            lock.release()
+        assert not lock.held
+
+        store.fails = frozenset()
+        assert wait_until(lambda: store.inspect("n") is None, 10)
+
+
+class TestKeepTrying:
+    def test_it_asks_until_the_server_answers(self, clock: ManualClock) -> None:
+        answers = [LockUnavailable("a server", "acquire", "no answer")] * 3
+
+        def attempt() -> float:
+            if answers:
+                raise answers.pop()
+            return clock.now
+
+        assert keep_trying(attempt, for_seconds=10.0, clock=clock, sleep=clock.advance) == 1000.7
+
+    def test_no_attempt_begins_later_than_the_time_given(self, clock: ManualClock) -> None:
+        tries: list[float] = []
+
+        def attempt() -> None:
+            tries.append(clock.now)
+            raise LockUnavailable("a server", "acquire", "no answer")
+
+        with pytest.raises(LockUnavailable):
+            keep_trying(attempt, for_seconds=3.0, clock=clock, sleep=clock.advance)
+        assert 1002.0 < tries[-1] <= 1003.0

@@ -1,0 +1,62 @@
+"""Every script says what it takes and gives, and none says ``#!lua``."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from celery_redislock.locks.scripts import SCRIPTS, Script
+
+LUA = files("celery_redislock.locks") / "lua"
+
+
+def test_the_scripts_are_exactly_the_files() -> None:
+    assert sorted(SCRIPTS) == sorted(each.name.removesuffix(".lua") for each in LUA.iterdir())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+class TestEachScript:
+    def test_its_header_states_purpose_keys_arguments_and_replies(self, name: str) -> None:
+        header = _header(name)
+
+        assert re.match(r"-- [A-Z].*\.", header[0])
+        for word in ("KEYS", "ARGV", "RETURNS"):
+            missing = word == "ARGV" and "ARGV" not in Script.load(name).text
+            assert missing or any(line.startswith(f"-- {word}") for line in header)
+
+    def test_it_has_no_shebang(self, name: str) -> None:
+        """Redis refuses a script with one when memory is short, also if it only releases."""
+        assert "#!" not in Script.load(name).text
+
+    def test_it_returns_numbers_and_strings_only(self, name: str) -> None:
+        """Booleans, maps and doubles differ between protocols 2 and 3; time units are milliseconds."""
+        text = Script.load(name).text
+
+        assert not re.search(r"return\s+(?:true|false|nil)\b|\bresp\(|setresp|double|\bmap\b", text)
+        assert not re.search(r"'(?:EX|EXPIRE|TTL|KEYS|SCAN)'", text)
+
+    def test_it_is_named_by_its_digest(self, name: str) -> None:
+        script = Script.load(name)
+
+        assert re.fullmatch(r"[0-9a-f]{40}", script.sha)
+        assert script is Script.load(name)
+
+
+# The two others take any number of keys, and loop over them.
+@pytest.mark.parametrize("name", sorted(set(SCRIPTS) - {"inspect", "renew"}))
+def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> None:
+    body = Script.load(name).text.removeprefix("\n".join(_header(name)))
+    listed = {"KEYS": 0, "ARGV": 0}
+    word = ""
+    for line in _header(name):
+        word = next((each for each in ("KEYS", "ARGV", "RETURNS") if line.startswith(f"-- {each}")), word)
+        if word in listed and re.match(r"-- (?:KEYS|ARGV|    ) +\d", line):
+            listed[word] += 1
+
+    for each, count in listed.items():
+        assert {int(number) for number in re.findall(rf"{each}\[(\d+)\]", body)} == set(range(1, count + 1))
+
+
+def _header(name: str) -> list[str]:
+    lines = Script.load(name).text.splitlines()
+    return lines[: next(number for number, line in enumerate(lines) if not line.startswith("--"))]

@@ -1,0 +1,68 @@
+"""Tokens, and what is read from a stored value."""
+
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, new_token, owner_of
+
+
+@pytest.mark.parametrize("owner", ["job", "a/b/c", "", "naïve ✓", "nul\0inside"])
+def test_a_token_names_its_owner_and_holds_no_nul(owner: str) -> None:
+    """NUL ends a token on the server: one inside would make two tokens alike."""
+    token = new_token(owner)
+
+    assert "\0" not in token
+    assert owner_of(token) == (owner.replace("\0", "%00") or token)
+
+
+def test_a_nonce_has_72_bits() -> None:
+    nonce = new_token("job").rpartition("/")[2]
+
+    assert len(nonce) == 12
+
+
+def test_a_value_is_token_nul_json() -> None:
+    hold = Hold.parse("n", b'job/1\0{"host":"here"}', 1.5, is_window=True)
+
+    assert (hold.name, hold.token, hold.owner) == ("n", "job/1", "job")
+    assert (hold.about, hold.expires_in, hold.is_window) == ({"host": "here"}, 1.5, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        (b"somebody", "somebody"),
+        (b"", ""),
+        (b"\xff", "�"),
+        (b"job/1\0{broken", "job/1"),
+        (b"job/1\0[1]", "job/1"),
+        (b"job/1\0\xff", "job/1"),
+    ],
+)
+def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str) -> None:
+    hold = Hold.parse("n", value, 1.0, is_window=False)
+
+    assert (hold.token, hold.about) == (token, {})
+    assert hold.owner == owner_of(token)
+
+
+@pytest.mark.parametrize(
+    ("about", "is_window", "state"),
+    [({"state": "queued"}, False, QUEUED), ({"state": "running"}, True, ACCEPTED), ({}, False, None),
+     ({"state": 7}, False, None), ({"state": None}, False, None)],
+)  # fmt: skip
+def test_a_holders_state_is_a_text_or_unknown(
+    about: dict[str, Any], is_window: bool, state: str | None
+) -> None:
+    assert Hold("n", "job/1", about, 1.0, is_window).state == state
+
+
+@pytest.mark.parametrize(
+    ("since", "told"),
+    [(12.5, 12.5), (12, 12), (True, None), ("12", None), (None, None), (float("inf"), None),
+     (float("nan"), None), ([1], None)],
+)  # fmt: skip
+def test_a_holder_is_since_a_finite_number_or_unknown(since: object, told: float | None) -> None:
+    """Any program may have written it."""
+    assert Hold("n", "job/1", {"since": since}, 1.0).since == told

@@ -1,0 +1,562 @@
+"""The watchdog: what it renews, and when; what it owes; and its thread over its whole life."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
+from celery_redislock.locks import watchdog as watchdog_module
+from celery_redislock.locks.store import Grant, Term
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.facts import wait_until
+from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
+
+
+def _now(renewer: ScriptedRenewer) -> Grant:
+    return Grant(1, False, renewer.clock(), renewer.clock())
+
+
+def _names(renewer: ScriptedRenewer) -> list[list[str]]:
+    return [[term.name for term in call] for call in renewer.calls]
+
+
+class TestRenewing:
+    def test_a_lease_is_renewed_every_third_of_its_ttl(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        watchdog.run_until(1095.0)
+
+        assert len(renewer.calls) == watchdog.renewals == 9
+        assert lease.held
+
+    def test_what_is_due_within_a_tenth_of_its_ttl_joins_the_call(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        for number in range(4):
+            watchdog.watch(lease_on(renewer, ttl=30.0, name=f"n{number}"))
+            renewer.clock.advance(1.0)
+        watchdog.watch(lease_on(renewer, ttl=30.0, name="later"))
+        watchdog.run_until(1010.0)
+
+        assert _names(renewer) == [["n0", "n1", "n2", "n3"]]
+
+    def test_a_lease_granted_slowly_is_renewed_sooner(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Half of what is left, where that is less than a third of the ttl."""
+        lease = lease_on(renewer, ttl=30.0)
+        renewer.clock.advance(25.0)
+        watchdog.watch(lease)
+
+        assert watchdog._next_due() < lease.deadline - 2.0
+
+    def test_a_lease_found_gone_is_lost_and_asked_about_no_more(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        told: list[Lease] = []
+        gone, stays = lease_on(renewer, name="gone", on_lost=told.append), lease_on(renewer, name="stays")
+        watchdog.watch(gone)
+        watchdog.watch(stays)
+        renewer.then([None, True])
+        watchdog.run_until(1025.0)
+
+        assert told == [gone]
+        assert not watchdog.watches(gone)
+        assert _names(renewer) == [["gone", "stays"], ["stays"]]
+
+    def test_a_late_watchdog_asks_before_it_declares_a_loss(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """The process was paused for an hour; the main process, say, renewed meanwhile."""
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        renewer.clock.advance(3600.0)
+        watchdog._do_what_is_due()
+
+        assert lease.held
+        assert renewer.withins == [None]
+
+    def test_a_late_watchdog_without_an_answer_declares_the_loss(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        renewer.clock.advance(31.0)
+        renewer.then(unavailable())
+        watchdog._do_what_is_due()
+
+        assert lease.lost_because is not None
+        assert "no answer" in lease.lost_because
+
+    def test_an_unanswered_renewal_is_repeated_until_the_deadline_and_the_loss_told_at_it(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Never later: at its ttl the server may give the lock away."""
+        told: list[float] = []
+        lease = lease_on(renewer, ttl=30.0, on_lost=lambda _: told.append(renewer.clock()))
+        watchdog.watch(lease)
+        renewer.then(*[unavailable()] * 100)
+        watchdog.run_until(1060.0)
+
+        assert told == [lease.deadline]
+        assert len(renewer.calls) == 14
+        assert min(within for within in renewer.withins if within is not None) < 1.5
+        assert len(renewer.withins) == len([within for within in renewer.withins if within is not None])
+
+    def test_an_answer_at_the_last_moment_saves_the_lease(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        renewer.then(*[unavailable()] * 13)
+        watchdog.run_until(1060.0)
+
+        assert lease.held
+        assert lease.expires_in > 19.0
+
+    def test_an_unexpected_error_counts_as_no_answer(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Else the leases of the batch would silently never be asked about again."""
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        renewer.then(ValueError("unforeseen"))
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1025.0)
+
+        assert "unforeseen" in caplog.text
+        assert lease.held
+        assert watchdog.renewals == 2
+
+    def test_on_lost_that_raises_costs_the_others_nothing(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(_lease: Lease) -> None:
+            message = "the callback's own"
+            raise ValueError(message)
+
+        watchdog.watch(lease_on(renewer, name="gone", on_lost=fail))
+        stays = lease_on(renewer, name="stays")
+        watchdog.watch(stays)
+        renewer.then([None, True])
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1065.0)
+
+        assert stays.held
+        assert watchdog.renewals == 6
+
+    def test_a_callback_that_exits_does_not_end_the_thread(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """``on_lost=lambda _: sys.exit(1)``: in a thread that ends nothing but the thread, without a word."""
+
+        def leave(_lease: Lease) -> None:
+            raise SystemExit(1)
+
+        gone, stays = lease_on(renewer, name="gone", on_lost=leave), lease_on(renewer, name="stays")
+        watchdog.watch(gone)
+        watchdog.watch(stays)
+        renewer.then([None, True])
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1025.0)
+
+        assert gone.lost
+        assert not watchdog.watches(gone)
+        assert _names(renewer) == [["gone", "stays"], ["stays"]]
+        assert "SystemExit" in caplog.text
+
+    def test_a_lease_given_another_term_meanwhile_counts_by_the_term_that_was_sent(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer, ttl=3.0)
+        watchdog.watch(lease)
+        renewer.then(lambda: setattr(lease, "term", type(lease.term)("n", lease.token, 3600.0)))
+        watchdog.run_until(1001.0)
+
+        assert lease.expires_in <= 3.0
+
+
+class TestForgetting:
+    def test_a_forgotten_lease_is_not_renewed(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        lease = lease_on(renewer)
+        watchdog.watch(lease)
+        watchdog.forget(lease)
+        watchdog.run_until(1060.0)
+
+        assert renewer.calls == []
+        assert not watchdog.watches(lease)
+
+    def test_watching_twice_renews_once(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        lease = lease_on(renewer)
+        watchdog.watch(lease)
+        watchdog.watch(lease)
+        watchdog.run_until(1010.0)
+
+        assert len(renewer.calls) == 1
+
+    def test_forgetting_twice_or_the_unknown_is_harmless(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer)
+        watchdog.forget(lease)
+        watchdog.watch(lease)
+        watchdog.forget(lease)
+        watchdog.forget(lease)
+
+        assert not watchdog.watches(lease)
+
+    def test_a_lease_forgotten_during_its_renewal_stays_forgotten(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer)
+        watchdog.watch(lease)
+        renewer.then(lambda: watchdog.forget(lease))
+        watchdog.run_until(1060.0)
+
+        assert len(renewer.calls) == 1
+
+    def test_a_loss_the_holder_learnt_by_itself_leaves_nothing_behind(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        lease = lease_on(renewer)
+        watchdog.watch(lease)
+        lease.lose("the holder asked first")
+        watchdog.run_until(1010.0)
+
+        assert not watchdog.watches(lease)
+        assert renewer.calls == []
+
+
+class TestSettle:
+    def test_it_waits_until_every_debt_is_paid(self) -> None:
+        watchdog, may_go_on = Watchdog(MemoryStore()), threading.Event()
+        watchdog.owe(lambda: may_go_on.wait(10.0), within=60.0, what="a hold")
+
+        assert not watchdog.settle(0.0)
+        may_go_on.set()
+        assert watchdog.settle(10.0)
+
+    def test_it_waits_no_longer_than_it_is_told(self, watchdog: Driven) -> None:
+        watchdog.owe(lambda: None, within=60.0, what="a hold")
+
+        assert not watchdog.settle(0.01)
+        assert watchdog.owes == 1
+
+    def test_nothing_owed_is_no_reason_to_wait(self) -> None:
+        assert Watchdog(MemoryStore()).settle(0.0)
+
+
+def test_a_lease_that_ends_takes_no_other_watch_of_its_token_with_it(
+    renewer: ScriptedRenewer, watchdog: Driven
+) -> None:
+    """In pools of threads a run and its worker's main process watch the same token."""
+    first, second = lease_on(renewer), lease_on(renewer)
+    watchdog.watch(first)
+
+    def replace() -> None:
+        first.end()
+        watchdog.watch(second)
+
+    renewer.then(replace)
+    watchdog.run_until(1060.0)
+
+    assert watchdog.watches(second)
+    assert watchdog.renewals > 3
+
+
+class TestMaxHold:
+    def test_a_lease_is_renewed_no_longer_and_counts_as_lost(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        told: list[float] = []
+        lease = lease_on(renewer, ttl=30.0, on_lost=lambda _: told.append(renewer.clock()))
+        watchdog.watch(lease, max_hold=65.0)
+        watchdog.run_until(1200.0)
+
+        assert told == [1065.0]
+        assert lease.lost_because is not None
+        assert "lock_max_hold (65 s)" in lease.lost_because
+
+    def test_it_is_kept_where_it_is_shorter_than_a_third_of_the_ttl(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        told: list[float] = []
+        lease = lease_on(renewer, ttl=3600.0, on_lost=lambda _: told.append(renewer.clock()))
+        watchdog.watch(lease, max_hold=5.0)
+        watchdog.run_until(1100.0)
+
+        assert told == [1005.0]
+
+    def test_half_of_it_is_warned_of_once(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        watchdog.watch(lease_on(renewer, ttl=30.0), max_hold=100.0)
+        with caplog.at_level(logging.WARNING):
+            watchdog.run_until(1049.0)
+            assert caplog.records == []
+            watchdog.run_until(1099.0)
+
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "half of lock_max_hold (100 s; " in caplog.text
+
+    def test_it_is_kept_for_any_float(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        """``(since + max_hold) - since`` may be less than ``max_hold``: sums are compared."""
+        renewer.clock.now = 113.03
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease, max_hold=0.1)
+        watchdog.run_until(113.03 + 0.1)
+
+        assert lease.lost
+
+
+class Beside(Lease):
+    """A lease that goes on when it is found gone: a worker's main process watches a claim in this way."""
+
+    def lose(self, reason: str) -> None:
+        pass
+
+
+def test_a_claim_that_is_gone_is_asked_about_without_haste(
+    renewer: ScriptedRenewer, watchdog: Driven
+) -> None:
+    """It goes on being watched; a third of a millisecond would be no pause at all."""
+    beside = Beside(renewer, Term("n", "job/n", 0.001), _now(renewer), clock=renewer.clock)
+    watchdog.watch(beside)
+    renewer.then(*[[None]] * 100)
+
+    watchdog.run_until(1001.0)
+
+    assert watchdog.watches(beside)
+    assert 10 < len(renewer.calls) <= 21
+
+
+class TestDebts:
+    def test_a_release_is_tried_until_the_server_answers(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        tries: list[float] = []
+
+        def release() -> None:
+            tries.append(renewer.clock())
+            if len(tries) < 4:
+                raise unavailable()
+
+        watchdog.owe(release, within=30.0, what="a lock")
+        watchdog.run_until(1001.5)
+        was_away = watchdog.is_server_away
+        watchdog.run_until(1060.0)
+
+        assert tries == [1000.0, 1001.0, 1002.0, 1003.0]
+        assert watchdog.owes == 0
+        assert (was_away, watchdog.is_server_away) == (True, False)
+
+    def test_it_is_given_up_when_the_hold_has_expired(
+        self, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING):
+            watchdog.owe(_raising(unavailable()), within=5.0, what="a lock")
+            watchdog.run_until(1060.0)
+
+        assert watchdog.owes == 0
+        assert "could not release a lock" in caplog.text
+        assert not watchdog.is_server_away
+
+    def test_an_unexpected_error_ends_that_debt_only(
+        self, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        paid: list[str] = []
+        with caplog.at_level(logging.ERROR):
+            watchdog.owe(_raising(ValueError("unforeseen")), within=30.0, what="one")
+            watchdog.owe(lambda: paid.append("two"), within=30.0, what="two")
+            watchdog.run_until(1000.0)
+
+        assert paid == ["two"]
+        assert watchdog.owes == 0
+
+    def test_many_debts_to_a_dead_server_do_not_hold_up_renewals(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Each attempt may take two socket timeouts: one per round, not all of them."""
+
+        def release() -> None:
+            renewer.clock.advance(2.0)
+            raise unavailable()
+
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+        for _ in range(100):
+            watchdog.owe(release, within=60.0, what="a lock")
+        watchdog.run_until(1030.0)
+
+        assert watchdog.renewals >= 2
+        assert lease.held
+
+    def test_one_that_says_unavailable_for_ever_does_not_hold_up_the_others(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        paid: list[float] = []
+        watchdog.owe(_raising(unavailable()), within=30.0, what="stubborn")
+        for _ in range(3):
+            watchdog.owe(lambda: paid.append(renewer.clock()), within=30.0, what="another")
+        watchdog.run_until(1060.0)
+
+        assert paid == [1000.0, 1000.0, 1000.0]
+
+    def test_each_attempt_is_made_on_a_new_connection(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """An open one may be read before the request that was given up on another."""
+        closed: list[int] = []
+        watchdog.owe(lambda: closed.append(renewer.closed), within=30.0, what="a lock")
+        watchdog.run_until(1000.0)
+
+        assert closed == [1]
+
+    def test_what_has_expired_is_dropped_without_an_attempt(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tries: list[str] = []
+
+        def release() -> None:
+            tries.append("long")
+            renewer.clock.advance(6.0)
+            raise unavailable()
+
+        watchdog.owe(release, within=60.0, what="a long lock")
+        for _ in range(1000):
+            watchdog.owe(lambda: tries.append("short"), within=5.0, what="a short lock")
+        with caplog.at_level(logging.WARNING):
+            watchdog.run_until(1008.0)
+
+        assert "short" not in tries
+        assert watchdog.owes == 1
+        assert [record.getMessage() for record in caplog.records] == [
+            "could not release a short lock and 999 others in time: expired by now"
+        ]
+
+
+def _raising(error: Exception) -> Callable[[], Any]:
+    def release() -> None:
+        raise error
+
+    return release
+
+
+class TestThread:
+    """The thread itself; facts are awaited, nothing is slept for."""
+
+    def test_it_is_not_woken_for_every_short_lock(self, renewer: ScriptedRenewer) -> None:
+        """Asleep until the first lease was due, it need not know of those that come and go before."""
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        first = lease_on(renewer)
+        watchdog.watch(first)
+        watchdog.forget(first)
+        assert wait_until(lambda: watchdog._sleeps_until > 0, 10)
+        asleep_until = watchdog._sleeps_until
+        woken: list[int] = []
+
+        def spy(n: int = 1) -> None:
+            woken.append(n)
+
+        watchdog._wake.notify = spy  # type: ignore[method-assign]  # to see whether it is called
+
+        for number in range(5):
+            renewer.clock.advance(0.1)
+            lease = lease_on(renewer, name=f"n{number}")
+            watchdog.watch(lease)
+            watchdog.forget(lease)
+
+        assert woken == []
+        assert watchdog._sleeps_until == asleep_until
+
+    def test_it_starts_with_the_first_lease_renews_and_ends_when_idle(
+        self, renewer: ScriptedRenewer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watchdog_module, "LINGER", 0.01)
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        threads = [watchdog._thread]
+        lease = lease_on(renewer)
+        renewer.clock.advance(30.0)
+        watchdog.watch(lease)
+
+        assert wait_until(lambda: watchdog.renewals == 1, 10)
+        threads.append(watchdog._thread)
+        before, thread = threads
+        assert before is None
+        assert thread is not None
+        assert thread.daemon
+        watchdog.forget(lease)
+        renewer.clock.advance(30.0)
+        assert wait_until(lambda: not thread.is_alive(), 10)
+
+        again = lease_on(renewer, name="again")
+        renewer.clock.advance(30.0)
+        watchdog.watch(again)
+        assert wait_until(lambda: watchdog.renewals == 2, 10)
+        watchdog.forget(again)
+
+    def test_an_error_nobody_foresaw_does_not_end_it(
+        self, renewer: ScriptedRenewer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        real, failed = watchdog._do_what_is_due, threading.Event()
+
+        def fail_once() -> None:
+            if not failed.is_set():
+                failed.set()
+                message = "unforeseen"
+                raise RuntimeError(message)
+            real()
+
+        monkeypatch.setattr(watchdog, "_do_what_is_due", fail_once)
+        paid = threading.Event()
+        with caplog.at_level(logging.ERROR):
+            watchdog.owe(paid.set, within=30.0, what="a lock")
+            assert paid.wait(10)
+
+        assert failed.is_set()
+        assert "unforeseen" in caplog.text
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+    def test_a_forked_child_watches_nothing_of_its_parents_and_renews_its_own(
+        self, renewer: ScriptedRenewer
+    ) -> None:
+        """No thread survives a fork, and a lock its thread held would stay locked for ever."""
+        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        parents, childs = lease_on(renewer, name="parent"), lease_on(renewer, name="child")
+        watchdog.watch(parents)
+        watchdog.owe(_raising(unavailable()), within=30.0, what="a lock")
+        reader, writer = os.pipe()
+
+        with watchdog._wake:
+            pid = os.fork()
+        if not pid:
+            try:
+                inherited = watchdog.watches(parents) or watchdog.owes > 0
+                renewer.clock.advance(30.0)
+                watchdog.watch(childs)
+                renewed = wait_until(lambda: watchdog.renewals == 1, 10)
+                names = [term.name for call in renewer.calls for term in call]
+                os.write(writer, repr((inherited, renewed, names)).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            told = answer.read()
+
+        assert told == "(False, True, ['child'])"
+        assert watchdog.watches(parents)
+        watchdog.forget(parents)
+
+    def test_a_store_has_one_watchdog(self) -> None:
+        one, other = MemoryStore(), MemoryStore()
+
+        assert watchdog_of(one) is watchdog_of(one)
+        assert watchdog_of(one) is not watchdog_of(other)
