@@ -22,7 +22,7 @@ from celery_redislock import SingletonTask
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
-from celery_redislock.running.delivery import FROM_MAIN_PROCESS
+from celery_redislock.running.run import FROM_MAIN_PROCESS
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, debts, einfo
 
 #: A process id nobody has.

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_redislock import lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.running import delivery
+from celery_redislock.running import run as running
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts
 
@@ -406,7 +406,7 @@ def given(shop: Shop, monkeypatch: Any, why: str, function: Any = body, **option
     task.apply_async((7,), task_id="t1", **({"countdown": 1} if why == "eta" else {}))
     request = shop.receive(redelivered=why == "redelivered")
     kept = 1801 if why == "kept by a worker" else 1799
-    monkeypatch.setattr(delivery, "time", SimpleNamespace(time=lambda: time.time() + kept))
+    monkeypatch.setattr(running, "time", SimpleNamespace(time=lambda: time.time() + kept))
     return request
 
 

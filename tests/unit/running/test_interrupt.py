@@ -116,7 +116,7 @@ def test_a_loss_the_body_notices_itself_is_raised_once_and_quietly(shop: Shop, c
 
     def work(self: Any, account_id: int) -> None:
         shop.store.force_release(KEY)
-        self.lease._deadline = 0.0
+        self.lease.deadline = 0.0
         self.lease.check()
 
     task = shop.unique(work, bind=True, lock_key=KEY, on_lock_lost="terminate")
