@@ -57,18 +57,6 @@ def test_a_claim_is_announced_where_there_is_one(shop: Shop, *, is_held: bool) -
     assert heard == ([] if is_held else [(task, result.id, *shop.held(), None)])
 
 
-def test_a_period_refuses_after_the_claim_has_gone(shop: Shop) -> None:
-    """``lock_period``: the least time between two accepted, whatever became of the first one's run."""
-    task = shop.unique(body, lock_period=50)
-    first = task.delay(7)
-    shop.run()
-
-    second = task.delay(7)
-
-    assert shop.held() == {}
-    assert (second.is_duplicate, second.id) == (True, first.id)
-
-
 # --- a publish that fails --------------------------------------------------------------------
 
 
