@@ -94,10 +94,10 @@ class Message(NamedTuple):
         A body that passes its own message's headers to another task lends no hold to it.
 
         Args:
-            headers: of the message or the request.
+            headers: of the message or the request; anything but a mapping, as a test may give, has none.
             task_id: of the message.
         """
-        text = headers.get(HEADER) if headers else None
+        text = headers.get(HEADER) if isinstance(headers, Mapping) else None
         message = cls.loads(text) if text is not None else None
         if message is None:
             return None

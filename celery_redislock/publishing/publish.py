@@ -59,7 +59,7 @@ def publish(
     if call.is_eager:
         return _publish_in_place(call)
     run = call.own_run()
-    if run is not None and run.in_body:
+    if run is not None and run.in_body and run.lock.key == call.lock.key:
         return _publish_what_follows(call, run)
     if run is None and call.inherited is not None and call.inherited.key == call.lock.key:
         # Published by the worker's main process, or by before_start: it keeps its identity and claim.
