@@ -6,9 +6,8 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
-FIGURES := tests/acceptance/ladder/figures.json
 
-.PHONY: help demo ladder test test-all soak lint docs clean
+.PHONY: help demo test test-all soak lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 20 s)"
@@ -16,8 +15,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make soak      random faults under load, ten minutes"
 	@echo "make lint      ruff and mypy"
-	@echo "make docs      write the generated reference pages"
-	@echo "make ladder    play every ending of a task, and write its page with new figures"
+	@echo "make docs      write docs/options.md"
 	@echo "make clean     remove the environment and caches"
 
 demo: $(VENV)/embedded
@@ -39,13 +37,6 @@ lint: $(VENV)/dev
 
 docs: $(VENV)/dev
 	$(BIN)/python tools/options_page.py docs/options.md
-	$(BIN)/python -m tests.acceptance.ladder.page docs/endings.md
-	$(BIN)/python -m tests.tour.page docs/messages.md
-
-ladder: $(VENV)/dev
-	rm -f $(FIGURES)
-	LADDER_JSON=$(FIGURES) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/acceptance/ladder
-	$(MAKE) docs
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache

@@ -18,12 +18,20 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import watchdog
 
-pytest_plugins = ["tests.again"]
-
 # A shell without job control lets what it starts in the background ignore SIGINT, and so would every process
 # that these tests start and interrupt (POSIX, "Signals and Error Handling").
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(hookwrapper=True, optionalhook=True)
+def pytest_handlecrashitem(report: pytest.TestReport) -> Iterator[None]:
+    """Let a test whose process crashed count as failed.
+
+    pytest-rerunfailures runs it again if it is marked ``timing``, and would call the crash a rerun (16.7).
+    """
+    yield
+    report.outcome = "failed"
 
 
 @pytest.fixture(scope="session")

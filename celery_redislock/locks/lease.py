@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
@@ -18,21 +19,12 @@ logger = logging.getLogger("celery_redislock")
 Clock: TypeAlias = Callable[[], float]
 
 
-if sys.platform == "linux":
-
-    def boottime() -> float:
-        """Return seconds since boot, suspends included.
-
-        A lease goes on expiring on its server while this machine sleeps; ``time.monotonic`` stops
-        then on Linux (clock_gettime(2)), and would let a holder trust a lease that is long gone.
-        """
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-
-    def boottime() -> float:
-        """Return seconds from an arbitrary start, never set back."""
-        return time.monotonic()
+#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
+#: ``time.monotonic`` stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is
+#: long gone; elsewhere it is what there is.
+boottime: Clock = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
+)
 
 
 class Renewer(Protocol):
@@ -55,6 +47,8 @@ class Lease:
 
     Attributes:
         term: name, token and ttl.
+        key: the lock's name.
+        token: this term's token, ``owner/nonce``.
         fence: the fencing token of the grant.
         deadline: the clock's reading up to which the lease can be trusted.
         ended: its holder has released it, or is about to.
@@ -81,6 +75,7 @@ class Lease:
             clock: the one the grant's times were taken from.
         """
         self.term = term
+        self.key, self.token = term.name, term.token
         self.fence: int | None = grant.fence
         self.lost_because: str | None = None
         self._renewer = renewer
@@ -92,16 +87,6 @@ class Lease:
         self._lock = threading.RLock()
         self._answered_at = float("-inf")
         self.confirm(grant.sent_at, grant.answered_at)
-
-    @property
-    def key(self) -> str:
-        """The lock's name."""
-        return self.term.name
-
-    @property
-    def token(self) -> str:
-        """This term's token, ``owner/nonce``."""
-        return self.term.token
 
     @property
     def expires_in(self) -> float:

@@ -240,7 +240,8 @@ class TaskLock:
             The server's answer, ``None`` where there is none: the release is owed.
         """
         longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
-        return release_hold(self.store, self.key, token, ran=ran, within=longest, mark=mark)
+        ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
+        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}")
 
     def release_later(self, token: str, *, ran: bool) -> None:
         """Owe the release of a token that an unanswered request may have left held."""
@@ -353,21 +354,18 @@ def message_name(message: str) -> str:
     return f"message:{message}"
 
 
-def release_hold(
-    store: LockStore, key: str, token: str, *, ran: bool, within: float, mark: Mark | None = None
-) -> Release | None:
-    """Release the hold of a token on a key; never raises. See :meth:`TaskLock.release`.
+def release_hold(store: LockStore, key: str, token: str, *, ran: bool, within: float) -> None:
+    """Release the hold of a token of which nothing else is known; never raises.
 
     Args:
         store: where the lock is kept.
         key: the lock's name.
         token: of the hold.
-        ran: a body began under it.
+        ran: a body began under it. Otherwise the period that was opened under it ends as well.
         within: seconds for which the release is owed where the server does not answer.
-        mark: left for copies of the message.
     """
-    ask = partial(store.release, key, token, undo=not ran, mark=mark)
-    return _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
+    ask = partial(store.release, key, token, undo=not ran)
+    _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
 
 
 def _now_or_later(store: LockStore, ask: Callable[[], T], *, within: float, what: str) -> T | None:

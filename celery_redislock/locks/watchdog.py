@@ -112,9 +112,10 @@ class Watchdog:
         """
         with self._lock:
             now = self._clock()
-            watch = _Watch(lease, now, float("inf") if max_hold is None else max_hold)
             # A third of the ttl; sooner where the grant took long and little of its term is left.
-            watch.fall_due(now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2))
+            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
+            longest = float("inf") if max_hold is None else max_hold
+            watch = _Watch(lease, now, longest, min(due, now + longest))
             self._watched[lease.token] = watch
             self._run_thread()
             # Most leases end before they are due: waking the thread for each would double a lock's cost.
@@ -232,7 +233,7 @@ class Watchdog:
                 if self._may_renew(watch):
                     live.append(watch)
                 else:
-                    self.forget(watch.lease)
+                    self._drop(watch)
         if not live:
             return
         # Kept, because the holder may give a lease another term before the answer comes.
@@ -256,7 +257,12 @@ class Watchdog:
                 else:
                     self._take_answer(watch, term, answer, place)
                 if not watch.lease.held:
-                    self.forget(watch.lease)
+                    self._drop(watch)
+
+    def _drop(self, watch: _Watch) -> None:
+        # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
+        if self._watched.get(watch.lease.token) is watch:
+            self.forget(watch.lease)
 
     def _may_renew(self, watch: _Watch) -> bool:
         """Whether to ask for this lease at all."""

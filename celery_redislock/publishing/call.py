@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-import celery.app.task
 from celery._state import _task_stack
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -15,9 +14,9 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import Message
+from celery_redislock.publishing.message import Message, is_result_ignored
 
-__all__ = ["Call", "PublishingRun", "Send", "is_result_ignored", "runs_in_this_thread"]
+__all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
 #: Somebody waits for a message published with one of these: a workflow, or a worker that publishes what
 #: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
@@ -26,10 +25,6 @@ _WORKFLOW_OPTIONS = ("group_id", "chord", "link", "link_error", "root_id", "pare
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
 Send = Callable[..., Any]
-
-
-#: Since Celery 5.7 a message may want a result of a task that else ignores it.
-_MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
 
 
 class PublishingRun(Protocol):
@@ -169,7 +164,7 @@ class Call:
         starts = options.get("countdown") or options.get("eta")
         if starts is not None:
             ttl += max(0.0, self._seconds_until(starts) or 0.0)
-        expires = options.get("expires") or getattr(self.task, "expires", None)
+        expires = options.get("expires", self.task.expires)  # as Celery does: None is for ever
         expires_in = None if expires is None else self._seconds_until(expires)
         # A message past its expiry never runs; its claim need not outlive it by more than a second.
         return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
@@ -212,13 +207,3 @@ class Call:
             return None
         aware = maybe_make_aware(when, self.task.app.timezone)
         return float((aware - datetime.now(timezone.utc)).total_seconds())
-
-
-def is_result_ignored(task: Any, asked: bool | None) -> bool:
-    """Whether nobody stores the result of a message: as it asks itself, or else as its task does.
-
-    Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
-    (5.5.0, ``app/trace.py``, ``build_tracer``).
-    """
-    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
-    return bool(task.ignore_result if task_decides else asked)

@@ -17,12 +17,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import celery.app.task
+
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.tasklock import release_hold
 
-__all__ = ["HEADER", "Message", "release_claim"]
+__all__ = ["HEADER", "Message", "is_result_ignored", "release_claim"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -38,6 +40,9 @@ UNKNOWN_TTL = 3600.0
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+#: Since Celery 5.7 a message may want a result of a task that else ignores it.
+_MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
 
 
 class Message(NamedTuple):
@@ -89,10 +94,10 @@ class Message(NamedTuple):
         A body that passes its own message's headers to another task lends no hold to it.
 
         Args:
-            headers: of the message or the request.
+            headers: of the message or the request; anything but a mapping, as a test may give, has none.
             task_id: of the message.
         """
-        text = headers.get(HEADER) if headers else None
+        text = headers.get(HEADER) if isinstance(headers, Mapping) else None
         message = cls.loads(text) if text is not None else None
         if message is None:
             return None
@@ -130,6 +135,16 @@ class Message(NamedTuple):
     def added_to(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return these headers with this one among them."""
         return {**(headers or {}), HEADER: self.dumps()}
+
+
+def is_result_ignored(task: Any, asked: bool | None) -> bool:
+    """Whether nobody stores the result of a message: as it asks itself, or else as its task does.
+
+    Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
+    (5.5.0, ``app/trace.py``, ``build_tracer``).
+    """
+    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
+    return bool(task.ignore_result if task_decides else asked)
 
 
 def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> None:

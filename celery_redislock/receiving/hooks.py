@@ -26,17 +26,20 @@ def install() -> None:
     signals.celeryd_after_setup.connect(_check_program, weak=False, dispatch_uid="celery_redislock.check")
 
 
-def _conclude(task: Any = None, state: Any = None, **_: Any) -> None:
+def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """``task_postrun``, in the process of the body: it is sent in (almost) every way a run ends."""
     request = getattr(task, "request", None)
-    if request is None or not hasattr(type(task), "_lock_names"):
+    # Not type(task): a test that runs a task by hand has the proxy that app.task returns.
+    if request is None or not hasattr(task.__class__, "_lock_names"):
         return
     if "redislock_run" not in request.__dict__:
-        # ``before_start`` failed or ignored the message; retried or requeued, it brings its claim again.
-        if state in {states.FAILURE, states.IGNORED} and not request.is_eager and request.id:
+        # ``before_start`` ended it; retried or requeued, the message brings its claim again.
+        if state in {states.FAILURE, states.IGNORED, states.REJECTED} and not request.is_eager and request.id:
             from celery_redislock.publishing.message import Message, release_claim
+            from celery_redislock.running.finish import is_requeued
 
-            release_claim(task.app, Message.of(request.headers, request.id))
+            if not is_requeued(task, retval):
+                release_claim(task.app, Message.of(request.headers, request.id))
         return
     if request.redislock_run:
         from celery_redislock.running.finish import conclude

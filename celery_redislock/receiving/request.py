@@ -27,9 +27,8 @@ from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.locks.store import Grant, Mark, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing.call import is_result_ignored
-from celery_redislock.publishing.message import HEADER, Message, release_claim
-from celery_redislock.running.delivery import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
+from celery_redislock.publishing.message import HEADER, Message, is_result_ignored, release_claim
+from celery_redislock.running.run import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
 
 __all__ = ["LockRequest"]
 
@@ -136,19 +135,18 @@ class LockRequest(Request):
         is_loss = isinstance(error, WorkerLostError) or (
             is_exit and _EXIT_IS_LOSS and not was_ended_by_worker
         )
-        if is_loss and self._is_retried_when_lost():
+        # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
+        may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
+        if may_be_retried and self._has_retries_left():
             return new_token(self.id)
         if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
             return None
         is_requeued = self.task.reject_on_worker_lost if is_loss else self._already_cancelled
-        if not is_requeued:
-            return None
+        if not is_requeued or may_be_retried:
+            return None  # after its last retry it is not requeued either
         return self._lock_message.token if self._lock_message is not None else new_token(self.id)
 
-    def _is_retried_when_lost(self) -> bool:
-        """Whether Celery publishes the task anew for a lost child: ``retry_on_worker_lost``, since 5.7."""
-        if not hasattr(Task, "retry_on_worker_lost") or not self.task.retry_on_worker_lost:
-            return False  # where Celery does not know the name, a task that sets it fails
+    def _has_retries_left(self) -> bool:
         most = self.task.max_retries
         return most is None or self._request_dict.get("retries", 0) < most
 
@@ -277,7 +275,9 @@ class LockRequest(Request):
             return self._locked
         try:
             declaration = declaration_of(self.task)
-            options = from_header(declaration.options, message.options) if message else declaration.options
+            options = declaration.options
+            if message is not None and message.options:
+                options = from_header(options, message.options)
             if not declaration.settings.enabled or options.scope is None:
                 return None
             # With a key the message says it all: its body need not be decoded here.

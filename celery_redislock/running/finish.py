@@ -6,15 +6,14 @@ one of these is still held when the caller's ``get()`` returns and when the next
 """
 
 import logging
+import sys
 from typing import Any
 
 from celery.exceptions import Reject
 
-from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Mark
 from celery_redislock.publishing.signals import lock_released
-from celery_redislock.running.delivery import mark_ttl
-from celery_redislock.running.run import Run
+from celery_redislock.running.run import Run, mark_ttl
 
 __all__ = ["conclude", "is_requeued", "settle"]
 
@@ -34,7 +33,7 @@ def settle(run: Run, error: BaseException | None) -> None:
         error: what ended it, ``None`` if it returned.
     """
     run.in_body = False
-    requeued = is_requeued(run.task, error)
+    requeued = error is not None and is_requeued(run.task, error)
     # SystemExit and KeyboardInterrupt end the child: whether its message comes again is not known here.
     run.has_ended = not requeued and (error is None or isinstance(error, Exception))
     lease, lock = run.lease, run.running_lock
@@ -51,7 +50,8 @@ def settle(run: Run, error: BaseException | None) -> None:
         was_ours = lock.finish(lease, mark=mark)
         if was_ours and run.scope.holds_while_running:
             lock_released.send(sender=run.task, key=lease.key, task_id=run.lock.owner, lease=lease)
-    _warn_if_gone(run, lease, was_ours=was_ours)
+    if not was_ours and not lease.lost:  # a loss that was noticed has been announced as such
+        logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)
 
 
 def conclude(run: Run) -> None:
@@ -59,20 +59,24 @@ def conclude(run: Run) -> None:
 
     Called by ``task_postrun``, in the process and thread of the body. A run whose end was interrupted
     before is released here.
+
+    Celery sends that signal from a ``finally`` (5.7.0, ``app/trace.py``): with an exception on its way, as
+    when a worker stops its child, the result may not be stored, and the message has to run again.
     """
     if run.lease is not None and not run.lease.ended:
         run.running_lock.finish(run.lease)
-    if run.has_ended and run.can_come_again:
+    was_interrupted = sys.exc_info()[1] is not None
+    if run.has_ended and run.can_come_again and not was_interrupted:
         run.has_ended = False
         run.running_lock.mark_done(run.identity, mark_ttl(run.task.app))
 
 
-def is_requeued(task: Any, error: BaseException | None) -> bool:
+def is_requeued(task: Any, error: BaseException) -> bool:
     """Whether a message goes back to its queue: acknowledged early, it cannot.
 
     Args:
         task: the bound task.
-        error: what ended its run, ``None`` if it returned.
+        error: what ended its run.
     """
     return isinstance(error, Reject) and bool(error.requeue) and bool(task.acks_late)
 
@@ -82,9 +86,3 @@ def _release_unused_claim(run: Run, *, requeued: bool) -> None:
     message = run.message
     if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
         run.lock.release(message.token, ran=True)
-
-
-def _warn_if_gone(run: Run, lease: Lease, *, was_ours: bool) -> None:
-    # A loss that was noticed has been announced as such.
-    if not was_ours and not lease.lost:
-        logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)

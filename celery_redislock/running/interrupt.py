@@ -25,15 +25,13 @@ INTERRUPT_SIGNAL: Any = getattr(signal, "SIGUSR2", None)
 
 
 def run_interruptible(run: Run, body: Callable[[], T]) -> T:
-    """Run a body, which the loss of its lease interrupts where ``on_lock_lost`` says ``terminate``.
+    """Run a body, which the loss of its lease interrupts where it runs in the main thread.
 
     Raises:
         LockLost: inside the body, with the lease's facts; a body that swallows it goes on.
     """
     is_in_main_thread = threading.current_thread() is threading.main_thread()
-    if run.lease is None or run.options.on_lock_lost != "terminate" or not is_in_main_thread:
-        return body()
-    if INTERRUPT_SIGNAL is None:
+    if run.lease is None or not is_in_main_thread or INTERRUPT_SIGNAL is None:
         return body()
     interrupt = _Interrupt(run.lease)
     try:

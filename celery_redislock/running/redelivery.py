@@ -11,11 +11,11 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject
+from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.message import Message
-from celery_redislock.running.delivery import visibility_timeout
-from celery_redislock.running.run import Run
+from celery_redislock.running.run import Run, visibility_timeout
 
 __all__ = ["held_for", "jittered", "late_copy", "put_off", "wait_for"]
 
@@ -97,7 +97,13 @@ def _message(run: Run) -> Message:
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:
     task, request = run.task, run.request
-    more: dict[str, Any] = {"argsrepr": request.argsrepr, "kwargsrepr": request.kwargsrepr}
+    driver = task.app.producer_pool.connections.connection.transport.driver_type
+    if detect_quorum_queues(task.app, driver)[0]:
+        # There the broker keeps the message, by whole seconds; less is an error (kombu 5.7.0,
+        # transport/native_delayed_delivery.py).
+        delay = max(1.0, delay)
+    # Optional in the message protocol: other languages may leave them out.
+    more: dict[str, Any] = {name: request.__dict__.get(name) for name in ("argsrepr", "kwargsrepr")}
     if run.delivery.serializer is not None:
         more["serializer"] = run.delivery.serializer
     again = task.signature_from_request(

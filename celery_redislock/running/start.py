@@ -69,7 +69,7 @@ def _take(run: Run, lock: TaskLock) -> None:
         claim=claim,
         message=run.identity if run.is_identified else None,
         accepted=run.is_accepted,
-        max_hold=run.options.max_hold(limit),
+        max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         on_lost=run.announce_loss,
     )
     answer = _ask(run, lock, attempt)
@@ -210,7 +210,9 @@ def _leave(run: Run, error: BaseException) -> None:
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message comes again and brings its claim, or there is none
     message = run.message
-    if message is not None and not (run.scope.ends == "period" and run.was_delivered):
-        comes_again = run.task.acks_late and not isinstance(error, Exception)
-        if not comes_again:
-            run.lock.release_later(message.token, ran=run.was_delivered)
+    if message is None or (run.scope.ends == "period" and run.was_delivered):
+        return
+    if isinstance(error, Exception):
+        run.lock.release(message.token, ran=run.was_delivered)
+    elif not run.task.acks_late:  # acknowledged late, it is delivered again
+        run.lock.release_later(message.token, ran=run.was_delivered)

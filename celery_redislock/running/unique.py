@@ -40,7 +40,7 @@ def run_unique(task: Any, body: Callable[[], Any]) -> Any:
     enter(run)
     run.in_body = True
     try:
-        value = run_interruptible(run, body)
+        value = run_interruptible(run, body) if run.options.on_lock_lost == "terminate" else body()
     except BaseException as error:
         settle(run, error)
         raise

@@ -1,27 +1,54 @@
-"""A shop with real workers: opening it, looking into it, and ending everything that was started."""
+"""A project with real workers: opening it, looking into it, and ending everything that was started."""
 
 import json
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from celery.utils import uuid
 
 from celery_redislock.publishing.handle import Holder
 from tests.acceptance.journal import Body, overlaps_of
-from tests.acceptance.shop import open_shop
-from tests.acceptance.waiting import PATIENCE, throughout, wait_until
+from tests.acceptance.project import open_project
+from tests.acceptance.terms import PATIENCE
 from tests.acceptance.worker import Worker
 from tests.history import violations
 
-__all__ = ["PATIENCE", "POOLS", "Shop", "Worker", "throughout", "wait_until"]
+__all__ = ["PATIENCE", "POOLS", "Project", "throughout", "wait_until"]
 
-POOLS = ("prefork", "threads", "solo")
+#: Where every law is tried; gevent and solo have the endings, and a row for each law in ``test_everywhere``.
+POOLS = ("prefork", "threads")
+
+T = TypeVar("T")
+
+#: Celery's own line (5.7.0, ``worker/strategy.py``).
+_RECEIVED = re.compile(r"Task \S+\[(\S+)\] received")
 
 
-class Shop:
+def wait_until(fact: Callable[[], T | None], timeout: float, what: str) -> T:
+    """Return the first true answer of ``fact()``; after ``timeout`` seconds fail, saying what was awaited."""
+    deadline = time.monotonic() + timeout
+    while not (answer := fact()):
+        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        time.sleep(0.01)
+    return answer
+
+
+def throughout(seconds: float, fact: Callable[[], T]) -> list[T]:
+    """Return what ``fact()`` answered, again and again, until so many seconds had passed; one at least."""
+    until = time.monotonic() + seconds
+    answers = [fact()]
+    while time.monotonic() < until:
+        time.sleep(0.05)
+        answers.append(fact())
+    return answers
+
+
+class Project:
     """One app with a queue, key names and journal of its own, and the workers that serve it."""
 
     def __init__(
@@ -40,7 +67,7 @@ class Shop:
             journal: where bodies write down facts, in redis-py's form.
             prefix: begins every key name.
             backend: result backend.
-            conf: settings over those of every shop.
+            conf: settings over those of every project.
         """
         self.plan = {
             "broker": broker,
@@ -49,14 +76,14 @@ class Shop:
             "prefix": prefix,
             "conf": dict(conf or {}),
         }
-        self.app = open_shop(json.loads(json.dumps(self.plan)))
+        self.app = open_project(json.loads(json.dumps(self.plan)))
         self.redis = redis.Redis.from_url(journal)
         self.workers: list[Worker] = []
         self.pool = ""
 
     def __getattr__(self, name: str) -> Any:
-        """Return the task ``shop.<name>``."""
-        return self.app.tasks[f"shop.{name}"]
+        """Return the task ``project.<name>``."""
+        return self.app.tasks[f"project.{name}"]
 
     def start_worker(self, pool: str, *arguments: str, concurrency: int = 2) -> Worker:
         """Start a worker and return it when it is ready."""
@@ -76,7 +103,7 @@ class Shop:
         return self.workers[-1]
 
     def close(self) -> None:
-        """End the workers, and remove what the shop left on the server."""
+        """End the workers, and remove what the project left on the server."""
         for worker in self.workers:
             worker.end()
         if self._is_on_rabbitmq:
@@ -107,6 +134,22 @@ class Shop:
         """Return the log lines with all of these texts once there are so many of them."""
         what = f"{number} log lines with {texts}"
         return wait_until(lambda: lines if len(lines := self.lines(*texts)) >= number else [], PATIENCE, what)
+
+    def received(self) -> Counter[str]:
+        """Return how often workers have received the message of each task id."""
+        return Counter(_RECEIVED.findall(self.log))
+
+    def wait_received(self, task_id: str, number: int = 1) -> None:
+        """Return when workers have received this message so often.
+
+        Who waits for a lock publishes its message again: received twice, it has found the key held.
+        """
+        what = f"{task_id} is received {number} times"
+        wait_until(lambda: self.received()[task_id] >= number, PATIENCE, what)
+
+    def waited(self) -> set[str]:
+        """Return the task ids whose messages have found their key held so far; see above."""
+        return {task_id for task_id, times in self.received().items() if times > 1}
 
     def bodies(self, key: str) -> list[Body]:
         """Return the bodies that ran for this key so far."""
@@ -140,7 +183,7 @@ class Shop:
         """Publish a call and keep its body, and no other of its key, on from its start to the block's end.
 
         Args:
-            task: of this shop.
+            task: of this project.
             key: first argument of the call.
             args: the others.
             options: of ``apply_async``.
@@ -181,8 +224,8 @@ class Shop:
         return self.bodies(key)
 
     def holder(self, key: str) -> Holder | None:
-        """Return who holds the lock on a key's sale, which all tasks share but those that say otherwise."""
-        holder: Holder | None = self.sell.lock_for(key).holder()
+        """Return who holds the lock on a key's work, which all tasks share but those that say otherwise."""
+        holder: Holder | None = self.executed.lock_for(key).holder()
         return holder
 
     def wait_free(self, key: str, timeout: float = PATIENCE) -> float:
@@ -191,7 +234,7 @@ class Shop:
         return time.monotonic()
 
     def wait_expired(self, key: str) -> float:
-        """Return when the lock on a key's sale expired by the server's own account, not when it was seen."""
+        """Return when the lock on a key's work expired by the server's own account, not when it was seen."""
         expires = [self._expires(key)]
         wait_until(lambda: expires.append(self._expires(key)) or expires[-1] is None, PATIENCE, "it expired")  # type: ignore[func-returns-value]  # nothing, so on to the fact
         return max(known for known in expires if known is not None)
@@ -200,7 +243,7 @@ class Shop:
         """Return when the lock expires as matters stand, in the bodies' time."""
         pipe = self.redis.pipeline(transaction=True)
         pipe.time()
-        pipe.pttl(f"{self.plan['prefix']}:redislock:{{sale:{key}}}:lock")
+        pipe.pttl(f"{self.plan['prefix']}:redislock:{{work:{key}}}:lock")
         (seconds, microseconds), left = pipe.execute()
         now = seconds + microseconds / 1e6 - (time.time() - time.monotonic())
         return None if left < 0 else now + left / 1000

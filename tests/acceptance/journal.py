@@ -14,7 +14,7 @@ from typing import Any
 import billiard
 import redis
 
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks import Lease
 from tests.history import Interval
 
 __all__ = ["BEAT", "Body", "Journal", "overlaps_of"]
@@ -65,7 +65,7 @@ class Body:
 
 
 class Journal:
-    """One shop's journal."""
+    """One project's journal."""
 
     def __init__(self, url: str, name: str) -> None:
         """Open the journal kept on the server at ``url`` under ``name``; connects when it is used."""

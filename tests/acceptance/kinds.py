@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from celery_redislock import Conflict, SingletonTask
 
-__all__ = ["Order", "by_mood", "declare_kinds"]
+__all__ = ["Order", "choose_strategy", "declare_kinds"]
 
 
 class Order(BaseModel):
@@ -21,20 +21,20 @@ class Order(BaseModel):
 
 class _Listing(SingletonTask):
     abstract = True
-    lock_key = "sale:{key}"
+    lock_key = "work:{key}"
 
     def run(self, key: str, seconds: float = 0.0) -> str:
         return _work(self, key, seconds)
 
 
 class Listed(_Listing):
-    name = "shop.Listed"
+    name = "project.Listed"
 
 
 class Supering(_Listing):
     """Its own ``__call__`` goes on to Celery's."""
 
-    name = "shop.Supering"
+    name = "project.Supering"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs)
@@ -43,26 +43,26 @@ class Supering(_Listing):
 class Skirting(_Listing):
     """Its own ``__call__`` calls the body straight away."""
 
-    name = "shop.Skirting"
+    name = "project.Skirting"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 
 
-class Stumbling(_Listing):
+class BeforeStartFails(_Listing):
     """Fails before its body begins."""
 
-    name = "shop.stumble"
+    name = "project.before_start_fails"
 
     def before_start(self, *_: Any) -> None:
-        message = "stumbled"
+        message = "not today"
         raise ValueError(message)
 
 
-class PassingOver(_Listing):
+class BeforeStartIgnores(_Listing):
     """Ends before its body begins, without an outcome."""
 
-    name = "shop.pass_over"
+    name = "project.before_start_ignores"
 
     def before_start(self, *_: Any) -> None:
         raise Ignore
@@ -71,13 +71,13 @@ class PassingOver(_Listing):
 class Counting(_Listing):
     """Has a ``before_start`` of its own, and keeps to it."""
 
-    name = "shop.counting"
+    name = "project.counting"
 
     def before_start(self, task_id: str, *_: Any) -> None:
         self.app.journal.note("counted", task_id)
 
 
-@shared_task(name="shop.shared", base=SingletonTask, bind=True, lock_key="sale:{key}")
+@shared_task(name="project.shared", base=SingletonTask, bind=True, lock_key="work:{key}")
 def shared(self: Any, key: str, seconds: float = 0.0) -> str:
     """Belong to every app."""
     return _work(self, key, seconds)
@@ -86,41 +86,44 @@ def shared(self: Any, key: str, seconds: float = 0.0) -> str:
 def declare_kinds(app: Celery) -> list[Any]:
     """Declare them on this app, whose ``task_cls`` is ``SingletonTask``."""
 
-    @app.task(name="shop.collect", base=Task, shared=False)
+    @app.task(name="project.collect", base=Task, shared=False)
     def collect(value: Any = None) -> Any:
         """Pass a value on; an ordinary task."""
         return value
 
-    @app.task(name="shop.bare", bind=True, shared=False)
+    @app.task(name="project.bare", bind=True, shared=False)
     def bare(self: Any, key: str, seconds: float = 0.0) -> str:
         """Name no base: the app's is taken."""
         return _work(self, key, seconds)
 
-    @app.task(name="shop.unbound", shared=False, lock_key="sale:{key}")
+    @app.task(name="project.unbound", shared=False, lock_key="work:{key}")
     def unbound(key: str, seconds: float = 0.0) -> str:
-        return _work(app.tasks["shop.unbound"], key, seconds)
+        return _work(app.tasks["project.unbound"], key, seconds)
 
-    @app.task(name="shop.modelled", bind=True, shared=False, pydantic=True)
+    @app.task(name="project.modelled", bind=True, shared=False, pydantic=True)
     def modelled(self: Any, key: str, seconds: float = 0.0) -> str:
         return _work(self, key, seconds)
 
-    @app.task(name="shop.ordered", bind=True, shared=False, pydantic=True)
+    @app.task(name="project.ordered", bind=True, shared=False, pydantic=True)
     def ordered(self: Any, order: Order) -> Order:
         with self.app.journal.body(self, order.key) as number:
             self.app.journal.stay(order.key, number)
             return order
 
-    @app.task(name="shop.share", bind=True, shared=False, lock_key="sale:{key}")
-    def share(self: Any, key: str) -> str:
-        """Do other work on the resource of ``serve``."""
+    @app.task(name="project.executed_other_body", bind=True, shared=False, lock_key="work:{key}")
+    def executed_other_body(self: Any, key: str) -> str:
+        """Do other work on the resource of the others."""
         with self.app.journal.body(self, key) as number:
             self.app.journal.stay(key, number)
             return f"{key} shared"
 
-    task_postrun.connect(_note_skip, weak=False, dispatch_uid="shop.skips")
+    task_postrun.connect(_note_skip, weak=False, dispatch_uid="project.skips")
     return [
-        *(_registered(app, kind) for kind in (Listed, Supering, Skirting, Stumbling, PassingOver, Counting)),
-        *(collect, bare, unbound, modelled, ordered, share),
+        *(
+            _registered(app, kind)
+            for kind in (Listed, Supering, Skirting, BeforeStartFails, BeforeStartIgnores, Counting)
+        ),
+        *(collect, bare, unbound, modelled, ordered, executed_other_body),
     ]
 
 
@@ -129,7 +132,7 @@ def _registered(app: Celery, kind: type[SingletonTask]) -> Any:
     return app.register_task(type(kind.__name__, (kind,), {})())
 
 
-def by_mood(conflict: Conflict) -> str:
+def choose_strategy(conflict: Conflict) -> str:
     """Let the duplicate's own argument decide."""
     arguments = dict(zip(("key", "seconds", "then", "more"), conflict.args, strict=False))
     key = str(arguments["key"])
@@ -142,9 +145,9 @@ def by_mood(conflict: Conflict) -> str:
 def _work(task: Any, key: str, seconds: float) -> str:
     with task.app.journal.body(task, key) as number:
         task.app.journal.stay(key, number, seconds)
-        return f"{key} by {task.name.removeprefix('shop.')}"
+        return f"{key} by {task.name.removeprefix('project.')}"
 
 
 def _note_skip(sender: Any, task_id: str, task: Any, args: Any, **_: Any) -> None:
-    if getattr(task.request, "redislock_skipped", False) and task.name.startswith("shop."):
+    if getattr(task.request, "redislock_skipped", False) and task.name.startswith("project."):
         task.app.journal.note(f"skipped {args[0]}", task_id)

@@ -4,21 +4,21 @@ import json
 import uuid
 from typing import Any
 
-from tests.acceptance.harness import Shop
+from tests.acceptance.harness import Project
 
 __all__ = ["captured", "deliver"]
 
 
-def captured(shop: Shop, *, if_any: bool = False) -> dict[str, Any]:
+def captured(project: Project, *, if_any: bool = False) -> dict[str, Any]:
     """Return the message that was published to the queue ``aside``, where no worker looks; {} for none."""
-    text: Any = shop.redis.lpop(f"{shop.plan['prefix']}:aside")
+    text: Any = project.redis.lpop(f"{project.plan['prefix']}:aside")
     if text is None and if_any:
         return {}
     message: dict[str, Any] = json.loads(text)
     return message
 
 
-def deliver(shop: Shop, message: dict[str, Any], *, again: bool = False) -> None:
+def deliver(project: Project, message: dict[str, Any], *, again: bool = False) -> None:
     """Put one more copy of a message into the queue, as kombu's Redis transport restores one."""
     flag = {"redelivered": True} if again else {}
     properties = {
@@ -27,4 +27,4 @@ def deliver(shop: Shop, message: dict[str, Any], *, again: bool = False) -> None
         "delivery_info": {"exchange": "", "routing_key": "celery", **flag},
     }
     copy = {**message, "headers": {**message["headers"], **flag}, "properties": properties}
-    shop.redis.lpush(f"{shop.plan['prefix']}:celery", json.dumps(copy))
+    project.redis.lpush(f"{project.plan['prefix']}:celery", json.dumps(copy))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.acceptance.programs import Process, free_port, needs, started, until
-from tests.acceptance.waiting import PATIENCE
+from tests.acceptance.terms import PATIENCE
 
 __all__ = ["RabbitMQ", "epmd_command", "node_environment", "rabbitmq_node"]
 

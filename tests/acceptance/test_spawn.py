@@ -8,7 +8,7 @@ from typing import Any
 import celery
 import pytest
 
-from tests.acceptance.harness import Shop, Worker
+from tests.acceptance.harness import Project, Worker
 
 pytestmark = [
     pytest.mark.slow,
@@ -19,42 +19,42 @@ pytestmark = [
 
 
 @pytest.fixture
-def spawned_shop(new_shop: Callable[..., Shop]) -> Shop:
-    """A shop whose worker spawns four children."""
-    shop = new_shop(conf={"worker_pool_start_method": "spawn"})
-    shop.workers.append(Worker(shop.plan, "prefork", 4, (), app="tests.acceptance.spawned"))
-    shop.workers[0].wait_ready()
-    return shop
+def spawned(new_project: Callable[..., Project]) -> Project:
+    """A project whose worker spawns four children."""
+    project = new_project(conf={"worker_pool_start_method": "spawn"})
+    project.workers.append(Worker(project.plan, "prefork", 4, (), app="tests.acceptance.spawned"))
+    project.workers[0].wait_ready()
+    return project
 
 
-def _serve(shop: Shop, key: str, seconds: float = 0.0) -> Any:
+def _publish(project: Project, key: str, seconds: float = 0.0) -> Any:
     """Publish by name: the task is another app's."""
-    return shop.app.send_task("spawned.serve", (key, seconds))
+    return project.app.send_task("spawned.while_executing", (key, seconds))
 
 
-def test_spawned_children_exclude_each_other_and_renew(spawned_shop: Shop, key: str) -> None:
+def test_spawned_children_exclude_each_other_and_renew(spawned: Project, key: str) -> None:
     """Each makes the app, its store and its watchdog anew."""
-    results = [_serve(spawned_shop, key, 0.3) for _ in range(6)]
-    long = _serve(spawned_shop, f"{key}-long", 5.0)
+    results = [_publish(spawned, key, 0.3) for _ in range(6)]
+    long = _publish(spawned, f"{key}-long", 5.0)
     for result in [*results, long]:
         result.get(timeout=60)
 
-    bodies = spawned_shop.bodies(key)
+    bodies = spawned.bodies(key)
     assert len(bodies) == 6
     assert all(body.token for body in bodies)
-    assert spawned_shop.overlaps(key) == []
-    assert spawned_shop.lines("lost its lock") == []
-    assert spawned_shop.holder(key) is None
-    assert spawned_shop.holder(f"{key}-long") is None
+    assert spawned.overlaps(key) == []
+    assert spawned.lines("lost its lock") == []
+    assert spawned.holder(key) is None
+    assert spawned.holder(f"{key}-long") is None
 
 
-def test_the_main_process_frees_what_a_killed_spawned_child_held(spawned_shop: Shop, key: str) -> None:
+def test_the_main_process_frees_what_a_killed_spawned_child_held(spawned: Project, key: str) -> None:
     """Law 4: within seconds."""
-    with spawned_shop.kept_on(key):
-        _serve(spawned_shop, key)
-        body = spawned_shop.wait_started(key, timeout=30.0)
-        assert body.pid != spawned_shop.workers[0].process.pid
+    with spawned.kept_on(key):
+        _publish(spawned, key)
+        body = spawned.wait_started(key, timeout=30.0)
+        assert body.pid != spawned.workers[0].process.pid
         os.kill(body.pid, signal.SIGKILL)
-        spawned_shop.wait_free(key, 10.0)
+        spawned.wait_free(key, 10.0)
 
-    assert _serve(spawned_shop, key).get(timeout=60) == f"{key} done"
+    assert _publish(spawned, key).get(timeout=60) == f"{key} done"

@@ -6,12 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from tests.acceptance.waiting import wait_until
 
 __all__ = ["Worker"]
 
@@ -29,7 +28,7 @@ class Worker:
         concurrency: int,
         arguments: tuple[str, ...],
         *,
-        app: str = "tests.acceptance.shop",
+        app: str = "tests.acceptance.project",
     ) -> None:
         """Start it; :meth:`wait_ready` tells when it works. ``app``: a module that reads the plan."""
         handle, path = tempfile.mkstemp(prefix="worker-", suffix=".log")
@@ -44,7 +43,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # Containers run tests as root, which Celery refuses where pickle is accepted.
-            env={**os.environ, "SHOP_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
+            env={**os.environ, "PROJECT_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
         )
         os.close(handle)
         self._pool = pool
@@ -65,9 +64,12 @@ class Worker:
 
     def wait_ready(self) -> None:
         """Return when it takes messages."""
-        # With greenlets, revocations are heard by another connection, which is there a little later.
-        ready = "pidbox: Connected" if self._pool in {"gevent", "eventlet"} else " ready."
-        wait_until(lambda: ready in self.log or self._has_ended(), STARTING, "the worker is ready")
+        # With gevent, revocations are heard by another connection, which is there a little later.
+        ready = "pidbox: Connected" if self._pool == "gevent" else " ready."
+        deadline = time.monotonic() + STARTING
+        while ready not in self.log and self.process.poll() is None:
+            assert time.monotonic() < deadline, f"the worker is not ready:\n{self.log}"
+            time.sleep(0.02)
         assert self.process.poll() is None, f"the worker ended at once:\n{self.log}"
 
     def signal(self, number: int) -> None:
@@ -83,6 +85,3 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(ENDING)
         self.log_path.unlink(missing_ok=True)
-
-    def _has_ended(self) -> bool:
-        return self.process.poll() is not None

@@ -28,7 +28,7 @@ def shop_at(url: str, prefix: str) -> Any:
 
 def store_in(task: Any) -> Any:
     """The store its app made."""
-    return declaration_of(task).guard.store
+    return declaration_of(task).store
 
 
 def work(task: Any) -> int:

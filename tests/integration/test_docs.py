@@ -199,8 +199,3 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
 
     assert found == table
     assert without_end == []
-
-
-def test_pages_with_code_are_found() -> None:
-    assert len(RUNNABLE) >= 6
-    assert set(AFTERWARDS) <= set(RUNNABLE)

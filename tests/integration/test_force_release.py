@@ -9,10 +9,9 @@ import redis
 from click.testing import CliRunner
 
 from celery_redislock.cli import main
-from celery_redislock.guard import Guard
-from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.locks import LockStore, MemoryStore, RedisStore, connect
 from celery_redislock.locks.store import Grant, Release
+from celery_redislock.publishing.handle import LockHandle
 from tests.faults import Fault, FaultyProxy
 
 
@@ -83,7 +82,7 @@ class TestLostReply:
     def test_the_handle_names_whom_it_was_taken_from(
         self, lossy: RedisStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        victim = LockHandle(SimpleNamespace(name="shop.sync"), Guard(lossy), "night").release(reason="purged")
+        victim = LockHandle(SimpleNamespace(name="shop.sync"), lossy, "night").release(reason="purged")
 
         assert victim is not None
         assert victim.owner == "t1"

@@ -1,4 +1,4 @@
-"""gevent and eventlet: the watchdog is a greenlet, and each of five hundred holds for itself.
+"""gevent: the watchdog is a greenlet, and each of five hundred holds for itself.
 
 In programs of their own: patching must come before everything else.
 """
@@ -30,27 +30,6 @@ PATCHED = {
 
         def ended(greenlet):
             return greenlet.get(timeout=30)
-    """,
-    "eventlet": """
-        import warnings
-        warnings.simplefilter("ignore")  # of its own end of life
-        import eventlet
-        eventlet.monkey_patch()
-        from eventlet.timeout import Timeout
-
-
-        def together(number, work):
-            with Timeout(100):
-                for each in [eventlet.spawn(work, each) for each in range(number)]:
-                    each.wait()
-
-
-        spawn = eventlet.spawn
-
-
-        def ended(greenlet):
-            with Timeout(30):
-                return greenlet.wait()
     """,
 }
 
@@ -187,46 +166,6 @@ def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: Red
         assert len(cut) > 20
         until(lambda: watchdog_of(store).owes == 0)
         until(lambda: not store.names())
-    """
-    run_program(program, plain_case.url, plain_case.prefix, first=patched)
-
-    assert plain_case.keys() == []
-
-
-def test_a_greenlet_that_lost_its_lock_is_ended_where_it_waits(plain_case: RedisCase, patched: str) -> None:
-    """``on_lock_lost="terminate"``: thrown by the watchdog into that greenlet, and no other."""
-    program = """
-        from celery import Celery
-        from celery.app.trace import build_tracer
-        from celery_redislock import SingletonTask
-        from celery_redislock.declaring.server import use_store
-
-        app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
-        use_store(app, store)
-        steps = []
-
-        @app.task(base=SingletonTask, name="sync", bind=True, shared=False, lock_key="n{number}",
-                  lock="while_executing", lock_ttl=0.9, on_lock_lost="terminate")
-        def sync(self, number):
-            steps.append(f"{number} begins")
-            try:
-                until(lambda: "2 begins" in steps)
-                if number == 1:
-                    store.force_release(self.lease.key)
-                    time.sleep(30)
-                time.sleep(3)
-                steps.append(f"{number} ends")
-            except BaseException as error:
-                steps.append(f"{number} ended by {type(error).__name__}")
-                raise
-
-        def run(number):
-            request = {"id": f"id{number}", "delivery_info": {}, "args": (number,)}
-            build_tracer("sync", sync, app=app)(f"id{number}", (number,), {}, request)
-
-        for each in [spawn(run, 1), spawn(run, 2)]:
-            ended(each)
-        assert steps[2:] == ["1 ended by LockLost", "2 ends"], steps
     """
     run_program(program, plain_case.url, plain_case.prefix, first=patched)
 

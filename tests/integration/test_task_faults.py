@@ -47,7 +47,7 @@ def test_slow_answers_to_everything_lose_and_leave_nothing(shop: WatchedShop, pr
 
     A greeting's three answers must come in time as well: whoever is held up once needs a new connection.
     """
-    visits = Visits(shop, "transfer", "raise")
+    visits = Visits(shop, "hand_on", "raise")
     visits.pay("warm-up")
     proxy.drag = 0.2 * SOCKET_TIMEOUT
 
@@ -84,7 +84,7 @@ def test_no_fault_loses_a_task_or_leaves_a_lock(
     assert all(visit.took < 2 * SOCKET_TIMEOUT + 2.0 for visit in told)
     assert all(visit.was_published for visit in told if visit.was_answered or policy == "run")
     assert all(visit.was_exclusive for visit in told if visit.was_answered)
-    if calls == "all for a while":
+    if calls == "all for a while" and operation != "mark_done":  # whose answer nobody waits for
         assert shop.unanswered
 
 

@@ -44,7 +44,7 @@ class Visits:
         self._shop = shop
         self._operation = operation
         declared = {"lock_key": "sale:{thing}", "on_lock_error": policy, **DECLARED.get(operation, {})}
-        ending = {"transfer": _come_again, "renew": _stay}.get(operation, _leave)
+        ending = {"hand_on": _come_again, "renew": _stay}.get(operation, _leave)
 
         def body(task: Any, thing: str, visit: str) -> None:
             with shop.at_work(task, visit):

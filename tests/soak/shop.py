@@ -16,8 +16,7 @@ from celery import Celery
 from celery.signals import task_postrun
 
 from celery_redislock import LockLost, SingletonTask
-from celery_redislock.locks.lease import boottime
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import Lease, boottime
 from tests.history import Interval
 from tests.workers import SWEEPING, end_with_parent
 

@@ -20,15 +20,51 @@ from celery.app.trace import trace_task_ret
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.request import LockRequest
 
-__all__ = ["Down", "FlakyStore", "Shop", "debts", "einfo", "no_patience", "open_shop"]
+__all__ = [
+    "KEY",
+    "SCOPES",
+    "Down",
+    "FlakyStore",
+    "Shop",
+    "body",
+    "carried",
+    "debts",
+    "einfo",
+    "no_broker",
+    "no_patience",
+    "open_shop",
+]
 
 NAME = "shop.sync"
+
+#: The key of the tests that need one.
+KEY = "account:7"
+
+#: Every scope, with the options that declare it.
+SCOPES: Mapping[str, dict[str, Any]] = {
+    "until_executed": {"lock": "until_executed"},
+    "while_executing": {"lock": "while_executing"},
+    "until_executing": {"lock": "until_executing"},
+    "until_expired": {"lock": "until_expired", "lock_period": 50},
+}
+
+
+def body(account_id: int = 7) -> int:
+    """What most tasks of these tests do."""
+    return account_id
+
+
+def no_broker(*_: Any, **__: Any) -> None:
+    """Stand in for ``app.send_task`` while the broker is away."""
+    message = "no broker"
+    raise OSError(message)
 
 
 class Down(BaseException):
@@ -39,7 +75,8 @@ class FlakyStore(MemoryStore):
     """A store whose server is away for the next ``failures`` verbs; it writes down what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._passed = 0.0
+        super().__init__(clock=lambda: boottime() + self._passed)
         self.failures: float = 0
         self._is_busy = False
         self.calls: list[str] = []
@@ -73,6 +110,10 @@ class FlakyStore(MemoryStore):
             finally:
                 self._is_busy = False
 
+    def hand_on(self, *args: Any, **kwargs: Any) -> Any:
+        self._asked("hand_on")
+        return super().hand_on(*args, **kwargs)
+
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         self._asked("inspect")
         return super().inspect(name, to_decide=to_decide)
@@ -80,6 +121,15 @@ class FlakyStore(MemoryStore):
     def mark_done(self, *args: Any, **kwargs: Any) -> None:
         self._asked("mark_done")
         super().mark_done(*args, **kwargs)
+
+    def let_pass(self, seconds: float) -> None:
+        """Let holds and marks expire as if that time had passed."""
+        self._passed += seconds
+
+    def marks(self) -> dict[tuple[str, str], str]:
+        """Return what the marks say, by lock and message."""
+        live = {which: self._live(self._marks, which) for which in list(self._marks)}
+        return {which: entry[0].decode() for which, entry in live.items() if entry is not None}
 
     def has_wrong_type(self, name: str) -> None:
         """Answer everything from now on as a server does where the key is a list."""
@@ -180,6 +230,10 @@ class Shop:
         holds = [hold for name in self.store.names() if (hold := self.holder(name)) is not None]
         return {hold.name: hold for hold in holds if not hold.is_window}
 
+    def states(self) -> list[tuple[str, str | None]]:
+        """Token and state of every hold."""
+        return [(hold.token, hold.about.get("state")) for hold in self.held().values()]
+
     @contextmanager
     def running(
         self,
@@ -187,7 +241,7 @@ class Shop:
         *,
         task_id: str = "t1",
         header: Message | None = None,
-        args: Sequence[Any] = (),
+        args: Sequence[Any] = (7,),
         kwargs: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Iterator[Context]:
@@ -212,6 +266,13 @@ class Shop:
         finally:
             task.pop_request()
             _task_stack.pop()
+
+
+def carried(message: Any) -> Message:
+    """Return what a message carries about its lock."""
+    header = Message.loads(message.headers.get(HEADER))
+    assert header is not None
+    return header
 
 
 def einfo(error: BaseException) -> ExceptionInfo:

@@ -82,39 +82,12 @@ def test_every_page_of_docs_is_linked_from_the_readme() -> None:
     assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked == set()
 
 
-@pytest.mark.parametrize("block", blocks_of("python"), ids=str)
-def test_python_code_is_python(block: Block) -> None:
-    compile(block.code, str(block), "exec")
-
-
 @pytest.mark.parametrize("block", blocks_of("sh"), ids=str)
 def test_every_command_can_be_called_like_that(block: Block) -> None:
     for line in block.code.splitlines():
         words = shlex.split(line, comments=True)
         if words:
             check_command(words)
-
-
-def test_the_readme_begins_with_the_two_commands() -> None:
-    first, without_make = [block.code for block in blocks_of("sh") if block.page == "README.md"][:2]
-
-    assert re.findall(r"^make (\w+)", first, re.MULTILINE) == ["demo", "test"]
-    (jobs,) = re.findall(r"^JOBS \?= (\d+)$", MAKEFILE, re.MULTILINE)
-    for target in ("demo", "test"):
-        _, recipe = recipe_of(target)
-        recipe = recipe.replace("$(BIN)/", ".venv/bin/").replace("$(JOBS)", jobs)
-        assert recipe in without_make.splitlines()
-
-
-def test_the_readme_names_the_supported_versions() -> None:
-    requirements = dict(re.findall(r'"(celery|redis)>=([\d.]+),', PYPROJECT))
-
-    assert (
-        f"| Python | {re.findall(r'requires-python = .>=([0-9.]+)', PYPROJECT)[0]} or newer |"
-        in PAGES["README.md"]
-    )
-    assert f"| Celery | {requirements['celery']} to " in PAGES["README.md"]
-    assert f"| redis-py | {requirements['redis']} to " in PAGES["README.md"]
 
 
 def check_command(words: list[str]) -> None:
@@ -140,14 +113,7 @@ def check_command(words: list[str]) -> None:
 
 def check_make(rest: list[str]) -> None:
     for target in rest:
-        recipe_of(target)
-
-
-def recipe_of(target: str) -> tuple[str, str]:
-    """Return a target's prerequisites and its (first) command."""
-    found = re.search(rf"^{target}:(.*)\n\t(.+)$", MAKEFILE, re.MULTILINE)
-    assert found, f"no make target {target}"
-    return found[1], found[2]
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), f"no make target {target}"
 
 
 def check_python(rest: list[str]) -> None:
@@ -214,31 +180,3 @@ def parse(group: click.Group, words: list[str]) -> None:
     command = group.get_command(context, words[0])
     assert command is not None, words
     command.make_context(words[0], words[1:], parent=context).close()
-
-
-def test_the_checks_see_what_is_wrong() -> None:
-    """Each line is a mistake that somebody could make in a page."""
-    for line in (
-        "make demos",
-        "python3 -m no_such_module",
-        "python pres.py",
-        "pip install '.[tests]'",
-        "celery -A shop redislok list",
-        "docker compose exec wroker python press.py",
-        "python -m pytest tests/unitt",
-        "celery -A shop redislock lst",
-        "celery -A shop redislock release account:42",
-        "celery-redislock --uri redis://localhost list",
-        "redis-server",
-    ):
-        with pytest.raises((AssertionError, click.UsageError)):
-            check_command(shlex.split(line))
-
-
-def test_the_pages_are_where_they_are_looked_for() -> None:
-    assert {Path(page).name for page in PAGES} >= {
-        "README.md",
-        "CONTRIBUTING.md",
-        "options.md",
-        "operating.md",
-    }

@@ -5,13 +5,15 @@ import pickle
 from typing import Any
 
 import pytest
-from celery import Celery, shared_task
+from celery import Celery, _state, shared_task
 from celery.result import AsyncResult
 
 from celery_redislock import DuplicateTask, SingletonTask
-from celery_redislock.conflict import choose, jittered, put_off_delay
+from celery_redislock.declaring import scopes
+from celery_redislock.publishing import duplicate as at_publish
 from celery_redislock.publishing.results import LockEagerResult, LockResult
-from celery_redislock.testing import hold, locks_off, memory_locks
+from celery_redislock.running import duplicate as at_start
+from celery_redislock.testing import hold
 from tests.unit.shop import Shop
 
 
@@ -22,9 +24,15 @@ def body(account_id: int = 7, amount: int = 0) -> int:
 # --- ways to declare -------------------------------------------------------------------------
 
 
-def test_a_class_based_task_is_unique(shop: Shop) -> None:
+def test_a_class_based_task_is_unique_and_its_init_runs_once(shop: Shop) -> None:
+    """An ``__init__`` may do real work, and checking options must not repeat it."""
+    made = []
+
     class Sync(SingletonTask):
         name = "shop.class"
+
+        def __init__(self) -> None:
+            made.append(self)
 
         def run(self, account_id: int) -> int:
             return account_id
@@ -36,62 +44,57 @@ def test_a_class_based_task_is_unique(shop: Shop) -> None:
     assert task.delay(account_id=7).id == first.id
     assert not task.delay(8).is_duplicate
     assert shop.run(shop.receive(shop.messages()[0])) == 7
-
-
-def test_a_shared_task_is_unique(shop: Shop) -> None:
-    declared = shared_task(base=SingletonTask, name=f"shop.shared.{shop.queue}")(body)
-    task = shop.app.tasks[declared.name]
-
-    assert not task.delay(7).is_duplicate
-    assert task.delay(7).is_duplicate
-
-
-def test_a_task_classs_init_runs_once(shop: Shop) -> None:
-    """It may do real work, and checking options must not repeat it."""
-    made = []
-
-    class Sync(SingletonTask):
-        name = "shop.class"
-
-        def __init__(self) -> None:
-            made.append(self)
-
-        def run(self) -> None: ...
-
-    shop.app.register_task(Sync())
-
     assert len(made) == 1
 
 
-def test_duplicates_are_expected_and_logged_without_a_traceback(shop: Shop) -> None:
-    """``throws``: one INFO line."""
-    mine = shop.unique(body, throws=(KeyError,))
-    single = shop.unique(body, name="shop.single", throws=KeyError)
-    plain = shop.unique(body, name="shop.plain")
+def test_a_shared_task_is_unique(shop: Shop, monkeypatch: Any) -> None:
+    """``@shared_task(base=SingletonTask)`` works like ``@app.task``."""
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())  # or every later test's app would have it
+    declared = shared_task(base=SingletonTask, name=f"shop.shared.{shop.queue}")(body)
+    task = shop.app.tasks[declared.name]
 
-    assert mine.throws == (KeyError, DuplicateTask)
-    assert single.throws == (KeyError, DuplicateTask)
-    assert plain.throws == (DuplicateTask,)
+    assert [task.delay(7).is_duplicate, task.delay(7).is_duplicate] == [False, True]
 
 
-def test_a_missing_attribute_is_an_error_as_ever(shop: Shop) -> None:
-    task = shop.unique(body)
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({}, (DuplicateTask,)),
+        ({"throws": KeyError}, (KeyError, DuplicateTask)),
+        ({"throws": (KeyError,)}, (KeyError, DuplicateTask)),
+    ],
+)
+def test_a_duplicate_is_an_expected_error(shop: Shop, declared: Any, expected: Any) -> None:
+    """Celery logs an error in ``throws`` in one INFO line, without a traceback."""
+    assert shop.unique(body, **declared).throws == expected
 
+
+def test_a_missing_attribute_is_an_error(shop: Shop) -> None:
+    """What the class lends of Celery's Django base hides no mistake."""
     with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
-        _ = task.nonsense
+        _ = shop.unique(body).nonsense
 
 
 def test_a_task_pickles_by_its_name() -> None:
+    """As Celery's own do."""
     app = Celery("shop", broker="memory://")
     task = app.task(name="shop.pickled", base=SingletonTask, shared=False, lazy=False)(body)
 
     assert pickle.loads(pickle.dumps(task)) is task  # noqa: S301  our own bytes
 
 
+def test_every_strategy_can_be_carried_out_on_each_side_it_is_offered_for() -> None:
+    """A name that ``on_conflict`` accepts never fails at the first duplicate."""
+    for name, row in scopes.STRATEGIES.items():
+        assert name in at_publish.STRATEGIES or "client" not in row.sides
+        assert name in at_start.STRATEGIES or "server" not in row.sides
+
+
 # --- results ---------------------------------------------------------------------------------
 
 
-def test_every_publish_returns_a_result_that_knows_whether_it_is_a_duplicate(shop: Shop) -> None:
+def test_every_result_knows_whether_it_is_a_duplicate(shop: Shop) -> None:
+    """However the task is published, and where nothing is locked as well."""
     task = shop.unique(body)
     results = [
         task.delay(7),
@@ -106,22 +109,20 @@ def test_every_publish_returns_a_result_that_knows_whether_it_is_a_duplicate(sho
     assert [type(result) for result in results] == [LockResult] * 5 + [LockEagerResult]
 
 
-def test_switched_off_the_result_is_no_duplicate(shop: Shop) -> None:
-    with locks_off():
-        assert not shop.unique(body).delay(7).is_duplicate
-
-
 @pytest.mark.parametrize("is_duplicate", [True, False])
-def test_a_result_pickles_with_what_it_knows(shop: Shop, *, is_duplicate: bool) -> None:
-    result = shop.unique(body).delay(7)
+@pytest.mark.parametrize("call", [lambda task: task.delay(7), lambda task: task.apply((7,))])
+def test_a_result_pickles_with_what_it_knows(shop: Shop, call: Any, *, is_duplicate: bool) -> None:
+    """``is_duplicate`` survives a pickle."""
+    result = call(shop.unique(body))
     result.is_duplicate = is_duplicate
 
     again = pickle.loads(pickle.dumps(result))  # noqa: S301  our own bytes
 
-    assert (again.id, again.is_duplicate, type(again)) == (result.id, is_duplicate, LockResult)
+    assert (again.id, again.is_duplicate, type(again)) == (result.id, is_duplicate, type(result))
 
 
 def test_a_result_is_celerys_in_every_other_way(shop: Shop) -> None:
+    """It is an ``AsyncResult`` with one more attribute."""
     task = shop.unique(body)
     result = task.delay(7)
 
@@ -137,7 +138,8 @@ def test_a_result_is_celerys_in_every_other_way(shop: Shop) -> None:
 # --- the handle ------------------------------------------------------------------------------
 
 
-def test_a_handle_tells_the_holder(shop: Shop) -> None:
+def test_a_handle_names_the_holder_with_all_its_facts(shop: Shop) -> None:
+    """``lock_for(...).holder()``: owner, state, task, host, process, age, time left, token."""
     task = shop.unique(body, lock_key="account:{account_id}")
     handle = task.lock_for(account_id=7)
     assert handle.holder() is None
@@ -145,27 +147,26 @@ def test_a_handle_tells_the_holder(shop: Shop) -> None:
 
     holder = handle.holder()
 
-    assert handle.key == "account:7"
-    assert repr(handle) == "<LockHandle 'account:7' of shop.sync>"
+    assert (handle.key, repr(handle)) == ("account:7", "<LockHandle 'account:7' of shop.sync>")
     assert (holder.owner, holder.state, holder.task) == (result.id, "queued", "shop.sync")
     assert holder.remaining == pytest.approx(3600, abs=1)
     assert holder.token.startswith(f"{result.id}/")
-    assert isinstance(holder.host, str)
-    assert isinstance(holder.pid, int)
-    assert isinstance(holder.since, float)
+    assert [type(fact) for fact in (holder.host, holder.pid, holder.since)] == [str, int, float]
 
 
 @pytest.mark.parametrize(
     ("about", "state"), [({}, "foreign"), ({"state": "running"}, "running"), ({"state": "queued"}, "queued")]
 )
-def test_a_handle_tells_what_kind_of_holder_it_is(shop: Shop, about: dict[str, str], state: str) -> None:
+def test_a_handle_says_what_kind_of_holder_it_is(shop: Shop, about: dict[str, str], state: str) -> None:
+    """Another program's lock, a run, or a claim."""
     task = shop.unique(body, lock_key="account:7")
     shop.store.acquire("account:7", "somebody", 30, about=about)
 
     assert task.lock_for(7).holder().state == state
 
 
-def test_a_handle_tells_a_window(shop: Shop) -> None:
+def test_a_handle_shows_a_period_that_has_not_passed(shop: Shop) -> None:
+    """The run is over, and its period refuses the next one."""
     task = shop.unique(body, lock_key="account:7", lock_period=50)
     task.delay(7)
     shop.run()
@@ -175,8 +176,8 @@ def test_a_handle_tells_a_window(shop: Shop) -> None:
     assert (holder.state, holder.remaining) == ("window", pytest.approx(50, abs=1))
 
 
-def test_a_forced_release_names_its_reason_and_frees_window_and_hold(shop: Shop, caplog: Any) -> None:
-    """An operator's act: explicit and audited (law 3)."""
+def test_a_forced_release_names_its_reason_and_ends_the_period_too(shop: Shop, caplog: Any) -> None:
+    """Law 3: an operator's act is explicit and audited."""
     task = shop.unique(body, lock_key="account:7", lock_period=50)
     result = task.delay(7)
 
@@ -190,27 +191,21 @@ def test_a_forced_release_names_its_reason_and_frees_window_and_hold(shop: Shop,
     assert task.lock_for(7).release(reason="again") is None
 
 
-def test_a_runs_lock_can_be_taken_away_too(shop: Shop) -> None:
+@pytest.mark.parametrize(
+    ("running", "only", "taken"),
+    [(True, None, True), (True, "queued", False), (False, "queued", True), (False, None, True)],
+)
+def test_only_queued_never_takes_a_runs_lock(shop: Shop, only: Any, *, running: bool, taken: bool) -> None:
+    """Without ``only`` a forced release takes the lock from a run as well."""
     task = shop.unique(body, lock_key="account:7")
 
-    with hold(task, 7, task_id="first", running=True):
-        assert task.lock_for(7).release(reason="x").owner == "first"
-        assert shop.held() == {}
-
-
-def test_only_queued_never_takes_a_runs_lock(shop: Shop) -> None:
-    task = shop.unique(body, lock_key="account:7")
-
-    with hold(task, 7, running=True):
-        assert task.lock_for(7).release(reason="x", only="queued") is None
-        assert shop.held()
-    with hold(task, 7, task_id="first", running=False):
-        assert task.lock_for(7).release(reason="x", only="queued").owner == "first"
-    assert shop.held() == {}
+    with hold(task, 7, task_id="first", running=running):
+        victim = task.lock_for(7).release(reason="x", only=only)
+        assert (victim is not None, shop.held() == {}) == (taken, taken)
 
 
 @pytest.mark.parametrize("only", ["queud", "running", "", True])
-def test_what_is_not_known_takes_nothing_from_anybody(shop: Shop, only: Any) -> None:
+def test_a_misspelt_only_takes_nothing_from_anybody(shop: Shop, only: Any) -> None:
     """Law 3: this parameter is what stands between a run and an operator's slip."""
     task = shop.unique(body, lock_key="account:7")
 
@@ -221,6 +216,7 @@ def test_what_is_not_known_takes_nothing_from_anybody(shop: Shop, only: Any) -> 
 
 
 def test_a_holder_that_came_in_between_keeps_the_lock(shop: Shop, monkeypatch: Any) -> None:
+    """Law 3: a forced release takes the lock from the holder that was seen, and from no other."""
     task = shop.unique(body, lock_key="account:7")
     task.delay(7)
     looked = shop.store.inspect
@@ -236,73 +232,3 @@ def test_a_holder_that_came_in_between_keeps_the_lock(shop: Shop, monkeypatch: A
 
     assert task.lock_for(7).release(reason="x") is None
     assert shop.held()["account:7"].owner == "newcomer"
-
-
-# --- strategies' small parts -----------------------------------------------------------------
-
-
-def test_delays_are_spread_by_a_fifth() -> None:
-    """Many duplicates must not come back at once."""
-    delays = [jittered(10.0) for _ in range(500)]
-
-    assert min(delays) >= 8.0
-    assert max(delays) <= 12.0
-    assert max(delays) - min(delays) > 2.0
-
-
-def test_a_put_off_delay_is_bounded_however_often() -> None:
-    assert put_off_delay(0, longest=5) <= 0.6
-    assert put_off_delay(10**6, longest=5) <= 6.0
-
-
-def test_strategies_are_named_once() -> None:
-    from celery_redislock.conflict import _NAMES
-    from celery_redislock.declaring.scopes import STRATEGIES
-
-    assert set(STRATEGIES) == _NAMES
-    assert callable(choose)
-
-
-# --- for users' tests ------------------------------------------------------------------------
-
-
-def test_memory_locks_need_no_server_and_leave_nothing(monkeypatch: Any) -> None:
-    app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
-    task = app.task(name="shop.sync", base=SingletonTask, shared=False, lazy=False)(body)
-
-    with memory_locks(app) as outer:
-        assert not task.delay(7).is_duplicate
-        with memory_locks(app) as inner:
-            assert not task.delay(7).is_duplicate
-            assert task.delay(7).is_duplicate
-            assert len(inner.names()) == 1
-        assert task.delay(7).is_duplicate
-        assert len(outer.names()) == 1
-
-    with pytest.raises(ValueError, match="neither the broker"):
-        task.delay(7)
-
-
-@pytest.mark.parametrize("before", [None, "1", "0"])
-def test_locks_off_puts_the_switch_back(monkeypatch: Any, before: str | None) -> None:
-    import os
-
-    if before is None:
-        monkeypatch.delenv("REDISLOCK_ENABLED", raising=False)
-    else:
-        monkeypatch.setenv("REDISLOCK_ENABLED", before)
-
-    with locks_off():
-        assert os.environ["REDISLOCK_ENABLED"] == "0"
-
-    assert os.environ.get("REDISLOCK_ENABLED") == before
-
-
-def test_hold_refuses_what_is_held(shop: Shop) -> None:
-    task = shop.unique(body)
-
-    with hold(task, 7) as key, pytest.raises(AssertionError, match="is held already"), hold(task, 7):
-        pass
-
-    assert key
-    assert shop.held() == {}

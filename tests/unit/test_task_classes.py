@@ -15,58 +15,47 @@ def body(account_id: int) -> int:
 
 
 class Seen(SingletonTask):
-    """Writes down what its methods are given."""
+    """Writes down the calls of its methods, and what the lock's state is then."""
 
     seen: ClassVar[list[Any]] = []
-
-
-class StaticStart(Seen):
-    @staticmethod
-    def before_start(task_id: str, args: Any, kwargs: Any) -> None:
-        Seen.seen.append((task_id, *args, *kwargs.values()))
-
-
-class ClassStart(Seen):
-    @classmethod
-    def before_start(cls, task_id: str, args: Any, kwargs: Any) -> None:
-        cls.seen.append((task_id, *args, *kwargs.values()))
 
 
 class StaticCall(Seen):
     @staticmethod
     def __call__(account_id: int) -> int:
-        Seen.seen.append(("t1", account_id))
+        Seen.seen.append(account_id)
         return body(account_id)
 
 
 class ClassCall(Seen):
     @classmethod
     def __call__(cls, account_id: int) -> int:
-        cls.seen.append(("t1", account_id))
+        cls.seen.append(account_id)
         return body(account_id)
 
 
 class Mixin:
-    @staticmethod
-    def before_start(task_id: str, args: Any, kwargs: Any) -> None:
-        Seen.seen.append((task_id, *args, *kwargs.values()))
+    def __call__(self, account_id: int) -> int:
+        Seen.seen.append(account_id)
+        return body(account_id)
 
 
-class StaticStartOfAMixin(Mixin, Seen):
+class CallOfAMixin(Mixin, Seen):
     pass
 
 
-@pytest.mark.parametrize("base", [StaticStart, ClassStart, StaticCall, ClassCall, StaticStartOfAMixin])
-def test_what_needs_no_task_may_be_written_without_one(shop: Shop, base: type[Seen]) -> None:
-    """It is called as Celery calls it, and the run takes and gives back its lock."""
+@pytest.mark.parametrize("base", [StaticCall, ClassCall, CallOfAMixin])
+def test_a_call_that_never_reaches_ours_is_locked_all_the_same(shop: Shop, base: type[Seen]) -> None:
+    """It is called as Python calls it, once, and the run takes and releases its lock."""
     Seen.seen.clear()
-    shop.unique(body, base=base, lock_key=KEY).apply_async((7,), task_id="t1")
+    shop.unique(body, base=base, lock_key=KEY).delay(7)
     claimed = list(shop.held())
 
     result = shop.run()
 
-    assert (result, Seen.seen) == (7, [("t1", 7)])
+    assert (result, Seen.seen) == (7, [7])
     assert (claimed, shop.held()) == ([KEY], {})
+    assert shop.store.calls == ["acquire", "acquire", "release"]
 
 
 class Counting(Seen):
@@ -81,18 +70,20 @@ class CountingTwice(Counting):
         return super().__call__(*args, **kwargs)
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("way", ["direct", "direct, eager", "worker"])
 @pytest.mark.parametrize(("base", "calls"), [(Counting, ["call"]), (CountingTwice, ["outer", "call"])])
-def test_a_call_of_a_classs_own_runs_once_when_it_is_called_directly(
-    shop: Shop, base: type[Seen], calls: list[str], *, eager: bool
-) -> None:
-    """With ``redislock_eager`` the tracer calls it: it must not have been called already."""
+def test_a_call_of_a_classs_own_runs_once(shop: Shop, base: type[Seen], calls: list[str], way: str) -> None:
+    """Called directly with ``redislock_eager``, the tracer calls it: it must not have been called already."""
     Seen.seen.clear()
-    shop.app.conf.redislock_eager = eager
+    shop.app.conf.redislock_eager = way == "direct, eager"
     task = shop.unique(body, base=base, lock_key=KEY)
 
-    assert task(7) == 7
+    if way == "worker":
+        task.delay(7)
+        assert shop.run() == 7
+    else:
+        assert task(7) == 7
 
     assert Seen.seen == calls
     assert shop.held() == {}
-    assert ("acquire" in shop.store.calls) is eager
+    assert ("acquire" in shop.store.calls) is (way != "direct")

@@ -1,5 +1,6 @@
 """The pytest plugin for users' tests, as their own ``conftest.py`` meets it."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery.local import Proxy
 
-from celery_redislock import LockUnavailable
+from celery_redislock import LockUnavailable, SingletonTask
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
-from celery_redislock.testing import hold, memory_locks
+from celery_redislock.testing import hold, locks_off, memory_locks
 from tests.unit.shop import Shop, no_patience
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,26 +47,39 @@ def body(account_id: int) -> int:
     return account_id
 
 
-@pytest.mark.parametrize("task", ["shop.sync", body, None], ids=["a name", "a function", "nothing"])
-def test_only_a_unique_task_can_be_held(task: Any) -> None:
-    """The mistake is told as one, whatever stands in the task's place."""
-    with pytest.raises(TypeError, match=r"hold\(\) takes a unique task .* not "), hold(task, 7):
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda _shop: "shop.sync", "not 'shop.sync'"),
+        (lambda _shop: body, "not <function body"),
+        (lambda _shop: None, "not None"),
+        (lambda shop: shop.app.task(body, name="shop.plain", shared=False), r"not <@task: shop\.plain"),
+        (lambda shop: shop.unique(body, lock=None), r"^shop\.sync takes no lock"),
+    ],
+    ids=["a name", "a function", "nothing", "a plain task", "a task without a lock"],
+)
+def test_only_a_unique_task_can_be_held(shop: Shop, make: Callable[[Shop], Any], words: str) -> None:
+    """Nobody would notice the hold, and the user's test would prove nothing."""
+    with pytest.raises(TypeError, match=words), hold(make(shop), 7):
         pass
 
 
-def test_a_plain_task_cannot_be_held(shop: Shop) -> None:
-    plain = shop.app.task(body, name="shop.plain")
+def test_arguments_that_do_not_fit_are_an_error_that_names_the_task(shop: Shop) -> None:
+    """As at a publish."""
+    task = shop.unique(body)
 
-    with pytest.raises(TypeError, match=r"not <@task: shop\.plain"), hold(plain, 7):
+    with pytest.raises(TypeError, match=r"shop\.sync\(account_id\): missing .* 'account_id'"), hold(task):
         pass
 
 
-def test_a_task_without_a_lock_cannot_be_held(shop: Shop) -> None:
-    """Nobody would notice, and the test would prove nothing."""
-    task = shop.unique(body, lock=None)
+def test_what_is_held_cannot_be_held_again(shop: Shop) -> None:
+    """A mistake of the test, and not a duplicate."""
+    task = shop.unique(body)
 
-    with pytest.raises(TypeError, match=r"shop\.sync takes no lock"), hold(task, 7):
-        pass
+    with hold(task, 7), pytest.raises(AssertionError, match="is held already, by somebody-else"):
+        hold(task, 7).__enter__()
+
+    assert shop.held() == {}
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -96,11 +111,36 @@ def test_locks_are_kept_in_memory_for_the_current_app_too(shop: Shop) -> None:
     assert shop.held() == {}
 
 
-def test_arguments_that_do_not_fit_are_told_with_their_task(shop: Shop) -> None:
-    task = shop.unique(body)
+def test_memory_locks_need_no_server_and_leave_nothing() -> None:
+    """Blocks can be nested, each with locks of its own; after the last the app has no lock server again."""
+    app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
+    task = app.task(name="shop.sync", base=SingletonTask, shared=False, lazy=False)(body)
 
-    with pytest.raises(TypeError, match=r"shop\.sync\(account_id\): missing .* 'account_id'"), hold(task):
-        pass
+    with memory_locks(app) as outer:
+        assert not task.delay(7).is_duplicate
+        with memory_locks(app) as inner:
+            assert not task.delay(7).is_duplicate
+            assert task.delay(7).is_duplicate
+            assert len(inner.names()) == 1
+        assert task.delay(7).is_duplicate
+        assert len(outer.names()) == 1
+
+    with pytest.raises(ValueError, match="neither the broker"):
+        task.delay(7)
+
+
+@pytest.mark.parametrize("before", [None, "1", "0"])
+def test_locks_off_puts_the_switch_back(monkeypatch: Any, before: str | None) -> None:
+    """The environment is as it was when the block has ended."""
+    if before is None:
+        monkeypatch.delenv("REDISLOCK_ENABLED", raising=False)
+    else:
+        monkeypatch.setenv("REDISLOCK_ENABLED", before)
+
+    with locks_off():
+        assert os.environ["REDISLOCK_ENABLED"] == "0"
+
+    assert os.environ.get("REDISLOCK_ENABLED") == before
 
 
 @pytest.mark.parametrize(
@@ -108,7 +148,7 @@ def test_arguments_that_do_not_fit_are_told_with_their_task(shop: Shop) -> None:
     [lambda task: hold(task, 7).__enter__(), lambda task: task.delay(7), lambda task: task.apply((7,)).get()],
     ids=["hold", "eager delay", "eager apply"],
 )
-def test_a_test_that_meets_no_server_is_told_that_it_needs_none(
+def test_a_test_that_meets_no_server_learns_that_it_needs_none(
     call: Callable[[Any], object], shop: Shop, monkeypatch: Any
 ) -> None:
     """What it forgot is the first thing it reads."""
@@ -124,6 +164,7 @@ def test_a_test_that_meets_no_server_is_told_that_it_needs_none(
 
 
 def test_an_outage_of_production_says_nothing_of_tests(shop: Shop) -> None:
+    """Law 9: the error names what was not published."""
     task = shop.unique(body)
     shop.store.failures = float("inf")
 

@@ -23,7 +23,7 @@ def test_a_nonce_has_72_bits() -> None:
 
 
 def test_a_value_is_token_nul_json() -> None:
-    hold = Hold.parse("n", b'job/1\0{"host":"here"}', 1.5, stands_for_period=True)
+    hold = Hold.parse("n", b'job/1\0{"host":"here"}', 1.5, is_window=True)
 
     assert (hold.name, hold.token, hold.owner) == ("n", "job/1", "job")
     assert (hold.about, hold.expires_in, hold.is_window) == ({"host": "here"}, 1.5, True)

@@ -252,6 +252,24 @@ class TestSettle:
         assert Watchdog(MemoryStore()).settle(0.0)
 
 
+def test_a_lease_that_ends_takes_no_other_watch_of_its_token_with_it(
+    renewer: ScriptedRenewer, watchdog: Driven
+) -> None:
+    """In pools of threads a run and its worker's main process watch the same token."""
+    first, second = lease_on(renewer), lease_on(renewer)
+    watchdog.watch(first)
+
+    def replace() -> None:
+        first.end()
+        watchdog.watch(second)
+
+    renewer.then(replace)
+    watchdog.run_until(1060.0)
+
+    assert watchdog.watches(second)
+    assert watchdog.renewals > 3
+
+
 class TestMaxHold:
     def test_a_lease_is_renewed_no_longer_and_counts_as_lost(
         self, renewer: ScriptedRenewer, watchdog: Driven

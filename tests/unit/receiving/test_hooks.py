@@ -1,4 +1,4 @@
-"""Hooks into Celery's life cycle: what a worker says at its start, and messages nobody runs."""
+"""Hooks into Celery's life cycle: what a worker checks when it starts, and claims nobody else releases."""
 
 import logging
 from types import SimpleNamespace
@@ -6,34 +6,27 @@ from typing import Any
 
 import pytest
 from celery import signals
+from celery.exceptions import Ignore, Reject, Retry
 
+from celery_redislock import SingletonTask
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import store_of, use_store
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.hooks import install
-from tests.unit.shop import Shop
-
-
-def body(account_id: int = 7) -> int:
-    return account_id
+from tests.unit.shop import KEY, Shop, body, carried
 
 
 class Sender:
     """A worker, or its consumer."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: Shop, pool: str = "prefork") -> None:
         self.app = shop.app
+        self.pool_cls = type("TaskPool", (), {"__module__": f"celery.concurrency.{pool}"})
 
 
-def start_worker(shop: Shop) -> None:
-    """What a worker does first."""
-    signals.worker_init.send(sender=Sender(shop))
-
-
-def configure_late(shop: Shop, **settings: Any) -> None:
-    """Change settings when tasks are bound already, as a handler of ``celeryd_init`` may."""
-    shop.app.finalize()
-    shop.app.conf.update(settings)
+def start_worker(shop: Shop, *, pool: str = "prefork") -> None:
+    """Do what a worker does first."""
+    signals.worker_init.send(sender=Sender(shop, pool))
 
 
 def warnings(caplog: Any) -> list[str]:
@@ -43,22 +36,24 @@ def warnings(caplog: Any) -> list[str]:
 # --- the check -------------------------------------------------------------------------------
 
 
-def test_a_healthy_worker_says_nothing(shop: Shop, caplog: Any) -> None:
+@pytest.mark.parametrize("policy", ["warn", "error"])
+def test_a_healthy_worker_starts_and_logs_nothing(shop: Shop, caplog: Any, policy: str) -> None:
+    """Celery's own settings, more than a hundred, are no misspelt ones."""
     shop.unique(body)
+    shop.app.conf.redislock_check = policy
+    assert len(list(shop.app.conf)) > 100
 
     start_worker(shop)
 
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize(
-    ("policy", "is_told"),
-    [("noeviction", False), (None, False), ("allkeys-lru", True), ("volatile-ttl", True)],
-)
-def test_a_server_that_deletes_locks_is_told(
-    shop: Shop, caplog: Any, monkeypatch: Any, policy: str | None, *, is_told: bool
+@pytest.mark.parametrize("policy", ["noeviction", None, "allkeys-lru", "volatile-ttl"])
+def test_a_server_that_deletes_locks_is_warned_of_once(
+    shop: Shop, caplog: Any, monkeypatch: Any, policy: str | None
 ) -> None:
-    """Law 1: short of memory it frees the key of a running task."""
+    """Law 1: short of memory it frees the key of a running task. A wrong task does not hide it."""
+    shop.unique(body, name="shop.wrong").lock_ttl = "long"
     shop.unique(body)
     shop.unique(body, name="shop.second")
     monkeypatch.setattr(shop.store, "eviction_policy", lambda: policy)
@@ -66,103 +61,14 @@ def test_a_server_that_deletes_locks_is_told(
     start_worker(shop)
 
     found = warnings(caplog)
-    assert len(found) == is_told
-    if is_told:
-        assert f"maxmemory-policy {policy!r}" in found[0]
-        assert "set it to 'noeviction'" in found[0]
+    assert len([line for line in found if "lock_ttl is 'long'" in line]) == 1
+    about_server = [line for line in found if f"maxmemory-policy {policy!r}" in line]
+    assert len(about_server) == (policy not in {"noeviction", None})
+    assert all("set it to 'noeviction'" in line for line in about_server)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("redislock_tll", "redislock_tll is no setting; did you mean redislock_ttl?"),
-        ("redis_lock_ttl", "redis_lock_ttl is no setting; did you mean redislock_ttl?"),
-        ("lock_ttl", "lock_ttl is no setting; did you mean redislock_ttl?"),
-        ("REDISLOCK_TTL", "REDISLOCK_TTL is not read in capitals; write redislock_ttl"),
-    ],
-)
-def test_a_misspelt_setting_is_told(shop: Shop, caplog: Any, name: str, said: str) -> None:
-    shop.unique(body)
-    shop.app.conf[name] = 5
-
-    start_worker(shop)
-
-    assert [line for line in warnings(caplog) if said in line]
-
-
-def test_what_a_worker_has_told_its_first_lock_does_not_tell_again(shop: Shop, caplog: Any) -> None:
-    shop.unique(body)
-    shop.app.conf.redislock_tll = 5
-    start_worker(shop)
-    use_store(shop.app, None)
-
-    store_of(shop.app, LockSettings(url="redis://127.0.0.1:1/0"))
-
-    assert len([line for line in warnings(caplog) if "redislock_tll" in line]) == 1
-
-
-def test_a_wrong_task_does_not_hide_what_is_wrong_with_the_server(
-    shop: Shop, caplog: Any, monkeypatch: Any
-) -> None:
-    shop.unique(body).lock_ttl = "long"
-    shop.unique(body, name="shop.second")
-    monkeypatch.setattr(shop.store, "eviction_policy", lambda: "allkeys-lru")
-
-    start_worker(shop)
-
-    assert ["lock_ttl is 'long'" in line for line in warnings(caplog)] == [True, False]
-    assert "maxmemory-policy 'allkeys-lru'" in warnings(caplog)[1]
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (
-            {"lock_ttl": 2.9},
-            "shop.sync: lock_ttl (2.9) is shorter than three times redislock_socket_timeout (1)",
-        ),
-        ({"lock_ttl": 3.0}, None),
-        ({"lock_ttl": 2.9, "lock": "until_executing"}, None),
-        (
-            {"lock_max_hold": 60, "time_limit": 90},
-            "shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)",
-        ),
-        ({"lock_max_hold": 90, "time_limit": 90}, None),
-        ({"lock_max_hold": 60}, None),
-        ({"lock_max_hold": 60, "time_limit": 90, "on_lock_lost": "terminate"}, None),
-        ({"time_limit": 90}, None),
-    ],
-    ids=str,
-)
-def test_options_that_endanger_a_lock_together_are_told(
-    shop: Shop, caplog: Any, options: dict[str, Any], told: str | None
-) -> None:
-    shop.unique(body, **options)
-
-    start_worker(shop)
-
-    assert [line.startswith(f"redislock: {told}") for line in warnings(caplog)] == [True] * bool(told)
-
-
-def test_a_worker_tells_of_a_lease_longer_than_the_apps_time_limit(shop: Shop, caplog: Any) -> None:
-    shop.app.conf.task_time_limit = 90
-    shop.unique(body, lock_max_hold=60)
-
-    start_worker(shop)
-
-    assert [line for line in warnings(caplog) if "the hard time limit (90)" in line]
-
-
-def test_celerys_own_settings_are_all_left_alone(shop: Shop, caplog: Any) -> None:
-    shop.unique(body)
-
-    start_worker(shop)
-
-    assert len(list(shop.app.conf)) > 100
-    assert warnings(caplog) == []
-
-
-def test_an_unreachable_server_is_told(shop: Shop, caplog: Any, monkeypatch: Any) -> None:
+def test_an_unreachable_server_is_warned_of(shop: Shop, caplog: Any, monkeypatch: Any) -> None:
+    """The worker starts all the same."""
     shop.unique(body)
 
     def away() -> None:
@@ -175,70 +81,147 @@ def test_an_unreachable_server_is_told(shop: Shop, caplog: Any, monkeypatch: Any
     assert "'ask' failed at the lock server memory" in warnings(caplog)[0]
 
 
-def test_a_wrong_declaration_is_told_once(shop: Shop, caplog: Any) -> None:
-    task = shop.unique(body)
-    shop.unique(body, name="shop.second")
-    task.lock_ttl = "long"
+def test_a_misspelt_setting_is_warned_of_once(shop: Shop, caplog: Any) -> None:
+    """With the nearest valid name; the first lock does not repeat it."""
+    shop.unique(body)
+    shop.app.conf.redislock_tll = 5
+
+    start_worker(shop)
+    use_store(shop.app, None)
+    store_of(shop.app, LockSettings(url="redis://127.0.0.1:1/0"))
+
+    said = "redislock_tll is no setting; did you mean redislock_ttl?"
+    assert len([line for line in warnings(caplog) if said in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"lock_ttl": 2.9},
+            "shop.sync: lock_ttl (2.9) is shorter than three times redislock_socket_timeout (1)",
+        ),
+        ({"lock_ttl": 3.0}, None),
+        ({"lock_ttl": 2.9, "lock": "until_executing"}, None),
+        (
+            {"lock_max_hold": 60, "time_limit": 90},
+            "shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)",
+        ),
+        ({"lock_max_hold": 90, "time_limit": 90}, None),
+        ({"lock_max_hold": 60, "time_limit": 90, "on_lock_lost": "terminate"}, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("limit_of", ["task", "app"])
+def test_options_that_endanger_a_lock_together_are_warned_of(
+    shop: Shop, caplog: Any, options: dict[str, Any], said: str | None, limit_of: str
+) -> None:
+    """Laws 1 and 4: the time limit may be the task's or the app's."""
+    given = dict(options)
+    if limit_of == "app":
+        shop.app.conf.task_time_limit = given.pop("time_limit", None)
+    shop.unique(body, **given)
 
     start_worker(shop)
 
-    assert len([line for line in warnings(caplog) if "lock_ttl is 'long'" in line]) == 1
+    assert [line.startswith(f"redislock: {said}") for line in warnings(caplog)] == [True] * bool(said)
 
 
-def test_error_ends_the_worker(shop: Shop, caplog: Any) -> None:
-    """An ``Exception`` would be swallowed by the signal."""
+@pytest.mark.parametrize(
+    ("pool", "is_warned"), [("prefork", False), ("solo", False), ("thread", True), ("gevent", True)]
+)
+def test_a_worker_whose_pool_cannot_interrupt_bodies_warns_at_its_start(
+    shop: Shop, caplog: Any, pool: str, *, is_warned: bool
+) -> None:
+    """``on_lock_lost="terminate"`` interrupts bodies in a main thread; elsewhere only ``check()`` raises."""
+    shop.unique(body, on_lock_lost="terminate")
+
+    start_worker(shop, pool=pool)
+
+    assert ["only self.lease.check() raises" in line for line in warnings(caplog)] == [True] * is_warned
+
+
+@pytest.mark.parametrize("setting", [{"redislock_tll": 5}, {"redislock_prefix": "not allowed"}], ids=str)
+def test_error_ends_the_worker_and_ignore_asks_nothing(
+    shop: Shop, caplog: Any, monkeypatch: Any, setting: dict[str, Any]
+) -> None:
+    """``redislock_check``, also where the settings are changed when tasks are bound already."""
     shop.unique(body)
-    shop.app.conf.redislock_check = "error"
-    shop.app.conf.redislock_tll = 5
+    shop.app.finalize()
+    shop.app.conf.update(redislock_check="error", **setting)
 
     with pytest.raises(SystemExit, match="redislock_check is 'error'"):
         start_worker(shop)
+    assert [line for line in warnings(caplog) if next(iter(setting)) in line]
 
-    assert warnings(caplog)
-
-
-def test_error_ends_the_worker_whatever_else_is_wrong(shop: Shop, caplog: Any) -> None:
-    """Settings are refused together; the one that says what to do about that counts all the same."""
-    shop.unique(body)
-    configure_late(shop, redislock_check="error", redislock_prefix="not allowed")
-
-    with pytest.raises(SystemExit, match="redislock_check is 'error'"):
-        start_worker(shop)
-
-    assert [line for line in warnings(caplog) if "redislock_prefix" in line]
-
-
-def test_ignore_says_nothing_whatever_is_wrong(shop: Shop, caplog: Any) -> None:
-    shop.unique(body)
-    configure_late(shop, redislock_check="ignore", redislock_prefix="not allowed")
-
-    start_worker(shop)
-
-    assert caplog.messages == []
-
-
-def test_error_lets_a_healthy_worker_start(shop: Shop) -> None:
-    shop.unique(body)
-    shop.app.conf.redislock_check = "error"
-
-    start_worker(shop)
-
-
-def test_ignore_says_nothing_and_asks_nothing(shop: Shop, caplog: Any, monkeypatch: Any) -> None:
-    shop.unique(body)
-    shop.app.conf.redislock_check = "ignore"
-    shop.app.conf.redislock_tll = 5
+    caplog.clear()
     monkeypatch.setattr(shop.store, "eviction_policy", None)
-
+    shop.app.conf.redislock_check = "ignore"
     start_worker(shop)
-
     assert caplog.messages == []
 
 
 def test_an_app_without_unique_tasks_asks_no_server(shop: Shop, monkeypatch: Any) -> None:
+    """Law 10."""
     monkeypatch.setattr(shop.store, "eviction_policy", None)
 
     start_worker(shop)
+
+
+# --- before_start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
+@pytest.mark.parametrize(
+    ("error", "acks_late", "kept"),
+    [
+        (ValueError("x"), False, False),
+        (ValueError("x"), True, False),
+        (Ignore("x"), False, False),
+        (Reject("x", requeue=False), True, False),
+        (Reject("x", requeue=True), True, True),
+        (Reject("x", requeue=True), False, False),
+        (Retry(), False, True),
+    ],
+    ids=str,
+)
+def test_a_claim_is_released_when_before_start_raises_unless_its_message_comes_again(
+    shop: Shop, scope: str, error: Exception, *, acks_late: bool, kept: bool
+) -> None:
+    """Law 4: its body will not run, so claim and period end."""
+
+    class Careful(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            raise error
+
+    task = shop.unique(body, base=Careful, lock=scope, lock_key=KEY, lock_period=50, acks_late=acks_late)
+    task.delay(7)
+
+    shop.run()
+
+    assert (shop.holder(KEY) is not None) == kept
+
+
+def test_a_retry_from_before_start_carries_the_claim(shop: Shop) -> None:
+    """Law 7: it keeps its message's identity, because no body has run."""
+
+    class Careful(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            if not self.request.retries:
+                raise self.retry(countdown=50)
+
+    shop.unique(body, base=Careful, lock_key=KEY).delay(7)
+    first = shop.message()
+    shop.run(shop.receive(first))
+
+    retry = shop.message()
+    assert carried(retry).token == carried(first).token == shop.held()[KEY].token
+    assert shop.run(shop.receive(retry)) == 7
+    assert shop.held() == {}
 
 
 # --- messages nobody runs --------------------------------------------------------------------
@@ -249,14 +232,15 @@ def unwanted(shop: Shop, signal: Any, **headers: str) -> None:
 
 
 @pytest.mark.parametrize("signal", [signals.task_unknown, signals.task_rejected], ids=["unknown", "rejected"])
-def test_an_unknown_or_rejected_message_gives_claim_and_window_back(shop: Shop, signal: Any) -> None:
-    task = shop.unique(body, lock_key="account:7", lock_period=50)
+def test_an_unknown_or_rejected_message_leaves_no_claim_and_no_period(shop: Shop, signal: Any) -> None:
+    """Law 4."""
+    task = shop.unique(body, lock_key=KEY, lock_period=50)
     task.delay(7)
     message = shop.message()
 
     unwanted(shop, signal, id=message.headers["id"], **{HEADER: message.headers[HEADER]})
 
-    assert shop.holder("account:7") is None
+    assert shop.holder(KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -265,48 +249,39 @@ def test_an_unknown_or_rejected_message_gives_claim_and_window_back(shop: Shop, 
         {},
         {HEADER: "{nonsense"},
         {HEADER: Message(None, "t1/x").dumps()},
-        {HEADER: Message("account:7", "t1/x").dumps()},
-        {HEADER: Message("account:7", "t2/x", claimed=True).dumps()},
+        {HEADER: Message(KEY, "t1/x").dumps()},
+        {HEADER: Message(KEY, "t2/x", claimed=True).dumps()},
     ],
     ids=str,
 )
-def test_what_carries_no_claim_gives_nothing_back(shop: Shop, headers: dict[str, str]) -> None:
+def test_what_carries_no_claim_releases_none(shop: Shop, headers: dict[str, str]) -> None:
+    """Law 3."""
     unwanted(shop, signals.task_unknown, id="t1", **headers)
-
-    assert shop.store.calls == []
-
-
-def test_a_message_without_headers_is_no_trouble(shop: Shop) -> None:
-    signals.task_rejected.send(sender=Sender(shop), message=SimpleNamespace(headers=None))
     signals.task_rejected.send(sender=Sender(shop), message=None)
 
     assert shop.store.calls == []
 
 
-def test_a_claim_that_cannot_be_given_back_is_told(shop: Shop, caplog: Any) -> None:
-    header = Message("account:7", "t1/x", claimed=True)
+def test_a_claim_that_cannot_be_released_is_warned_of(shop: Shop, caplog: Any) -> None:
+    """Law 9."""
     shop.app.conf.redislock_prefix = "not allowed"
 
-    unwanted(shop, signals.task_unknown, id="t1", **{HEADER: header.dumps()})
+    unwanted(shop, signals.task_unknown, id="t1", **{HEADER: Message(KEY, "t1/x", claimed=True).dumps()})
 
-    assert "could not give back the claim on 'account:7'" in caplog.text
-
-
-# --- hooks -----------------------------------------------------------------------------------
+    assert "could not release the claim on 'account:7'" in caplog.text
 
 
-def test_installing_twice_settles_once(shop: Shop) -> None:
+# --- installation ----------------------------------------------------------------------------
+
+
+def test_installing_twice_changes_nothing_and_other_tasks_are_left_alone(shop: Shop) -> None:
+    """The hooks are global, and count for unique tasks only."""
     before = len(signals.task_postrun.receivers)
 
     install()
 
     assert len(signals.task_postrun.receivers) == before
-
-
-def test_other_tasks_are_none_of_our_business(shop: Shop) -> None:
     task = shop.app.task(name="shop.plain", shared=False, lazy=False)(body)
-
     signals.task_postrun.send(sender=task, task=task)
     signals.task_postrun.send(sender=None, task=None)
-
     assert task.apply((7,)).get() == 7

@@ -1,12 +1,11 @@
-"""The worker's main process: it knows each run's token, and acts for children that died."""
+"""The worker's main process: it knows each run's token, renews, and settles for children that died."""
 
+import gc
 import os
 import signal
-import subprocess
 import sys
 import time
 import weakref
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -15,309 +14,286 @@ from unittest.mock import MagicMock
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject
+from celery.utils.imports import symbol_by_name
 from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
-from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.running.delivery import FROM_MAIN_PROCESS
+from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
-from tests.unit.shop import Shop, debts, einfo
+from celery_redislock.running.run import FROM_MAIN_PROCESS
+from tests.unit.shop import KEY, SCOPES, Shop, body, carried, debts, einfo
 
-KEY = "account:7"
-#: Celery treats a child that exits like one that was killed.
+#: A process id nobody has.
+ANOTHER_PROCESS = 2**22 + 1
+#: Celery treats a child that exits like one that was killed, and knows ``retry_on_worker_lost``.
 EXIT_IS_LOSS = hasattr(celery_request.Request, "_worker_lost_info")
+LOST = WorkerLostError("killed")
+HOLDING = {"until_executed", "while_executing"}
 
 
-def body(account_id: int = 7) -> int:
-    return account_id
-
-
-def delivered(shop: Shop, **options: Any) -> LockRequest:
-    """A message of a unique task, received."""
-    call = options.pop("call", {})
+def delivered(shop: Shop, *, call: dict[str, Any] | None = None, **options: Any) -> LockRequest:
+    """Publish a message of a unique task, and receive it."""
     task = shop.unique(body, **{"lock_key": KEY, **options})
-    task.apply_async((7,), task_id="t1", **call)
+    task.apply_async((7,), task_id="t1", **(call or {}))
     return shop.receive()
 
 
-def started(shop: Shop, request: LockRequest, *, pid: int | None = None) -> None:
-    """What a child does before it dies: the claim becomes a lease, and the main process is told."""
-    work = Work(KEY, "shop.sync", "t1", "digest")
-    claim = request._header.token if request._header else None
-    shop.store.acquire(KEY, request._run_token, 30, about=work.about("running"), instead_of=claim)
-    request.on_accepted(pid if pid is not None else _no_process(), time.monotonic())
+def token_of(request: LockRequest) -> str:
+    """Return the identity of a request's message."""
+    return carried(request.message).token
 
 
-def _no_process() -> int:
-    """A process id nobody has."""
-    return 2**22 + 1
-
-
-def held(shop: Shop) -> list[tuple[str, Any]]:
-    return [(hold.token, hold.about.get("state")) for hold in shop.held().values()]
+def started(shop: Shop, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> None:
+    """Do what a child does before it dies: the claim becomes a lease, and the main process learns of it."""
+    lock, _, scope = request._what_is_locked()  # type: ignore[misc]  # it is locked
+    claim = token_of(request) if HEADER in request.message.headers else None
+    running = request._running_lock(lock, scope)
+    if scope.holds_while_running or request._can_come_again:
+        about = running.about("running", claim)
+        shop.store.acquire(running.key, request._run_token, 30, about=about, instead_of=claim)
+    if scope.ends == "start" and claim:
+        shop.store.release(KEY, claim)
+    request.on_accepted(pid, time.monotonic())
 
 
 def watched(shop: Shop, token: str) -> Any:
-    return watchdog_of(shop.store)._schedule._watched.get(token)
+    """Return the watch over a hold, ``None`` if it is not renewed."""
+    watch = watchdog_of(shop.store)._watched.get(token)
+    return watch if watch is not None and watch.lease.held else None
 
 
 # --- receipt ---------------------------------------------------------------------------------
 
 
-def test_every_delivery_has_a_token_of_its_own(shop: Shop) -> None:
-    """A redelivery is another run: never two permits for one id (law 1)."""
-    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
-    message = shop.message()
-
-    first, second = shop.receive(message), shop.receive(message)
-
-    assert first._run_token != second._run_token
-    assert first._run_token.startswith("t1/")
-
-
-def test_token_and_raw_message_travel_in_a_copy_of_the_properties(shop: Shop) -> None:
-    """A top-level entry would leak into the headers of a retry's message."""
-    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
-    message = shop.message()
+def test_every_delivery_has_a_token_of_its_own_which_travels_in_a_copy_of_the_properties(shop: Shop) -> None:
+    """Law 1: a redelivery is another run. At the top level it would leak into a retry's headers."""
+    request = delivered(shop)
+    message = request.message
     names = {*message.headers, "properties", "reply_to", "correlation_id", "hostname", "delivery_info"}
 
-    request = shop.receive(message)
+    token, received_at, serializer = request.request_dict["properties"][FROM_MAIN_PROCESS]
 
-    given = request.request_dict["properties"][RAW]
-    assert given["token"] == request._run_token
-    assert given["body"] is message.body
-    assert given["headers"] is message.headers
-    assert RAW not in message.properties
+    assert isinstance(request, symbol_by_name(SingletonTask.Request))
+    assert token == request._run_token != shop.receive(message)._run_token
+    assert token.startswith("t1/")
+    assert time.time() - received_at < 60
+    assert serializer == "json"
+    assert FROM_MAIN_PROCESS not in message.properties
     assert set(request.request_dict) == names | {"args", "kwargs"}
 
 
+@pytest.mark.parametrize("countdown", [None, 200])
 @pytest.mark.parametrize("lock", ["until_executed", "until_executing"])
-def test_a_waiting_messages_claim_is_kept_alive(shop: Shop, lock: str) -> None:
-    """Prefetched, or for its ETA: the worker has it in hand, so its claim must not run out."""
-    request = delivered(shop, lock=lock, lock_queue_ttl=100)
+def test_the_claim_of_a_waiting_message_is_renewed(shop: Shop, lock: str, countdown: int | None) -> None:
+    """Prefetched, or for its ETA: the worker has it in hand."""
+    request = delivered(shop, lock=lock, lock_queue_ttl=100, call={"countdown": countdown})
 
-    watch = watched(shop, request._header.token)  # type: ignore[union-attr]  # it has one
-    assert watch.lease.term.ttl == 100
-    assert watch.lease.held
+    watch = watched(shop, token_of(request))
+    assert watch.lease.term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
 
 
 @pytest.mark.parametrize("lock", ["until_executed", "while_executing"])
-def test_a_waiting_retrys_claim_is_kept_alive(shop: Shop, lock: str) -> None:
+def test_the_claim_of_a_waiting_retry_is_renewed(shop: Shop, lock: str) -> None:
     """Law 7: duplicates stay excluded while a retry waits, whatever scope it holds its key by."""
 
     def again(self: Any, account_id: int) -> None:
         raise self.retry(countdown=10)
 
-    task = shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100)
-    task.apply_async((7,), task_id="t1")
+    shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100).delay(7)
     shop.run()
 
     request = shop.receive()
 
-    watch = watched(shop, request._header.token)  # type: ignore[union-attr]  # it has one
-    assert watch is not None
-    assert watch.lease.term.ttl == pytest.approx(110, abs=1)
+    assert watched(shop, token_of(request)).lease.term.ttl == pytest.approx(110, abs=1)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"lock": "until_expired", "lock_period": 50},
-        {"lock": "while_executing"},
+        SCOPES["until_expired"],
+        SCOPES["while_executing"],
         {"lock": None},
         {"call": {"lock": None}},
+        {"call": {}, "enabled": False},
     ],
     ids=str,
 )
-def test_nothing_else_is_kept_alive(shop: Shop, options: dict[str, Any]) -> None:
-    """A window must end by itself, and what holds nothing has nothing to renew."""
-    request = delivered(shop, **options)
+def test_no_other_claim_is_renewed_and_what_locks_nothing_asks_nothing(
+    shop: Shop, options: dict[str, Any]
+) -> None:
+    """A period ends by itself; what holds nothing has nothing to renew."""
+    given = dict(options)
+    shop.app.conf.redislock_enabled = given.pop("enabled", True)
+    request = delivered(shop, **given)
+    shop.store.calls.clear()
 
-    assert request._support is None
-    assert not watchdog_of(shop.store)._schedule
+    request.on_accepted(os.getpid(), time.monotonic())
+    if given.get("lock") not in {"until_expired", "while_executing"}:
+        request.on_failure(einfo(LOST))
 
-
-def test_switched_off_after_the_publish_nothing_is_kept_alive(shop: Shop) -> None:
-    shop.unique(body, lock_key=KEY).delay(7)
-    shop.app.conf.redislock_enabled = False
-
-    assert shop.receive()._support is None
+    assert not watchdog_of(shop.store)._watched
+    assert shop.store.calls == []
 
 
 def test_a_wrongly_declared_task_is_received_and_left_to_the_child(shop: Shop) -> None:
-    """The main process must not stumble over what it cannot tell."""
+    """The main process serves every other task as well."""
     task = shop.unique(body, lock_key=KEY)
     task.delay(7)
     task.lock_ttl = "long"
 
-    request = shop.receive()
-    request._announce_revoked("revoked", False, None, False)
+    shop.receive()._announce_revoked("revoked", False, None, False)
 
     assert shop.acks == ["ack"]
 
 
-def test_another_process_takes_over_from_the_claim(shop: Shop) -> None:
-    """A child that keeps the interpreter in C code cannot renew: the main process does."""
-    request = delivered(shop, time_limit=100)
-    claim = request._header.token  # type: ignore[union-attr]  # it has one
+# --- renewal of the lease --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_the_lease_of_another_process_is_renewed_here_too(shop: Shop, scope: str, *, acks_late: bool) -> None:
+    """A child that keeps the interpreter in C code cannot; in scopes without one, the message's lease."""
+    request = delivered(shop, time_limit=100, acks_late=acks_late, **SCOPES[scope])
 
     started(shop, request)
 
     watch = watched(shop, request._run_token)
-    assert watched(shop, claim) is None or not watched(shop, claim).lease.held
-    assert (watch.lease.term.ttl, watch.max_hold) == (30.0, 110.0)
+    assert watched(shop, token_of(request)) is None
+    assert (watch is not None) == (scope in HOLDING or acks_late)
+    if watch is not None:
+        name = KEY if scope in HOLDING else f"message:{token_of(request)}"
+        assert (watch.lease.key, watch.lease.term.ttl, watch.max_hold) == (name, 30.0, 110.0)
 
 
-def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop) -> None:
-    request = delivered(shop)
-
-    started(shop, request, pid=os.getpid())
-
-    assert request._support is None
-    assert watched(shop, request._run_token) is None
-
-
-def in_greenlet(monkeypatch: Any) -> int:
-    """Let this thread be in a greenlet; return what its pool gives for a process id."""
+@pytest.mark.parametrize("pool", ["threads", "greenlets"])
+def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop, monkeypatch: Any, pool: str) -> None:
+    """Greenlets give their identity for a process id. Another process is known as one beside them, too."""
     greenlet = object()
     monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: greenlet))
-    return id(greenlet)
-
-
-def test_in_pools_of_greenlets_the_lease_is_renewed_once_too(shop: Shop, monkeypatch: Any) -> None:
-    """They give the identity of a greenlet for a process id."""
     request = delivered(shop)
 
-    started(shop, request, pid=in_greenlet(monkeypatch))
+    started(shop, request, pid=os.getpid() if pool == "threads" else id(greenlet))
 
-    assert request._support is None
     assert watched(shop, request._run_token) is None
-
-
-def test_beside_greenlets_another_process_is_known_as_one(shop: Shop, monkeypatch: Any) -> None:
-    """A library may have imported greenlet in a worker of the prefork pool."""
-    request = delivered(shop)
-    in_greenlet(monkeypatch)
-
-    started(shop, request)
-
+    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
     assert watched(shop, request._run_token) is not None
 
 
-def test_renewing_ends_when_the_pool_has_the_result(shop: Shop) -> None:
-    """Not at ``revoke(terminate=True)``, after which Celery forgets a request whose body goes on."""
+@pytest.mark.parametrize("end", ["its result is in", "its result is gone", "the request is gone"])
+def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) -> None:
+    """Not only until ``revoke(terminate=True)``: Celery forgets the request then, and its body goes on."""
     request = delivered(shop)
     started(shop, request)
-    support = watched(shop, request._run_token).lease
-    is_in = [False]
-
-    class Result:
-        def ready(self) -> bool:
-            return is_in[0]
-
-    result = Result()
+    renewal = watched(shop, request._run_token).lease
+    result: Any = SimpleNamespace(ready=lambda: False)
     request._apply_result = lambda: result
     request._announce_revoked("terminated", True, 15, False)
-    assert support.held
-    is_in[0] = True
+    assert renewal.held
 
-    assert not support.held
+    if end == "its result is in":
+        result = SimpleNamespace(ready=lambda: True)
+    elif end == "its result is gone":
+        result = None
+    else:
+        celery_request.task_ready(request)
+        del request
+        gc.collect()
+
+    assert not renewal.held
 
 
 def test_a_claim_is_renewed_until_its_message_is_accepted(shop: Shop) -> None:
     """The thread pool refers to no result of its own while the message waits in its queue."""
     request = delivered(shop)
-    support = watched(shop, request._header.token).lease  # type: ignore[union-attr]  # it has one
+    renewal = watched(shop, token_of(request)).lease
+    request._apply_result = weakref.ref(type("Result", (), {})())
 
-    class Result:
-        """Has no ``ready``, as the thread pool's has none."""
-
-    result = Result()
-    request._apply_result = weakref.ref(result)
-    assert support.held
-    del result
-
-    assert support.held
+    assert renewal.held
     request.on_accepted(os.getpid(), time.monotonic())
-    assert not support.held
-
-
-def test_a_lease_whose_result_is_gone_is_renewed_no_more(shop: Shop) -> None:
-    """The prefork pool refers to a result until it is in."""
-    request = delivered(shop)
-    started(shop, request)
-
-    request._apply_result = lambda: None
-
-    assert not watched(shop, request._run_token).lease.held
+    assert not renewal.held
 
 
 def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
-    """It may come before the child has started, or after it has ended."""
+    """Its request may come before the child has started, or after it has ended."""
     request = delivered(shop)
     started(shop, request)
-    support = watched(shop, request._run_token).lease
+    renewal = watched(shop, request._run_token).lease
 
-    support.learn(None, 0.0, 0.0)
-    assert support.held
-    support.lose("it was held for longer than lock_max_hold")
+    renewal.learn(None, 0.0, 0.0)
+    assert renewal.held
+    renewal.lose("it was held for longer than lock_max_hold")
 
-    assert (support.held, support.lost, caplog.messages) == (False, False, [])
-
-
-def test_a_request_that_is_gone_is_renewed_no_more(shop: Shop) -> None:
-    import gc
-
-    request = delivered(shop)
-    started(shop, request)
-    support = watched(shop, request._run_token).lease
-
-    celery_request.task_ready(request)
-    del request
-    gc.collect()
-
-    assert not support.held
+    assert (renewal.held, renewal.lost, caplog.messages) == (False, False, [])
 
 
-# --- revoked, expired ------------------------------------------------------------------------
+# --- revoked, expired, rejected --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("expired", [False, True])
-def test_a_message_revoked_before_it_ran_gives_claim_and_window_back(shop: Shop, *, expired: bool) -> None:
-    request = delivered(shop, lock_period=50)
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
+@pytest.mark.parametrize("still_locked", [True, False])
+def test_a_message_that_is_revoked_before_it_ran_releases_claim_and_period_first(
+    shop: Shop, scope: str, *, expired: bool, still_locked: bool
+) -> None:
+    """Laws 4 and 5; also where a deploy has switched the task's lock off meanwhile."""
+    request = delivered(shop, **{**SCOPES[scope], "lock_period": 50})
+    if not still_locked:
+        request.task.lock = None
+        request._locked = None
+    seen = []
+    storing = request.task.backend.mark_as_revoked
 
+    def store(*args: Any, **kwargs: Any) -> Any:
+        seen.append(shop.holder(KEY))
+        return storing(*args, **kwargs)
+
+    request.task.backend.mark_as_revoked = store
     request._announce_revoked("revoked", False, None, expired)
 
-    assert shop.held() == {}
-    assert shop.holder(KEY) is None
-    assert request._support is None
-    assert shop.state("t1") == "REVOKED"
+    assert seen == [None]
+    assert watched(shop, token_of(request)) is None
+    assert (shop.state("t1"), shop.store.marks()) == ("REVOKED", {})
 
 
-@pytest.mark.parametrize("published_again", [False, True])
-@pytest.mark.parametrize("options", [{"lock": "until_expired"}, {}], ids=str)
-def test_a_late_copy_that_expired_leaves_the_window_of_what_ran(
-    shop: Shop, options: dict[str, Any], *, published_again: bool
-) -> None:
-    """Laws 2 and 8: the job ran and stands for its window; its second copy has nothing to give back."""
-    task = shop.unique(body, lock_key=KEY, lock_period=50, acks_late=True, **options)
+@pytest.mark.parametrize("was", ["redelivered", "published again", "a retry"])
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
+def test_a_revoked_copy_or_retry_leaves_the_period_of_what_ran(shop: Shop, scope: str, was: str) -> None:
+    """Laws 2 and 8: the job was accepted, ran, and stands for its period; a claim of its own ends."""
+
+    def sync(self: Any, account_id: int) -> None:
+        if was == "a retry":
+            raise self.retry(countdown=300)
+
+    task = shop.unique(sync, bind=True, lock_key=KEY, **{**SCOPES[scope], "lock_period": 3000})
     task.apply_async((7,), task_id="t1")
     message = shop.message()
     shop.run(shop.receive(message))
-    if published_again:
-        message.headers[HEADER] = Message.loads(message.headers[HEADER]).as_copy().dumps()  # type: ignore[union-attr]
+    if was == "a retry":
+        message = shop.message()
+    elif was == "published again":
+        message.headers[HEADER] = carried(message)._replace(was_delivered=True).dumps()
 
-    shop.receive(message, redelivered=not published_again)._announce_revoked("expired", False, None, True)
+    shop.receive(message, redelivered=was == "redelivered")._announce_revoked("revoked", False, None, False)
 
+    assert [state for _, state in shop.states()] == ["window"] * (scope == "until_expired")
     assert task.delay(7).is_duplicate
+
+
+def test_a_redelivered_message_that_is_revoked_leaves_no_claim(shop: Shop) -> None:
+    """Law 4: whether a copy of it runs or not, nothing will come for this claim."""
+    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
+
+    shop.receive(redelivered=True)._announce_revoked("revoked", False, None, False)
+
+    assert shop.held() == {}
 
 
 def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
     shop: Shop, monkeypatch: Any
 ) -> None:
-    """Law 9: the worker's main process would miss its heartbeats over a thousand of them."""
+    """Law 9: over a thousand of them the main process would miss its heartbeats."""
     request = delivered(shop)
     owed = debts(shop, monkeypatch)
     monkeypatch.setattr(type(watchdog_of(shop.store)), "is_server_away", True)
@@ -330,118 +306,26 @@ def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
     assert shop.held() == {}
 
 
-def test_a_late_copy_leaves_the_window_also_where_its_lock_cannot_be_told(shop: Shop) -> None:
-    """A worker with a wrong option knows no more of the task; its message says what the claim is."""
-    task = shop.unique(body, lock="until_expired", lock_key=KEY, lock_period=50)
-    task.apply_async((7,), task_id="t1")
-    message = shop.message()
-    shop.run(shop.receive(message))
-    request = shop.receive(message, redelivered=True)
-    request._locked = lambda: None  # type: ignore[method-assign]
-
-    request._announce_revoked("revoked", False, None, False)
-
-    assert task.delay(7).is_duplicate
-
-
-def test_a_redelivered_message_that_was_revoked_gives_its_claim_back(shop: Shop) -> None:
-    """Law 4: whether a copy of it runs or not, nothing will come for this claim."""
-    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
-
-    shop.receive(redelivered=True)._announce_revoked("revoked", False, None, False)
-
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("expired", [False, True])
-@pytest.mark.parametrize("lock", ["until_executed", "until_executing", "until_expired"])
-def test_a_retry_that_is_revoked_leaves_the_window_of_the_run_before(
-    shop: Shop, lock: str, *, expired: bool
-) -> None:
-    """It was accepted, and ran: the next one is due when ``lock_period`` has passed."""
-
-    def again(self: Any, account_id: int) -> None:
-        raise self.retry(countdown=300)
-
-    task = shop.unique(again, bind=True, lock=lock, lock_period=3000, lock_key=KEY)
-    task.apply_async((7,), task_id="t1")
-    shop.run()
-
-    shop.receive()._announce_revoked("revoked", False, None, expired)
-
-    hold = shop.holder(KEY)
-    assert hold is not None
-    assert task.delay(7).is_duplicate
-    assert [state for _, state in held(shop)] in ([], ["window"])
-
-
-@pytest.mark.parametrize("expired", [False, True])
-def test_a_message_whose_task_takes_no_lock_any_more_gives_its_claim_back(
-    shop: Shop, *, expired: bool
-) -> None:
-    """Law 4, over a deploy: it was published under the old options."""
-    request = delivered(shop)
-    request.task.lock = None
-    request._seen = None
-
-    request._announce_revoked("revoked", False, None, expired)
-
-    assert shop.held() == {}
-
-
-def test_switched_off_nothing_is_given_back(shop: Shop, monkeypatch: Any) -> None:
-    """No lock server is needed then."""
-    request = delivered(shop)
-    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
-    request._seen = None
-    shop.store.calls.clear()
-
-    request._announce_revoked("revoked", False, None, False)
-
-    assert shop.store.calls == []
-
-
-def test_the_lock_is_free_before_the_revocation_is_seen(shop: Shop) -> None:
-    """Law 5, for the states the main process stores."""
-    request = delivered(shop)
-    seen = []
-    storing = request.task.backend.mark_as_revoked
-
-    def store(*args: Any, **kwargs: Any) -> Any:
-        seen.append(shop.held())
-        return storing(*args, **kwargs)
-
-    request.task.backend.mark_as_revoked = store
-
-    request._announce_revoked("revoked", False, None, False)
-
-    assert seen == [{}]
-
-
 def test_a_terminated_run_keeps_its_lease_until_its_body_has_ended(shop: Shop) -> None:
-    """The body may go on for seconds."""
+    """Law 5: the body may go on for seconds."""
     request = delivered(shop)
     started(shop, request)
 
     request._announce_revoked("terminated", True, signal.SIGTERM, False)
-    assert held(shop) == [(request._run_token, "running")]
+    assert shop.states() == [(request._run_token, "running")]
     request.on_failure(einfo(Terminated(signal.SIGTERM)))
 
     assert shop.held() == {}
 
 
-# --- rejected --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, {"lock": "until_expired", "lock_period": 50}, {"lock_period": 50}])
-def test_a_message_whose_eta_is_no_time_gives_claim_and_window_back(
+@pytest.mark.parametrize("options", [{}, SCOPES["until_expired"], {"lock_period": 50}], ids=str)
+def test_a_message_whose_eta_is_no_time_leaves_no_claim_and_no_period(
     shop: Shop, options: dict[str, Any]
 ) -> None:
     """Celery's strategy rejects it before any other hook."""
-    task = shop.unique(body, **{"lock_key": KEY, **options})
+    task = shop.unique(body, lock_key=KEY, **options)
     no_time = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
     task.apply_async((7,), task_id="t1", eta=no_time)
-    assert shop.held()
     consumer = MagicMock(app=shop.app, hostname="here", event_dispatcher=None, disable_rate_limits=True)
     message = shop.message()
 
@@ -450,207 +334,159 @@ def test_a_message_whose_eta_is_no_time_gives_claim_and_window_back(
     )
 
     assert shop.acks == ["reject"]
-    assert (shop.held(), shop.holder(KEY)) == ({}, None)
-    assert [watch for watch in watchdog_of(shop.store)._schedule._watched.values() if watch.lease.held] == []
+    assert shop.holder(KEY) is None
+    assert watched(shop, carried(message).token) is None
 
 
-def test_a_message_that_goes_back_to_its_queue_keeps_its_claim(shop: Shop) -> None:
-    request = delivered(shop)
+@pytest.mark.parametrize("how", ["requeued", "rejected by its run"])
+def test_a_message_that_is_requeued_or_has_run_keeps_what_it_holds(shop: Shop, how: str) -> None:
+    """Law 7; and what was accepted stands for its period, however its run ends."""
+    request = delivered(shop, **SCOPES["until_expired" if how != "requeued" else "until_executed"])
 
-    request.reject(requeue=True)
+    if how == "requeued":
+        request.reject(requeue=True)
+    else:
+        request.on_accepted(os.getpid(), time.monotonic())
+        request.on_failure(einfo(Reject("not wanted", requeue=False)))
 
-    assert shop.acks == ["requeue"]
-    assert [state for _, state in held(shop)] == ["queued"]
-
-
-def test_a_run_that_rejects_its_message_has_settled_its_hold_itself(shop: Shop) -> None:
-    """What was accepted stands for its window, however its run ends."""
-    request = delivered(shop, lock="until_expired", lock_period=50)
-    request.on_accepted(os.getpid(), time.monotonic())
-
-    request.on_failure(einfo(Reject("not wanted", requeue=False)))
-
-    assert shop.acks[-1:] == ["ack"]
-    assert len(held(shop)) == 1
+    assert len(shop.states()) == 1
 
 
 # --- dead children ---------------------------------------------------------------------------
 
-
-def test_what_a_dead_child_held_is_free_before_its_failure_is_seen(shop: Shop) -> None:
-    request = delivered(shop)
-    started(shop, request)
-    seen = []
-    storing = request.task.backend.mark_as_failure
-
-    def store(*args: Any, **kwargs: Any) -> Any:
-        seen.append(shop.held())
-        return storing(*args, **kwargs)
-
-    request.task.backend.mark_as_failure = store
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert seen == [{}]
-    assert shop.state("t1") == "FAILURE"
+DEATHS = [LOST, Terminated(15), pytest.param(SystemExit(1), marks=pytest.mark.skipif(
+    not EXIT_IS_LOSS, reason="this Celery cannot store such an error"))]  # fmt: skip
 
 
-def test_a_child_that_died_before_it_started_leaves_no_claim(shop: Shop) -> None:
-    request = delivered(shop)
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("is_timeout", [False, True])
-def test_a_child_that_died_before_it_started_leaves_no_claim_of_the_scope_before_a_deploy(
-    shop: Shop, *, is_timeout: bool
+@pytest.mark.parametrize("error", DEATHS, ids=repr)
+@pytest.mark.parametrize("has_started", [True, False])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_a_dead_child_held_is_released_before_its_outcome_is_stored(
+    shop: Shop, scope: str, error: BaseException, *, has_started: bool
 ) -> None:
-    """Law 4: a run of a window holds nothing, but its message was published under another scope."""
-    request = delivered(shop)
-    request.task.lock, request.task.lock_period = "until_expired", 50
-    request._seen = None
+    """Laws 4 and 5: claim or lease, whichever is there; a period goes on. It is settled once."""
+    request = delivered(shop, acks_late=True, **SCOPES[scope])
+    if has_started:
+        started(shop, request)
+    seen = []
 
-    if is_timeout:
-        request.on_timeout(False, 100)
-    else:
-        request.on_failure(einfo(WorkerLostError("killed")))
+    def store(*_: Any, **__: Any) -> None:
+        seen.append(shop.states())
 
-    assert shop.held() == {}
+    request.task.backend.mark_as_failure = request.task.backend.mark_as_revoked = store
+    request.on_failure(einfo(error))
+
+    assert seen == [[(token_of(request), "window")] if scope == "until_expired" else []]
+    shop.store.calls.clear()
+    request.on_failure(einfo(error))
+    assert shop.store.calls == []
+    assert shop.store.marks() == {}
 
 
 def test_an_ordinary_error_was_settled_by_the_child(shop: Shop) -> None:
+    """Law 10: the main process asks nothing then."""
     request = delivered(shop)
     started(shop, request)
     shop.store.calls.clear()
 
     request.on_failure(einfo(ValueError("x")), return_ok=True)
 
-    assert held(shop) == [(request._run_token, "running")]
+    assert shop.states() == [(request._run_token, "running")]
     assert shop.store.calls == []
 
 
-@pytest.mark.parametrize("kind", ["lost", "exit"])
-@pytest.mark.parametrize("acks_late", [True, False])
-@pytest.mark.parametrize("requeues", [True, False])
-def test_a_dead_childs_message_finds_its_claim_where_it_is_delivered_again(
-    shop: Shop, *, kind: str, acks_late: bool, requeues: bool
+@pytest.mark.parametrize("error", DEATHS, ids=repr)
+@pytest.mark.parametrize("has_header", [True, False])
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_requeued_message_finds_the_lease_as_its_claim(
+    shop: Shop, error: BaseException, *, has_header: bool, ignored: bool
 ) -> None:
-    """Law 7: duplicates stay excluded while it goes back to its queue."""
-    if kind == "exit" and not EXIT_IS_LOSS:
-        pytest.skip("this Celery cannot store such an error")
-    request = delivered(shop, acks_late=acks_late, reject_on_worker_lost=requeues, lock_queue_ttl=200)
-    started(shop, request)
-    error = WorkerLostError("killed") if kind == "lost" else SystemExit(1)
-
-    request.on_failure(einfo(error))
-
-    comes_back = acks_late and requeues
-    assert shop.acks[-1:] == ["requeue" if comes_back else "ack"]
-    claim = request._header.token  # type: ignore[union-attr]  # it has one
-    assert held(shop) == ([(claim, "queued")] if comes_back else [])
-    if comes_back:
-        assert shop.held()[KEY].expires_in == pytest.approx(200, abs=0.9)
-
-
-@pytest.mark.skipif(EXIT_IS_LOSS, reason="from Celery 5.7 on such a message is delivered again")
-def test_a_cancelled_run_whose_exit_is_acknowledged_leaves_no_claim(shop: Shop) -> None:
-    """No message would come that could use it."""
-    request = delivered(shop, acks_late=True)
-    started(shop, request)
-    request._already_cancelled = True
-
-    with suppress(Exception):  # before 5.7 the backend cannot encode such an error
-        request.on_failure(einfo(SystemExit(15)))
-
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("error", [Terminated(15), SystemExit(15)], ids=repr)
-def test_a_run_cancelled_for_a_lost_connection_finds_its_claim_again(
-    shop: Shop, error: BaseException
-) -> None:
-    """``worker_cancel_long_running_tasks_on_connection_loss``: unacknowledged, so it is delivered again."""
-    if isinstance(error, SystemExit) and not EXIT_IS_LOSS:
-        pytest.skip("this Celery fails such a run")
-    request = delivered(shop, acks_late=True)
-    started(shop, request)
-    request._already_cancelled = True
-
-    request.on_failure(einfo(error))
-
-    assert held(shop) == [(request._header.token, "queued")]  # type: ignore[union-attr]  # it has one
-    assert shop.acks == []
-
-
-def test_a_requeued_message_without_a_header_keeps_the_key_for_itself(shop: Shop) -> None:
-    task = shop.unique(body, lock_key=KEY, acks_late=True, reject_on_worker_lost=True)
-    shop.app.send_task("shop.sync", (7,), task_id="t1")
+    """Law 7: after a loss, or a run cancelled for a lost connection, it is delivered again and runs."""
+    task = shop.unique(body, lock_key=KEY, acks_late=True, reject_on_worker_lost=True, lock_queue_ttl=200)
+    publish = (
+        task.apply_async if has_header else lambda *args, **kw: shop.app.send_task(task.name, *args, **kw)
+    )
+    publish((7,), task_id="t1", ignore_result=ignored)
     message = shop.message()
     request = shop.receive(message)
     started(shop, request)
+    request._already_cancelled = isinstance(error, Terminated)
 
-    request.on_failure(einfo(WorkerLostError("killed")))
+    request.on_failure(einfo(error))
 
-    assert [(hold.owner, hold.about["state"]) for hold in shop.held().values()] == [("t1", "queued")]
-    assert shop.run(shop.receive(message, redelivered=True)) == 7
-    assert task.name == "shop.sync"
+    (claim,) = shop.held().values()
+    assert (claim.owner, claim.state, claim.about.get("ignored", False)) == ("t1", "queued", ignored)
+    assert not has_header or claim.token == carried(message).token
+    assert claim.expires_in == pytest.approx(200, abs=0.9)
+    assert shop.acks == ([] if isinstance(error, Terminated) else ["requeue"])
+    shop.run(shop.receive(message, redelivered=True))
+    assert (shop.acks[-1], shop.held(), shop.messages()) == ("ack", {}, [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"acks_late": True},
+        {"reject_on_worker_lost": True},
+        {"acks_late": True, "reject_on_worker_lost": True, "retry_on_worker_lost": True, "max_retries": 0},
+    ],
+    ids=["not asked for", "acknowledged early", "after its last retry"],
+)
+def test_a_message_that_is_not_requeued_leaves_no_claim(shop: Shop, options: dict[str, Any]) -> None:
+    """Law 4: nobody would take it over."""
+    if "max_retries" in options and not EXIT_IS_LOSS:
+        pytest.skip("this Celery does not know retry_on_worker_lost, and requeues it")
+    request = delivered(shop, **options)
+    started(shop, request)
+
+    request.on_failure(einfo(LOST))
+
+    assert (shop.acks[-1:], shop.held()) == (["ack"], {})
 
 
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
-def test_a_retry_for_a_lost_child_carries_the_hold(shop: Shop) -> None:
-    """The main process converts before Celery publishes, so the retry never blocks itself."""
-    request = delivered(shop, retry_on_worker_lost=True, max_retries=3, call={"lock_ttl": 90})
+@pytest.mark.parametrize("max_retries", [3, 0])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_retry_for_a_lost_child_carries_the_claim(shop: Shop, scope: str, max_retries: int) -> None:
+    """Law 7: made before Celery publishes it, so that it never blocks itself; after the last one, none."""
+    options = {**SCOPES[scope], "retry_on_worker_lost": True, "max_retries": max_retries}
+    request = delivered(shop, call={"lock_ttl": 90}, **options)
     started(shop, request)
 
-    request.on_failure(einfo(WorkerLostError("killed")))
+    request.on_failure(einfo(LOST))
 
-    message = shop.message()
-    header = Message.loads(message.headers[HEADER])
-    assert header is not None
+    messages, window = shop.messages(), [(token_of(request), "window")] * (scope == "until_expired")
+    if not max_retries:
+        assert (messages, shop.states()) == ([], window)
+        return
+    (message,) = messages
+    header = carried(message)
     assert (message.headers["id"], message.headers["retries"]) == ("t1", 1)
-    assert held(shop) == [(header.token, "queued")]
-    assert (header.claimed, header.options) == (True, {"lock_ttl": 90.0})
-    assert shop.run(shop.receive(message)) == 7
-    assert shop.held() == {}
-
-
-@pytest.mark.skipif(EXIT_IS_LOSS, reason="this Celery knows retry_on_worker_lost")
-def test_a_task_for_a_newer_celery_leaves_no_claim_for_a_retry_that_nobody_publishes(shop: Shop) -> None:
-    request = delivered(shop, retry_on_worker_lost=True, max_retries=3)
-    started(shop, request)
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert (shop.messages(), shop.held()) == ([], {})
+    assert (header.must_run, header.options) == (True, {"lock_ttl": 90.0})
+    assert shop.states() == ([(header.token, "queued")] if scope in HOLDING else window)
+    assert header.claimed
+    assert (header.token == token_of(request)) == (scope not in HOLDING)
+    shop.run(shop.receive(message))
+    assert shop.states() == window
 
 
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
-def test_a_retry_for_a_lost_child_that_cannot_be_published_leaves_no_claim(shop: Shop) -> None:
-    """Celery then gives the message up, or back to its queue, where it must find the key free."""
+def test_a_claim_that_was_made_late_for_a_lost_childs_retry_does_not_block_it(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Laws 7 and 9: the retry does not carry its token, and takes it over by its task id."""
+    owed = debts(shop, monkeypatch)
     request = delivered(shop, retry_on_worker_lost=True, max_retries=3)
     started(shop, request)
+    shop.store.failures = 1
 
-    def fail(*_: Any, **__: Any) -> None:
-        message = "no broker"
-        raise OSError(message)
-
-    shop.app.send_task = fail
-
-    request.on_failure(einfo(WorkerLostError("killed")))
+    request.on_failure(einfo(LOST))
+    for convert in owed:
+        convert()
+    assert [state for _, state in shop.states()] == ["queued"]
+    shop.run()
 
     assert shop.held() == {}
-
-
-@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
-def test_after_the_last_retry_for_a_lost_child_the_key_is_free(shop: Shop) -> None:
-    request = delivered(shop, retry_on_worker_lost=True, max_retries=0)
-    started(shop, request)
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert (shop.messages(), shop.held()) == ([], {})
 
 
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery asks no backend then")
@@ -658,13 +494,13 @@ def test_after_the_last_retry_for_a_lost_child_the_key_is_free(shop: Shop) -> No
     "options", [{"reject_on_worker_lost": True}, {"retry_on_worker_lost": True}], ids=str
 )
 def test_a_child_lost_after_its_success_leaves_no_claim(shop: Shop, options: dict[str, Any]) -> None:
-    """Celery acknowledges the message then: nobody would ever take that claim over."""
+    """Law 3: its lease is released already, and nothing is acquired for it."""
     request = delivered(shop, acks_late=True, **options)
     started(shop, request)
     shop.store.release(KEY, request._run_token)
     shop.app.backend.store_result("t1", 7, "SUCCESS")
 
-    request.on_failure(einfo(WorkerLostError("killed")))
+    request.on_failure(einfo(LOST))
 
     assert (shop.messages(), shop.held()) == ([], {})
 
@@ -676,252 +512,104 @@ def test_whoever_took_the_key_meanwhile_keeps_it(shop: Shop) -> None:
     shop.store.force_release(KEY)
     shop.store.acquire(KEY, "other/x", 30, about={})
 
-    request.on_failure(einfo(WorkerLostError("killed")))
+    request.on_failure(einfo(LOST))
 
-    assert held(shop) == [("other/x", None)]
+    assert shop.states() == [("other/x", None)]
 
 
-def test_a_dead_child_is_settled_once(shop: Shop) -> None:
+@pytest.mark.parametrize("trouble", ["away", "a list"])
+def test_trouble_with_the_server_does_not_stop_the_main_process(
+    shop: Shop, monkeypatch: Any, caplog: Any, trouble: str
+) -> None:
+    """Law 9: it serves every other task; what the server does not answer is owed."""
+    owed = debts(shop, monkeypatch)
     request = delivered(shop)
     started(shop, request)
-    request.on_failure(einfo(WorkerLostError("killed")))
-    shop.store.calls.clear()
+    if trouble == "away":
+        shop.store.failures = float("inf")
+    else:
+        shop.store.has_wrong_type(KEY)
 
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert shop.store.calls == []
-
-
-def test_without_a_lock_server_a_dead_childs_hold_is_owed(shop: Shop, monkeypatch: Any) -> None:
-    request = delivered(shop)
-    started(shop, request)
-    owed = []
-    monkeypatch.setattr(Guard, "give_back_later", lambda _self, _key, token, **_: owed.append(token))
-    shop.store.failures = float("inf")
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert owed == [request._run_token, request._header.token]  # type: ignore[union-attr]
-    assert shop.state("t1") == "FAILURE"
-
-
-def test_a_key_of_another_kind_does_not_stop_the_main_process(shop: Shop, caplog: Any) -> None:
-    """It serves every other task as well."""
-    request = delivered(shop)
-    started(shop, request)
-    shop.store.has_wrong_type(KEY)
-
-    request.on_failure(einfo(WorkerLostError("killed")))
+    request.on_failure(einfo(LOST))
 
     assert shop.state("t1") == "FAILURE"
-    assert "holds a list, not a lock" in caplog.text
+    assert ("holds a list, not a lock" in caplog.text) == (trouble == "a list")
+    shop.store.failures = 0
+    for release in owed:
+        release()
+    assert (shop.held() == {}) == (trouble == "away")
 
 
 # --- time limits -----------------------------------------------------------------------------
 
-#: Every way to have a message that met its hard limit go back to its queue.
+#: Every way to have a message that met its hard limit requeued.
 REQUEUES = [{"acks_on_failure_or_timeout": False}]
 if hasattr(SingletonTask, "acks_on_timeout"):
     REQUEUES.append({"acks_on_timeout": False})
 
 
-@pytest.mark.parametrize("way", ["on_timeout", "on_failure"])
-def test_a_hard_limit_frees_the_key_when_the_child_is_dead_and_no_sooner(
-    shop: Shop, monkeypatch: Any, way: str
-) -> None:
-    """The hook comes before the child is dead: freed at once, two bodies would overlap."""
-    later = debts(shop, monkeypatch)
-    request = delivered(shop, time_limit=100)
-    started(shop, request, pid=_parent())
-    request.worker_pid = os.getpid()
-
-    if way == "on_timeout":
-        request.on_timeout(False, 100)
-    else:
-        request.on_failure(einfo(TimeLimitExceeded(100)))
-
-    assert shop.state("t1") == "FAILURE"
-    assert shop.held()[KEY].expires_in == pytest.approx(5, abs=0.9)
-    (release,) = later
-    with pytest.raises(Exception, match="has not ended yet"):
-        release()
-    assert held(shop) == [(request._run_token, "running")]
-    monkeypatch.setattr(os, "kill", _nobody)
-    release()
-    assert shop.held() == {}
-
-
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="cannot look at a dead child without collecting it")
-def test_a_child_that_is_dead_but_not_collected_holds_nothing_up(shop: Shop, monkeypatch: Any) -> None:
-    """The pool collects its dead every five seconds: as long as the lease is left to the dying."""
-    later = debts(shop, monkeypatch)
-    request = delivered(shop, time_limit=100)
-    with subprocess.Popen([sys.executable, "-S", "-E", "-c", ""]) as child:
-        started(shop, request, pid=child.pid)
-        request.on_timeout(False, 100)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-
-        later[0]()
-
-        assert shop.held() == {}
-        assert child.wait() == 0
-
-
-def _parent() -> int:
-    return os.getppid()
-
-
-def _nobody(*_: Any) -> None:
-    raise ProcessLookupError
-
-
-def test_a_short_lease_is_owed_for_as_long_as_it_was_left_to_the_dying(shop: Shop, monkeypatch: Any) -> None:
-    """A pool may take seconds to collect a dead child, whose hold is not given up before that."""
-    owed: list[float] = []
-    monkeypatch.setattr(
-        watchdog_of(shop.store), "release_later", lambda _release, within, **_: owed.append(within)
-    )
-    request = delivered(shop, lock_ttl=1)
-    started(shop, request)
-
-    request.on_timeout(False, 100)
-
-    assert owed == [DYING_TTL]
-
-
-def test_both_hooks_of_one_hard_limit_count_once(shop: Shop, monkeypatch: Any) -> None:
-    """Which of them comes differs between Celery 5.5 and 5.7."""
-    later = debts(shop, monkeypatch)
-    request = delivered(shop)
-    started(shop, request)
-
-    request.on_timeout(False, 100)
-    request.on_failure(einfo(TimeLimitExceeded(100)))
-
-    assert len(later) == 1
-
-
-def test_a_child_timed_out_before_it_started_leaves_no_claim(shop: Shop, monkeypatch: Any) -> None:
-    later = debts(shop, monkeypatch)
-    request = delivered(shop)
-    request.worker_pid = None
-
-    request.on_timeout(False, 100)
-    later[0]()
-
-    assert shop.held() == {}
-
-
-def test_in_pools_of_greenlets_no_process_is_waited_for_after_a_hard_limit(
-    shop: Shop, monkeypatch: Any
-) -> None:
-    """A greenlet's identity may be the number of a process that has nothing to do with it."""
-    later = debts(shop, monkeypatch)
-    request = delivered(shop)
-    started(shop, request, pid=in_greenlet(monkeypatch))
-    monkeypatch.setattr(os, "kill", lambda *_: None)
-
-    request.on_timeout(False, 100)
-    later[0]()
-
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("requeues", REQUEUES, ids=str)
-def test_a_timed_out_message_that_goes_back_finds_its_claim_and_runs_again(
-    shop: Shop, monkeypatch: Any, requeues: dict[str, bool]
-) -> None:
-    """Law 7. Released instead, its next delivery would find the failure recorded, and do nothing."""
-    later = debts(shop, monkeypatch)
-    task = shop.unique(body, lock_key=KEY, acks_late=True, lock_queue_ttl=200, **requeues)
-    task.apply_async((7,), task_id="t1")
-    message = shop.message()
-    request = shop.receive(message)
-    started(shop, request)
-
-    time_out(request)
-    later[0]()
-
-    assert shop.acks == ["requeue"]
-    assert held(shop) == [(request._header.token, "queued")]  # type: ignore[union-attr]  # it has one
-    assert shop.held()[KEY].expires_in == pytest.approx(200, abs=0.9)
-    assert shop.state("t1") == "FAILURE"
-    assert shop.run(shop.receive(message, redelivered=True)) == 7
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("acks", [{"acks_late": True}, {"acks_late": False, **REQUEUES[0]}], ids=str)
-def test_a_timed_out_message_that_never_comes_back_leaves_no_claim(
-    shop: Shop, monkeypatch: Any, acks: dict[str, bool]
-) -> None:
-    later = debts(shop, monkeypatch)
-    request = delivered(shop, **acks)
-    started(shop, request)
-
-    time_out(request)
-    later[0]()
-
-    assert shop.acks[-1:] == ["ack"]
-    assert shop.held() == {}
-
-
-def test_a_timed_out_message_whose_child_had_released_runs_again_and_leaves_no_claim(
-    shop: Shop, monkeypatch: Any
-) -> None:
-    """SIGTERM ends most bodies: the message is back, and may be done, before its child is seen dead."""
-    later = debts(shop, monkeypatch)
-    task = shop.unique(body, lock_key=KEY, acks_late=True, **REQUEUES[0])
-    task.apply_async((7,), task_id="t1")
-    message = shop.message()
-    request = shop.receive(message)
-    started(shop, request)
-    shop.store.release(KEY, request._run_token)
-
-    time_out(request)
-
-    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
-    assert shop.run() == 7  # it has looked twice
-    later[0]()
-    assert shop.held() == {}
-
-
-def test_a_timed_out_message_without_a_header_runs_again_although_it_was_put_off(
-    shop: Shop, monkeypatch: Any
-) -> None:
-    """It is back before its child is dead: put off for that, it has its task id for an identity."""
-    later = debts(shop, monkeypatch)
-    shop.unique(body, lock_key=KEY, acks_late=True, **REQUEUES[0])
-    shop.app.send_task("shop.sync", (7,), task_id="t1")
-    message = shop.message()
-    request = shop.receive(message)
-    started(shop, request)
-    time_out(request)
-    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
-
-    later[0]()
-
-    assert [(hold.owner, hold.about["state"]) for hold in shop.held().values()] == [("t1", "queued")]
-    assert shop.run() == 7
-    assert shop.held() == {}
-
-
 def time_out(request: LockRequest) -> None:
-    """What the pool tells at a hard limit; which of the two gives the message back differs by version."""
+    """Call both hooks of a hard limit: which of them comes differs between Celery 5.5 and 5.7."""
     request.on_timeout(False, 100)
     request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_hard_limit_shortens_the_lease_and_releases_nothing(shop: Shop, scope: str) -> None:
+    """Law 5: the hook comes before the child is dead, and freed at once two bodies would overlap."""
+    request = delivered(shop, acks_late=True, **SCOPES[scope])
+    started(shop, request)
+
+    time_out(request)
+
+    leases = {hold.token: hold.expires_in for hold in shop.held().values()}
+    assert leases[request._run_token] == pytest.approx(DYING_TTL, abs=0.9)
+    assert watched(shop, request._run_token) is None
+    assert set(leases) - {request._run_token} == ({token_of(request)} if scope == "until_expired" else set())
+
+
+@pytest.mark.parametrize("requeues", REQUEUES, ids=str)
+def test_a_timed_out_message_that_is_requeued_runs_when_the_child_is_dead(
+    shop: Shop, requeues: dict[str, bool]
+) -> None:
+    """Law 8: it waits for the lease of the first run, and is not done although that run has failed."""
+    request = delivered(shop, acks_late=True, **requeues)
+    started(shop, request)
+    time_out(request)
+    assert shop.acks == ["requeue"]
+
+    assert isinstance(shop.run(shop.receive(request.message, redelivered=True)), Ignore)
+    shop.store.let_pass(DYING_TTL + 1)
+
+    assert shop.run() == 7
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("requeues", [False, True])
+def test_a_child_timed_out_before_it_started_leaves_a_claim_only_for_a_requeued_message(
+    shop: Shop, *, requeues: bool
+) -> None:
+    """Laws 4 and 7: killed in ``before_start``."""
+    request = delivered(shop, acks_late=True, acks_on_failure_or_timeout=not requeues)
+
+    request.on_timeout(False, 100)
+
+    assert [state for _, state in shop.states()] == ["queued"] * requeues
+
+
 def test_a_soft_limit_changes_nothing(shop: Shop) -> None:
+    """The body goes on, and so does its lease."""
     request = delivered(shop)
     started(shop, request)
 
     request.on_timeout(True, 100)
 
     assert shop.held()[KEY].expires_in == pytest.approx(30, abs=0.9)
+    assert watched(shop, request._run_token) is not None
 
 
-def test_a_lease_that_cannot_be_shortened_is_told(shop: Shop, monkeypatch: Any, caplog: Any) -> None:
-    later = debts(shop, monkeypatch)
+def test_a_lease_that_cannot_be_shortened_is_warned_of(shop: Shop, caplog: Any) -> None:
+    """Law 4: it expires ``lock_ttl`` after its last renewal."""
     request = delivered(shop)
     started(shop, request)
     shop.store.failures = 1
@@ -929,49 +617,3 @@ def test_a_lease_that_cannot_be_shortened_is_told(shop: Shop, monkeypatch: Any, 
     request.on_timeout(False, 100)
 
     assert "could not shorten the lease on 'account:7'" in caplog.text
-    assert len(later) == 1
-
-
-@pytest.mark.parametrize("ignored", [True, False])
-def test_a_claim_for_a_message_that_goes_back_tells_whether_its_result_is_ignored(
-    shop: Shop, *, ignored: bool
-) -> None:
-    """Who is refused by it waits for that result, or does not."""
-    options = {"acks_late": True, "reject_on_worker_lost": True, "call": {"ignore_result": ignored}}
-    request = delivered(shop, **options)
-    started(shop, request)
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    (claim,) = shop.held().values()
-    assert (claim.about["state"], claim.about.get("ignored", False)) == ("queued", ignored)
-
-
-# --- what holds nothing ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{"lock": None}, {"call": {"lock": None}}], ids=str)
-def test_what_locks_nothing_asks_nothing(shop: Shop, options: dict[str, Any]) -> None:
-    request = delivered(shop, **options)
-    request.on_accepted(_no_process(), time.monotonic())
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert shop.store.calls == []
-
-
-def test_until_executing_has_no_lease_to_renew_or_to_convert(shop: Shop) -> None:
-    request = delivered(shop, lock="until_executing", acks_late=True, reject_on_worker_lost=True)
-    request.on_accepted(_no_process(), time.monotonic())
-    assert request._support is None
-    shop.store.release(KEY, request._header.token)  # type: ignore[union-attr]  # as the child does
-
-    request.on_failure(einfo(WorkerLostError("killed")))
-
-    assert shop.held() == {}
-
-
-def test_it_is_the_request_class_of_every_unique_task(shop: Shop) -> None:
-    from celery.utils.imports import symbol_by_name
-
-    assert symbol_by_name(SingletonTask.Request) is LockRequest
-    assert isinstance(delivered(shop), LockRequest)

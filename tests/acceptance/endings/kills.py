@@ -1,0 +1,93 @@
+"""SIGKILL, for a child and for a whole worker."""
+
+import os
+import signal
+import time
+
+from celery import states
+
+from tests.acceptance.endings.ending import Act, Case, Ending, Free, own
+from tests.acceptance.endings.scene import Scene
+from tests.acceptance.harness import wait_until
+from tests.acceptance.terms import FREED, PATIENCE, SHORT_LEASE
+from tests.workers import SWEEPING
+
+__all__ = ["KILLS"]
+
+
+def _child(task: str, *, goes_on: bool = False) -> Act:
+    """Kill the body's process."""
+
+    def act(scene: Scene) -> float | None:
+        with scene.running(task) as body:
+            killed = time.monotonic()
+            os.kill(body.pid, signal.SIGKILL)
+        return None if goes_on else killed
+
+    return act
+
+
+def _worker(task: str) -> Act:
+    """Kill the main process of the body's worker; prefork's children die with it."""
+
+    def act(scene: Scene) -> float:
+        with scene.running(task, lock_ttl=SHORT_LEASE) as body:
+            worker = next(one for one in scene.project.workers if one.process.pid == body.worker)
+            killed = time.monotonic()
+            worker.signal(signal.SIGKILL)
+            worker.process.wait(PATIENCE)
+        if task == "executed_acks_late" and scene.project.pool == "gevent":
+            # An idle worker of this pool does not look for unacknowledged messages
+            # (kombu 5.7.0, transport/redis.py, MultiChannelPoller.get): keep the other one busy.
+            with scene.behind_another("executed_acks_late"):
+                wait_until(scene.project.queued, PATIENCE, "the message is back in its queue")
+        return killed
+
+    return act
+
+
+def _prefork(*ends: str | None, **rest: object) -> tuple[Case, ...]:
+    return (Case(("prefork",), ends, within=FREED, **rest),)  # type: ignore[arg-type]  # fields by name
+
+
+KILLS = (
+    Ending("child killed, early ack", _child("executed"), _prefork(None, state=states.FAILURE)),
+    Ending("child killed, late ack", _child("executed_acks_late"), _prefork(None, state=states.FAILURE)),
+    Ending(
+        "child killed, reject_on_worker_lost",
+        _child("executed_reject_on_worker_lost", goes_on=True),
+        _prefork(None, ""),
+        kept=True,
+    ),
+    Ending(
+        "child killed, retry_on_worker_lost",
+        _child("executed_retry_on_worker_lost", goes_on=True),
+        _prefork(None, ""),
+        kept=True,
+        since=(5, 7),
+    ),
+    # The message was acknowledged when the body began. Solo acknowledges only after the body
+    # (worker/consumer/consumer.py, call_soon): there the message is delivered again.
+    Ending(
+        "worker killed, early ack",
+        _worker("executed"),
+        (
+            Case(
+                ("prefork", "threads", "gevent"),
+                (None,),
+                Free.EXPIRED,
+                SHORT_LEASE + 1.0,
+                states.PENDING,
+                is_lost=True,
+            ),
+            Case(("solo",), (None,), Free.EXPIRED, SHORT_LEASE + 1.0, states.PENDING),
+        ),
+        own(),
+    ),
+    Ending(
+        "worker killed, late ack",
+        _worker("executed_acks_late"),
+        (Case(("prefork", "threads", "gevent"), (None, ""), Free.EXPIRED, SHORT_LEASE + 1.0, slow=True),),
+        own(workers=2, broker_transport_options={"visibility_timeout": 3, **SWEEPING}),
+    ),
+)

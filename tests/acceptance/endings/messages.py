@@ -1,0 +1,100 @@
+"""Messages that never become a run."""
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import states
+
+from tests.acceptance.bodies import new_body
+from tests.acceptance.endings.ending import EVERY, Act, Case, Ending, Free, own
+from tests.acceptance.endings.scene import Scene
+from tests.acceptance.messages import captured, deliver
+from tests.acceptance.project import RESOURCE
+from tests.acceptance.terms import SHORT_LEASE
+
+__all__ = ["MESSAGES"]
+
+#: In the main process, or at the publisher's, the pool makes no difference.
+ONE_POOL = ("prefork",)
+
+
+def _unknown(scene: Scene) -> float:
+    """A task that only the publisher knows."""
+    app = scene.project.app
+    if "project.unknown" not in app.tasks:
+        app.task(name="project.unknown", bind=True, shared=False, lock_key=RESOURCE)(new_body())
+    published = time.monotonic()
+    scene.publish("unknown")
+    return published
+
+
+def _tampered(change: Callable[[dict[str, Any]], None], **options: Any) -> Act:
+    """Deliver a message that was changed on its way."""
+
+    def act(scene: Scene) -> float:
+        scene.publish(queue="aside", **options)
+        message = captured(scene.project)
+        change(message)
+        delivered = time.monotonic()
+        deliver(scene.project, message)
+        return delivered
+
+    return act
+
+
+def _disallow(message: dict[str, Any]) -> None:
+    message["content-type"] = "application/x-of-nobody"
+
+
+def _spoil_body(message: dict[str, Any]) -> None:
+    message["body"] = base64.b64encode(b"{").decode()
+
+
+def _purge(scene: Scene) -> float:
+    scene.publish(lock_queue_ttl=SHORT_LEASE)
+    purged = time.monotonic()
+    assert scene.project.app.control.purge() == 1
+    return purged
+
+
+def _purge_and_release(scene: Scene) -> float:
+    scene.publish()
+    assert scene.project.app.control.purge() == 1
+    released = time.monotonic()
+    assert scene.project.executed.lock_for(scene.key).release(reason="purged", only="queued") is not None
+    return released
+
+
+def _unwritable(scene: Scene) -> None:
+    with pytest.raises(Exception, match="of nobody"):
+        scene.project.executed.apply_async((scene.key,), serializer="of nobody")
+    assert scene.project.holder(scene.key) is None
+
+
+def _never(free: Free, pools: tuple[str, ...] = ONE_POOL, **rest: object) -> tuple[Case, ...]:
+    return (Case(pools, (), free, **{"state": states.PENDING, **rest}),)  # type: ignore[arg-type]  # by name
+
+
+_EXPIRED = {"within": SHORT_LEASE + 1.0, "is_lost": True}
+
+MESSAGES = (
+    Ending("unknown task", _unknown, _never(Free.RELEASED, EVERY, state=states.FAILURE)),
+    Ending("content type not accepted", _tampered(_disallow), _never(Free.BEFORE_RESULT)),
+    # Celery logs and acknowledges it (worker/consumer/consumer.py, on_decode_error).
+    Ending(
+        "body not readable",
+        _tampered(_spoil_body, lock_queue_ttl=SHORT_LEASE),
+        _never(Free.EXPIRED, **_EXPIRED),
+    ),
+    Ending("purged", _purge, _never(Free.EXPIRED, **_EXPIRED), own(workers=0)),
+    Ending(
+        "purged, and released with --queued",
+        _purge_and_release,
+        _never(Free.RELEASED, is_lost=True),
+        own(workers=0),
+    ),
+    Ending("cannot be written", _unwritable, _never(Free.RELEASED)),
+)

@@ -1,0 +1,182 @@
+"""The Celery project under test: tasks named by what they declare, which all have the same body.
+
+The worker processes import this module with the plan of their project in the
+environment; the test's process opens the same project by itself.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery
+from celery.signals import task_postrun, task_success
+from celery.utils.dispatch import Signal
+
+from celery_redislock import (
+    lock_acquired,
+    lock_conflict,
+    lock_lost,
+    lock_released,
+)
+from celery_redislock.locks import Lease
+from tests.acceptance.bodies import new_body
+from tests.acceptance.journal import Journal
+from tests.acceptance.kinds import choose_strategy, declare_kinds
+from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
+from tests.workers import end_with_parent
+
+__all__ = ["DECLARED", "RESOURCE", "connection_name", "open_project", "settings_of"]
+
+
+def _note_lost_lease(lease: Lease) -> None:
+    _journals[-1].note("lost leases", lease.token)
+
+
+_journals: list[Journal] = []
+
+#: The ``lock_key`` of nearly every task.
+RESOURCE = "work:{key}"
+
+_LATE = {"acks_late": True}
+_QUIET = {"ignore_result": True}
+_RUNNING = {"lock": "while_executing"}
+
+#: What each task declares, beside ``lock_key``, by its name.
+DECLARED: Mapping[str, Mapping[str, Any]] = {
+    "executed": {},
+    "executed_acks_late": _LATE,
+    "executed_ignore_result": _QUIET,
+    "executed_acks_late_ignore_result": {**_LATE, **_QUIET},
+    "executed_reject_on_worker_lost": {**_LATE, "reject_on_worker_lost": True},
+    "executed_retry_on_worker_lost": {"retry_on_worker_lost": True, "default_retry_delay": 0},
+    "executed_or_retry": {"on_conflict": "retry"},
+    "executed_autoretry": {
+        "autoretry_for": (ValueError,),
+        "retry_kwargs": {"max_retries": 2, "countdown": 0.3},
+    },
+    "executed_time_limit": {"time_limit": 2},
+    "executed_time_limit_acks_late": {**_LATE, "time_limit": 2, "acks_on_failure_or_timeout": False},
+    "executed_soft_time_limit": {"soft_time_limit": 1},
+    "executed_max_hold": {"lock_max_hold": 1.5, "lock_ttl": 1.2},
+    "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
+    "executed_on_lost": {"on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
+    "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
+    "executed_signals": {"lock_ttl": SHORT_LEASE},
+    "executed_on_error_run": {"on_lock_error": "run"},
+    "executed_period": {"lock_period": 600.0},
+    "while_executing": _RUNNING,
+    "while_executing_too": _RUNNING,
+    "while_executing_acks_late": {**_RUNNING, **_LATE},
+    "while_executing_max_retries_1": {**_RUNNING, "max_retries": 1},
+    "while_executing_or_skip": {**_RUNNING, "on_conflict": "skip"},
+    "while_executing_or_raise": {**_RUNNING, "on_conflict": "raise"},
+    "while_executing_callable": {**_RUNNING, "on_conflict": {"server": choose_strategy}},
+    "until_executing": {"lock": "until_executing"},
+    "until_executing_acks_late": {"lock": "until_executing", **_LATE},
+    "until_expired": {"lock": "until_expired", "lock_period": 600.0},
+    "until_expired_acks_late": {"lock": "until_expired", "lock_period": 600.0, **_LATE},
+    "unlocked": {"lock": None},
+}
+
+
+def open_project(plan: Mapping[str, Any]) -> Celery:
+    """Return the app of a project, with all its tasks.
+
+    Args:
+        plan: ``broker``, ``backend``, ``journal`` (URLs), ``prefix`` and ``conf``.
+    """
+    app = Celery(
+        "project",
+        broker=plan["broker"],
+        backend=plan["backend"],
+        set_as_current=False,
+        task_cls="celery_redislock:SingletonTask",
+    )
+    app.conf.update(settings_of(plan))
+    app.journal = Journal(plan["journal"], plan["prefix"])
+    _journals.append(app.journal)
+    for name, options in DECLARED.items():
+        keyed = {"lock_key": RESOURCE, "after_return": _linger, **options}
+        app.task(name=f"project.{name}", bind=True, shared=False, **keyed)(new_body())
+    for task in declare_kinds(app):
+        task.name  # noqa: B018  evaluates the declaration now
+    lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")
+    for signal in (lock_acquired, lock_released, lock_lost, lock_conflict):
+        signal.connect(_note_signal, weak=False, dispatch_uid=f"project.{signal.name}")
+    lock_released.connect(_released, weak=False, dispatch_uid="project.reach")
+    task_success.connect(_stored, weak=False, dispatch_uid="project.reach")
+    task_postrun.connect(_settled, weak=False, dispatch_uid="project.reach")
+    return app
+
+
+def connection_name(prefix: str, pid: int | None = None) -> str:
+    """Return what a process of a project, and its children, call their connections; or how all begin."""
+    return f"{prefix}/" if pid is None else f"{prefix}/{pid}/"
+
+
+def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a project's app."""
+    settings: dict[str, Any] = dict(plan["conf"])
+    shared = {"global_keyprefix": f"{plan['prefix']}:"}
+    is_rabbitmq = plan["broker"].startswith("amqp://")
+    name = connection_name(plan["prefix"], os.getpid())
+    of_broker = {"client_properties": {"connection_name": name}} if is_rabbitmq else shared
+    return {
+        # On Redis all names begin with the project's prefix; on RabbitMQ its queue is called so.
+        **({"task_default_queue": plan["prefix"]} if is_rabbitmq else {}),
+        "result_backend_transport_options": shared,
+        "redislock_ttl": LEASE,
+        "redislock_retry_delay": RETRY_DELAY,
+        "redislock_socket_timeout": SOCKET_TIMEOUT,
+        "redislock_start_timeout": 2 * SOCKET_TIMEOUT,
+        "worker_prefetch_multiplier": 1,
+        "broker_connection_retry_on_startup": True,
+        "result_expires": 600,
+        "accept_content": ["json", "pickle", "yaml", "msgpack"],
+        "result_accept_content": ["json", "pickle"],
+        **settings,
+        "broker_transport_options": {**of_broker, **settings.get("broker_transport_options", {})},
+    }
+
+
+def _linger(self: Any, *_: Any) -> None:
+    """Stay in Celery's hook after the result was stored, where a message asks for it."""
+    time.sleep((self.request.headers or {}).get("linger", 0.0))
+
+
+def _note_signal(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:
+    if sender.name == "project.executed_signals":
+        sender.app.journal.note(f"signals {key}", [signal.name, task_id])
+
+
+def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
+    sender.app.journal.note(f"noticed {task_id}", time.monotonic())
+
+
+def _released(sender: Any, **_: Any) -> None:
+    """The lock is free; the result is not stored yet."""
+    _reach(sender, "released")
+
+
+def _stored(sender: Any, **_: Any) -> None:
+    """The result is stored; the message is not acknowledged yet."""
+    _reach(sender, "stored")
+
+
+def _settled(sender: Any, **_: Any) -> None:
+    """Everything is done but to acknowledge the message."""
+    _reach(sender, "settled")
+
+
+def _reach(task: Any, moment: str) -> None:
+    if task.acks_late and task.name.startswith("project."):
+        task.app.journal.reach(task.request.args[0], moment)
+
+
+# Not where another module makes its own app of the plan.
+if "PROJECT_PLAN" in os.environ and "tests.acceptance.spawned" not in sys.modules:
+    app = open_project(json.loads(os.environ["PROJECT_PLAN"]))
+    end_with_parent()

@@ -1,0 +1,151 @@
+"""Nothing more is lost than a plain Celery task would lose."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from tests.acceptance.conftest import ProjectMaker
+from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.messages import captured, deliver
+from tests.acceptance.terms import (
+    CLAIM_GONE,
+    LEASE,
+    PATIENCE,
+    SHORT_LEASE,
+)
+from tests.servers import EmbeddedServer
+from tests.tiers import slow
+
+pytestmark = pytest.mark.law(2)
+
+
+def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(project: Project, key: str) -> None:
+    """Only a fresh publish may be dropped, never a retry: it waits, whoever holds the key."""
+    first = project.executed.delay(key, 0.0, "retry", {"queue": "aside"})
+    retry = wait_until(lambda: captured(project, if_any=True), PATIENCE, "the retry is published")
+    assert project.executed.lock_for(key).release(reason="a test", only="queued")
+    with project.running(project.executed, key) as second:
+        deliver(project, retry)
+        project.wait_received(first.id, 2)
+
+    assert not second.is_duplicate
+    assert first.get(timeout=PATIENCE) == f"{key} done"
+    assert second.get(timeout=PATIENCE) == f"{key} done"
+    assert [body.task_id for body in project.bodies(key)] == [first.id, second.id, first.id]
+    assert project.overlaps(key) == []
+
+
+def test_a_redelivered_message_without_a_claim_waits_for_the_holder(project: Project, key: str) -> None:
+    """A message the broker delivers again is not dropped because somebody else came first."""
+    project.app.send_task("project.executed", (key,), queue="aside")
+    message = captured(project)
+    with project.running(project.executed, key) as holder:
+        deliver(project, message, again=True)
+        project.wait_received(message["headers"]["id"], 2)
+    bodies = project.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == [holder.id, message["headers"]["id"]]
+    assert project.overlaps(key) == []
+
+
+def test_a_publish_the_broker_refuses_releases_its_claim(
+    new_project: Callable[..., Project], celery_url: str, key: str
+) -> None:
+    """No message is on its way, so no claim may stand in the way of the next."""
+    with EmbeddedServer() as broker:
+        project = new_project(
+            broker=broker.url,
+            backend=celery_url,
+            conf={"redislock_url": celery_url, "task_publish_retry": False},
+        )
+        project.executed.delay(f"{key}-before")
+        broker.kill()
+        with pytest.raises(OperationalError):
+            project.executed.delay(key)
+
+        assert project.holder(key) is None
+        assert project.holder(f"{key}-before") is not None
+
+
+def test_a_task_whose_claim_expired_in_the_queue_runs(new_project: Callable[..., Project], key: str) -> None:
+    """A queue slower than ``lock_queue_ttl`` loses uniqueness, loudly, and no work."""
+    project = new_project()
+    result = project.executed.apply_async((key,), lock_queue_ttl=SHORT_LEASE)
+    project.wait_free(key)
+    project.start_worker("prefork", concurrency=1)
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    (line,) = project.lines(CLAIM_GONE)
+    assert "WARNING" in line
+    assert "lock_queue_ttl" in line
+
+
+def test_claims_of_a_purged_queue_can_be_released(
+    new_project: Callable[..., Project], key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A claim whose message is gone can be released by an operator."""
+    project = new_project()
+    purged = project.executed.delay(key)
+    assert project.app.control.purge() == 1
+    assert project.executed.delay(key).id == purged.id
+    with caplog.at_level(logging.WARNING, "celery_redislock"):
+        released = project.executed.lock_for(key).release(reason="purged", only="queued")
+
+    assert released is not None
+    assert released.owner == purged.id
+    assert "purged" in caplog.text
+    assert not project.executed.delay(key).is_duplicate
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("pool", ["prefork", slow("threads")])
+def test_a_message_that_waits_for_a_free_slot_keeps_its_claim(
+    new_project: ProjectMaker, key: str, pool: str
+) -> None:
+    """Prefetched, it waits in the pool (threads: in the executor's queue) for longer than its claim lives."""
+    project = new_project(conf={"worker_prefetch_multiplier": 4})
+    project.start_worker(pool, concurrency=1)
+    with project.running(project.executed, key) as first:
+        second = project.executed.apply_async((f"{key}-waiting",), lock_queue_ttl=LEASE)
+        project.wait_received(second.id)
+        # Its claim would have run out.
+        holders = throughout(1.5 * LEASE, lambda: project.holder(f"{key}-waiting"))
+        duplicate = project.executed.delay(f"{key}-waiting")
+        assert project.bodies(f"{key}-waiting") == []
+
+    assert {holder and holder.owner for holder in holders} == {second.id}
+    assert (duplicate.is_duplicate, duplicate.id) == (True, second.id)
+    assert second.get(timeout=PATIENCE) == f"{key}-waiting done"
+    assert first.get(timeout=PATIENCE) == f"{key} done"
+    assert len(project.bodies(f"{key}-waiting")) == 1
+
+
+@pytest.mark.slow
+def test_on_rabbitmq_a_message_that_is_put_off_often_is_not_lost(rabbitmq: Project, key: str) -> None:
+    """With what the broker noted on it, it would go in circles by the second time, and be dropped."""
+    with rabbitmq.kept_on(key):
+        rabbitmq.while_executing.delay(key)
+        rabbitmq.wait_started(key)
+        second = rabbitmq.while_executing.apply_async((key,), lock_retry_delay=2.6)
+        rabbitmq.wait_received(second.id, 3)
+    bodies = rabbitmq.wait_ended(key, 2)
+
+    assert bodies[1].task_id == second.id
+    assert rabbitmq.overlaps(key) == []
+
+
+@pytest.mark.law(7)
+def test_on_rabbitmq_a_countdown_is_kept_and_its_claim_with_it(rabbitmq: Project, key: str) -> None:
+    """The message runs at its ETA, and until then duplicates are refused."""
+    published = time.monotonic()
+    result = rabbitmq.executed.apply_async((key,), countdown=9, lock_queue_ttl=1.5 * LEASE)
+    duplicate = rabbitmq.executed.delay(key)
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    (body,) = rabbitmq.bodies(key)
+    assert duplicate.is_duplicate
+    assert body.start - published >= 9.0 - 0.1
+    assert rabbitmq.lines(CLAIM_GONE) == []

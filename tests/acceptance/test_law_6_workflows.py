@@ -1,0 +1,399 @@
+"""Law 6: workflows finish, as without us. A duplicate inside a chain, group or chord runs in its turn."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import celery
+import pytest
+from celery import _state, chain, chord, group
+from celery.exceptions import ChordError
+
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.terms import WORKFLOW
+from tests.tiers import slow
+from tests.workers import SWEEPING
+
+pytestmark = pytest.mark.law(6)
+
+#: A canvas of four members; the first argument passes on what it is given.
+Shape = Callable[..., Any]
+
+SHAPES: dict[str, Shape] = {
+    "chain": lambda to, a, b, c, d: chain(a, b, c, d, to),
+    "group": lambda _, a, b, c, d: group(a, b, c, d),
+    "chord": lambda to, a, b, c, d: chord([a, b, c, d], to),
+    "chord with a body": lambda to, a, b, c, d: chain(chord([a, b, c], d), to),
+    "chord in a chain": lambda to, a, b, c, d: chain(a, chord([b, c, d], to), to),
+    "chain after a chord": lambda to, a, b, c, d: chain(chord([a, b], to), c, d),
+    "group in a chain": lambda to, a, b, c, d: chain(a, group(b, c, d), to),
+    "group in a chord": lambda to, a, b, c, d: chord([group(a, b), group(c, d)], to),
+    "group as a chord's body": lambda _, a, b, c, d: chord([a, b], group(c, d)),
+    "chain in a group": lambda to, a, b, c, d: group(chain(a, b, to), chain(c, d)),
+    "chain in a chord": lambda to, a, b, c, d: chord([chain(a, b), chain(c, to), d], to),
+    "chord of chords": lambda to, a, b, c, d: chord([chord([a, b], to), chord([c, d], to)], to),
+}
+
+#: Those that end with a task of their own, whose result tells that they have finished.
+AWAITABLE = [name for name in SHAPES if name not in {"group", "chain in a group", "group as a chord's body"}]
+
+#: Canvases that a duplicate waits in, and what they come to.
+CANVASES: dict[str, Callable[[Any, Any], Any]] = {
+    "chain": lambda duplicate, to: chain(duplicate, to.s()),
+    "chord": lambda duplicate, to: chord([to.si("one"), duplicate], to.s()),
+    "body": lambda duplicate, to: chord([to.si("one"), to.si("two")], duplicate),
+}
+
+
+@pytest.fixture(autouse=True)
+def _the_projects_app_is_the_current_one(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As in a process with one app. Before 5.7 a chain asks that one for its backend (5.5.0, canvas.py)."""
+    names = {"project", "prefork"}.intersection(request.fixturenames)
+    before = _state._tls.current_app
+    for name in names:
+        request.getfixturevalue(name).app.set_current()
+    yield
+    _state._tls.current_app = before
+
+
+class Held(NamedTuple):
+    """A run that holds a key.
+
+    Attributes:
+        id: of its task.
+        wait: returns when as many messages as were announced have found the key held.
+    """
+
+    id: str
+    wait: Callable[[], object]
+
+
+@contextmanager
+def held(
+    project: Project, key: str, task: str = "executed", *arguments: Any, waiting: int = 1
+) -> Iterator[Held]:
+    """Hold the key by a run until the block has been left and so many other messages wait for it."""
+    with project.running(getattr(project, task), key, *arguments) as holder:
+        before = project.waited()
+
+        def wait() -> object:
+            what = f"{waiting} messages wait for {key}"
+            return wait_until(lambda: len(project.waited() - before) >= waiting, WORKFLOW, what)
+
+        yield Held(holder.id, wait)
+        wait()
+
+
+def plainly(project: Project, shape: Shape, *values: Any) -> Any:
+    """Return what comes out of ordinary tasks with these values."""
+    to = project.collect
+    return shape(to.s(), *(to.si(value) for value in values)).apply_async().get(timeout=WORKFLOW)
+
+
+def places(number: int, duplicate: Any, other: Callable[[int], Any]) -> list[Any]:
+    """Return four members, of which one is the duplicate."""
+    return [duplicate if place == number else other(place) for place in range(4)]
+
+
+def of(canvas: str, value: Any) -> Any:
+    """Return what one of CANVASES comes to."""
+    return ["one", value] if canvas == "chord" else value
+
+
+# --- every shape, with a duplicate at every place --------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_duplicate_at_any_place_runs_in_its_turn(project: Project, key: str, name: str) -> None:
+    """Each has a result of its own, and every other member goes its way."""
+    build, duplicate = SHAPES[name], project.executed.si(key)
+    collect = project.collect
+    with held(project, key):
+        results = [
+            build(collect.s(), *places(place, duplicate, collect.si)).apply_async() for place in range(4)
+        ]
+
+    for place, result in enumerate(results):
+        expected = plainly(project, build, *places(place, f"{key} done", lambda other: other))
+        assert result.get(timeout=WORKFLOW) == expected
+    assert len(project.wait_ended(key, 5)) == 5
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_canvas_of_nothing_but_one_call_runs_it_four_times(project: Project, key: str, name: str) -> None:
+    """Four duplicates of each other run as often as plain tasks, and never two at once."""
+    build = SHAPES[name]
+    result = build(project.collect.s(), *[project.executed.si(key, 0.05)] * 4).apply_async()
+
+    assert result.get(timeout=WORKFLOW) == plainly(project, build, *[f"{key} done"] * 4)
+    assert len(project.wait_ended(key, 4)) == 4
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize("task", ["executed_ignore_result", slow("executed_acks_late_ignore_result")])
+@pytest.mark.parametrize("name", AWAITABLE)
+def test_a_canvas_whose_members_ignore_results_completes(
+    prefork: Project, key: str, name: str, task: str
+) -> None:
+    """Nobody needs a duplicate's result for its turn to come."""
+    project, build = prefork, SHAPES[name]
+    quiet = getattr(project, task)
+    with held(project, key, task):
+        members = [quiet.si(key), *(quiet.si(f"{key}-{place}") for place in range(2)), quiet.si(key)]
+        result = chain(build(project.collect.s(), *members), project.collect.s()).apply_async()
+    expected = plainly(project, build, f"{key} done", f"{key}-0 done", f"{key}-1 done", f"{key} done")
+
+    assert result.get(timeout=WORKFLOW) == expected
+    assert len(project.bodies(key)) == 3
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize(
+    "task", ["executed", "while_executing_or_skip", "while_executing", "until_executing"]
+)
+def test_every_scope_finishes_a_chord_of_duplicates(project: Project, key: str, task: str) -> None:
+    """Whatever the scope and the strategy: three calls are three bodies."""
+    unique = getattr(project, task)
+    with held(project, key, task, waiting=0 if task == "until_executing" else 2):
+        result = chord([unique.si(key)] * 2, project.collect.s()).apply_async()
+
+    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 2
+    assert len(project.wait_ended(key, 3)) == 3
+    if task != "until_executing":  # which holds nothing while it runs
+        assert project.overlaps(key) == []
+
+
+def test_members_under_one_period_run_when_it_has_passed(prefork: Project, key: str) -> None:
+    """The one accepted at publish does not stand for the others."""
+    member = prefork.until_expired.si(key).set(lock_period=1.5)
+    result = chord([member] * 3, prefork.collect.s()).apply_async()
+
+    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 3
+    assert len(prefork.wait_ended(key, 3)) == 3
+
+
+def test_members_of_other_tasks_and_arguments_run_in_turn(project: Project, key: str) -> None:
+    """Under a shared resource each has the value of its own call."""
+    members = [
+        project.executed.si(key, 0.01),
+        project.executed_other_body.si(key),
+        project.unbound.si(key),
+        project.Listed.si(key),
+    ]
+    with held(project, key, waiting=4):
+        result = chord(members, project.collect.s()).apply_async()
+
+    values = [f"{key} done", f"{key} shared", f"{key} by unbound", f"{key} by Listed"]
+    assert result.get(timeout=WORKFLOW) == values
+    assert len(project.bodies(key)) == 5
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.law(5)
+def test_chains_of_the_same_call_complete(project: Project, key: str) -> None:
+    """Each link finds the lock of the one before it free, or waits for a link of the other chain."""
+    results = [chain(*[project.executed.si(key)] * 20, project.collect.si(n)).apply_async() for n in range(2)]
+
+    assert [result.get(timeout=WORKFLOW) for result in results] == [0, 1]
+    assert len(project.bodies(key)) == 40
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.slow
+@pytest.mark.law(1)
+@pytest.mark.parametrize("task", ["executed", "executed_ignore_result"])
+def test_two_hundred_members_of_ten_keys_all_run(prefork: Project, key: str, task: str) -> None:
+    """A body for every member, and never two of one key at once."""
+    unique = getattr(prefork, task)
+    keys = [f"{key}-{number}" for number in range(10)]
+    group(unique.si(keys[number % 10], 0.01) for number in range(200)).apply_async()
+
+    assert [len(prefork.wait_ended(each, 20, 2 * WORKFLOW)) for each in keys] == [20] * 10
+    assert [prefork.overlaps(each) for each in keys] == [[]] * 10
+
+
+# --- however the holder ends -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["fail", "ignore", "retry"])
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_duplicate_runs_itself_however_its_holder_ends(
+    project: Project, key: str, canvas: str, ending: str
+) -> None:
+    """The holder's outcome is the holder's own."""
+    more = {"countdown": 0.5} if ending == "retry" else None
+    with held(project, key, "executed", 0.0, ending, more) as holder:
+        result = CANVASES[canvas](project.executed.si(key), project.collect).apply_async()
+
+    assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
+    own = [body.task_id for body in project.wait_ended(key, 2) if body.task_id != holder.id]
+    assert len(own) == 1
+    project.wait_ended(key, 3 if ending == "retry" else 2)
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_duplicate_that_fails_breaks_its_own_workflow_only(project: Project, key: str, canvas: str) -> None:
+    """As a plain task's failure does; its holder succeeds."""
+    with held(project, key) as holder:
+        failing = project.executed.si(key, 0.0, "fail")
+        result = CANVASES[canvas](failing, project.collect).apply_async()
+
+    with pytest.raises((ChordError, ValueError), match=f"{key} failed"):
+        result.get(timeout=WORKFLOW)
+    assert project.app.AsyncResult(holder.id).get(timeout=WORKFLOW) == f"{key} done"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "executed",
+        slow("executed_acks_late"),
+        "executed_reject_on_worker_lost",
+        slow("executed_retry_on_worker_lost"),
+    ],
+)
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_workflow_survives_its_holders_child(prefork: Project, key: str, canvas: str, task: str) -> None:
+    """Whether the holder is lost with its child, delivered again, or tried again."""
+    unique = getattr(prefork, task)
+    with held(prefork, key, task) as holder:
+        result = CANVASES[canvas](unique.si(key), prefork.collect).apply_async()
+        holder.wait()
+        os.kill(prefork.bodies(key)[0].pid, signal.SIGKILL)
+
+    assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
+    prefork.wait_ended(key)
+    assert prefork.overlaps(key, killed=1) == []
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_duplicate_of_a_terminated_holder_runs_itself(prefork: Project, key: str, canvas: str) -> None:
+    """The holder was revoked while it ran."""
+    with held(prefork, key) as holder:
+        result = CANVASES[canvas](prefork.executed.si(key), prefork.collect).apply_async()
+        holder.wait()
+        prefork.app.control.revoke(holder.id, terminate=True, signal="SIGKILL")
+
+    assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
+    assert len(prefork.bodies(key)) == 2
+    assert prefork.overlaps(key, killed=1) == []
+
+
+@pytest.mark.skipif(celery.VERSION[:2] < (5, 6), reason="this Celery tells of it only when the ETA has come")
+def test_duplicates_of_a_holder_revoked_before_its_eta_run(project: Project, key: str) -> None:
+    """Celery drops a revoked message when its ETA has come; nobody waits for that."""
+    holder = project.executed.apply_async((key,), countdown=600)
+    result = chord([project.executed.si(key)] * 2, project.collect.s()).apply_async()
+    holder.revoke()
+
+    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 2
+    assert holder.id not in {body.task_id for body in project.bodies(key)}
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.slow
+@pytest.mark.law(4)
+@pytest.mark.parametrize("task", ["executed", "executed_acks_late"])
+def test_a_workflow_survives_its_holders_worker(
+    new_project: Callable[..., Project], key: str, task: str
+) -> None:
+    """What the dead worker had is delivered again, and its lease expires."""
+    project = new_project(conf={"broker_transport_options": {"visibility_timeout": 5, **SWEEPING}})
+    doomed = project.start_worker("prefork", concurrency=1)
+    unique = getattr(project, task)
+    with held(project, key, task) as holder:
+        project.start_worker("prefork")
+        result = chord([unique.si(key)] * 3, project.collect.s()).apply_async()
+        holder.wait()
+        doomed.signal(signal.SIGKILL)
+        doomed.process.wait()
+
+    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 3
+    wait_until(lambda: project.queued() == 0 and project.holder(key) is None, WORKFLOW, "nothing is left")
+    assert project.overlaps(key, killed=1) == []
+
+
+# --- links, error callbacks, replacements ----------------------------------------------------
+
+
+def test_every_call_with_links_runs_and_has_its_links_called(project: Project, key: str) -> None:
+    """Published with links, a duplicate is never skipped."""
+    linked = f"{key}-linked"
+    with held(project, key, waiting=3) as holder:
+        results = [project.executed.apply_async((key,), link=project.unlocked.si(linked)) for _ in range(3)]
+
+    assert [result.get(timeout=WORKFLOW) for result in results] == [f"{key} done"] * 3
+    assert len({result.id for result in results} | {holder.id}) == 4
+    assert len(project.wait_ended(linked, 3, WORKFLOW)) == 3
+    assert len(project.bodies(key)) == 4
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize(("ending", "option"), [(None, "link"), ("fail", "link_error")])
+def test_links_and_errbacks_that_are_duplicates_run_in_turn(
+    project: Project, key: str, ending: str | None, option: str
+) -> None:
+    """A worker publishes them one by one, while another run holds their key: none is skipped."""
+    linked = f"{key}-linked"
+    with held(project, linked, waiting=3):
+        for number in range(3):
+            arguments = (f"{key}-{number}", 0.0, ending)
+            project.executed.apply_async(arguments, **{option: project.executed.si(linked)})
+
+    assert len(project.wait_ended(linked, 4, WORKFLOW)) == 4
+    assert project.overlaps(linked) == []
+
+
+#: Workflows with a failing call in them, and how often Celery calls their error callback.
+FAILING: dict[str, tuple[Callable[..., Any], int]] = {
+    "calls": (lambda fail, _, back: group(fail.clone().on_error(back), fail.clone().on_error(back)), 2),
+    "group": (lambda fail, to, back: group(fail, to.si(1), fail).on_error(back), 2),
+    "chain": (lambda fail, to, back: chain(to.si(1), fail, to.s()).on_error(back), 1),
+    "chord": (lambda fail, to, back: chord([fail, to.si(1), fail], to.s().on_error(back)), 1),
+    "body": (lambda fail, to, back: chord([to.si(1), to.si(2)], fail.on_error(back)), 1),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_error_callbacks_are_called_as_often_as_without_locks(project: Project, key: str, name: str) -> None:
+    """Once for each that failed, as for plain tasks."""
+    build, times = FAILING[name]
+    with held(project, key):
+        failing = project.executed.si(key, 0.0, "fail")
+        back = project.unlocked.si(f"{key}-back")
+        workflow = build(failing, project.collect, back).apply_async()
+
+    with pytest.raises((ValueError, ChordError), match="failed"):
+        workflow.get(timeout=WORKFLOW)
+    assert len(project.wait_ended(f"{key}-back", times, WORKFLOW)) == times
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.law(7)
+@pytest.mark.parametrize("canvas", ["group", "chord", "chain"])
+@pytest.mark.parametrize("around", ["nothing", "chain", "chord"])
+def test_a_unique_task_may_be_replaced_by_a_canvas(
+    project: Project, key: str, around: str, canvas: str
+) -> None:
+    """Also by calls on its own key, some of which are duplicates."""
+    keys = [key, f"{key}-1", key, f"{key}-1"]
+    replaced = project.executed.si(key, 0.0, "expand", [canvas, "project.executed", keys])
+    workflow = {
+        "nothing": replaced,
+        **{name: build(replaced, project.collect) for name, build in CANVASES.items()},
+    }
+    result = workflow[around].apply_async()
+    value = f"{key}-1 done" if canvas == "chain" else [f"{each} done" for each in keys]
+
+    found = result.get(timeout=WORKFLOW)
+    if around == "chord" and canvas != "chain" and celery.VERSION[:2] < (5, 7):
+        # In the order in which they ended, as plain tasks too (tried with 5.5.0).
+        assert found[0] == "one"
+        assert sorted(found[1]) == sorted(value)
+    else:
+        assert found == of(around, value)
+    assert project.overlaps(key) == project.overlaps(f"{key}-1") == []

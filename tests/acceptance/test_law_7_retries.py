@@ -1,0 +1,177 @@
+"""Law 7: a retry keeps the lock, and waiting for a lock costs no retry.
+
+The message of a retry, or of a replacement, is published at once, as Celery
+does. Should it arrive before the body has unwound, it waits.
+"""
+
+import os
+import signal
+
+import pytest
+
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.messages import captured, deliver
+from tests.acceptance.terms import LONG_LEASE, PATIENCE
+from tests.facts import lives
+
+pytestmark = pytest.mark.law(7)
+
+
+def test_a_waiting_retry_keeps_duplicates_out(project: Project, key: str) -> None:
+    """The lease becomes a claim until the retry starts; the key is never free in between."""
+    holders, duplicates = [], []
+    with project.kept_on(f"{key} retried"):
+        result = project.executed.delay(key, 0.1, "retry", {"countdown": 1.5})
+        while len(project.bodies(key)) < 2:
+            holders.append(project.holder(key))
+            duplicates.append(project.executed.delay(key))
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert len(duplicates) > 3
+    assert {duplicate.id for duplicate in duplicates} == {result.id}
+    assert {holder and holder.owner for holder in holders} == {result.id}
+    assert [body.retries for body in project.bodies(key)] == [0, 1]
+
+
+def test_the_message_of_a_retry_is_published_at_once(project: Project, key: str) -> None:
+    """It is there while the body that asked for it goes on; its claim follows when that has unwound."""
+    with project.kept_on(f"{key} asked"):
+        result = project.executed.delay(key, 0.0, "retry_and_stay", {"queue": "aside"})
+        retry = wait_until(lambda: captured(project, if_any=True), PATIENCE, "the retry is published")
+        (body,) = project.bodies(key)
+        assert body.ended_by is None
+    project.wait_ended(key)
+    wait_until(
+        lambda: (holder := project.holder(key)) is not None and holder.state == "queued",
+        PATIENCE,
+        "the retry has a claim",
+    )
+    assert project.executed.delay(key).id == result.id
+    deliver(project, retry)
+
+    assert len(project.wait_ended(key, 2)) == 2
+    project.wait_free(key)
+    assert project.overlaps(key) == []
+
+
+def test_a_retry_that_arrives_before_its_body_has_unwound_waits(project: Project, key: str) -> None:
+    """It finds the lease of its own task id, and is no duplicate."""
+    with project.kept_on(f"{key} asked"):
+        result = project.executed.delay(key, 0.0, "retry_and_stay")
+        project.wait_received(result.id, 3)
+        assert len(project.bodies(key)) == 1
+
+    assert len(project.wait_ended(key, 2)) == 2
+    project.wait_free(key)
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.law(2)
+def test_a_child_killed_after_it_asked_for_a_retry_loses_nothing(prefork: Project, key: str) -> None:
+    """``retry(throw=False)``: the message is on its way, whatever becomes of the body."""
+    with prefork.kept_on(f"{key} asked"):
+        prefork.executed.delay(key, 0.0, "retry_and_stay", {"queue": "aside"})
+        retry = wait_until(lambda: captured(prefork, if_any=True), PATIENCE, "the retry is published")
+        (body,) = prefork.bodies(key)
+        os.kill(body.pid, signal.SIGKILL)
+        wait_until(lambda: not lives(body.pid), PATIENCE, "the child is dead")
+    deliver(prefork, retry)
+    wait_until(lambda: len(prefork.bodies(key)) == 2, PATIENCE, "the retry runs")
+    prefork.wait_ended(key)
+    prefork.wait_free(key)
+
+    assert [body.ended_by for body in prefork.bodies(key)] == [None, ""]
+    assert prefork.overlaps(key, killed=1) == []
+
+
+@pytest.mark.law(1)
+@pytest.mark.parametrize(
+    ("ending", "more"),
+    [("retry", {"times": 3}), ("retry_quietly", {"lingering": 0.5}), ("retry_lingering", None)],
+)
+def test_a_retry_never_overlaps_the_body_that_asked_for_it(
+    project: Project, key: str, ending: str, more: object
+) -> None:
+    """However the body ends, and however long it takes to unwind."""
+    result = project.executed.apply_async((key, 0.1, ending, more), lock_ttl=LONG_LEASE)
+    project.wait_ended(key, 4 if ending == "retry" else 2)
+    wait_until(lambda: result.state == "SUCCESS", PATIENCE, "the last run's result")
+    # The body that asked may have stored that state, while the last run is still releasing its lock.
+    project.wait_free(key)
+
+    assert project.overlaps(key) == []
+
+
+def test_an_automatic_retry_keeps_the_lock_and_its_budget(project: Project, key: str) -> None:
+    """``autoretry_for`` retries as often as declared, and the lock is free at the end."""
+    result = project.executed_autoretry.delay(key, 0.05, "fail")
+    with pytest.raises(ValueError, match="failed"):
+        result.get(timeout=PATIENCE)
+
+    assert [body.retries for body in project.bodies(key)] == [0, 1, 2]
+    assert project.overlaps(key) == []
+    assert project.holder(key) is None
+
+
+def test_waiting_for_a_lock_spends_no_retry(project: Project, key: str) -> None:
+    """One retry allowed, many waits before it: it still has its one retry."""
+    with project.running(project.while_executing, key) as first:
+        second = project.while_executing_max_retries_1.delay(key, 0.0, "exhaust")
+        project.wait_received(second.id, 3)
+    with pytest.raises(ValueError, match="failed"):
+        second.get(timeout=PATIENCE)
+
+    first.get(timeout=PATIENCE)
+    assert [body.retries for body in project.bodies(key) if body.task_id == second.id] == [0, 1]
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "other"), [("executed", "executed"), ("while_executing", "while_executing_too")]
+)
+def test_a_task_may_be_replaced_by_one_on_its_own_key(
+    project: Project, key: str, task: str, other: str
+) -> None:
+    """By itself or by another task: what counts is the key. The replacement is no duplicate."""
+    result = getattr(project, task).delay(key, 0.1, "replace", [f"project.{other}", key])
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    bodies = project.bodies(key)
+    assert [body.task_id for body in bodies] == [result.id] * 2
+    assert [body.name for body in bodies] == [f"project.{task}", f"project.{other}"]
+    assert project.overlaps(key) == []
+
+
+def test_a_replacement_with_another_key_takes_its_own_lock(project: Project, key: str) -> None:
+    """And the replaced task's lock is free."""
+    with project.kept_on(f"{key}-other"):
+        call = (key, 0.0, "replace", ["project.executed", f"{key}-other"])
+        result = project.executed.apply_async(call, lock_ttl=LONG_LEASE)
+        project.wait_started(f"{key}-other")
+        other = project.executed.delay(f"{key}-other")
+        # The new task may have begun before the old one has released its lock.
+        project.wait_free(key)
+
+    assert other.is_duplicate
+    assert result.get(timeout=PATIENCE) == f"{key}-other done"
+
+
+@pytest.mark.law(4)
+def test_a_retry_that_cannot_be_published_frees_the_lock(project: Project, key: str) -> None:
+    """No message is on its way, so nothing may be held for it."""
+    result = project.executed.apply_async((key, 0.0, "retry_badly"), lock_ttl=LONG_LEASE)
+    project.wait_ended(key)
+
+    # Long before its lease expires, so it was released.
+    project.wait_free(key)
+    assert result.state != "SUCCESS"
+    assert project.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
+
+
+def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:
+    """Each is published with the headers of the one before it."""
+    result = rabbitmq.executed.delay(key, 0.0, "retry", {"countdown": 1, "times": 3})
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert [body.retries for body in rabbitmq.bodies(key)] == [0, 1, 2, 3]
+    assert rabbitmq.overlaps(key) == []

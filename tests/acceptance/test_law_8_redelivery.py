@@ -1,0 +1,338 @@
+"""Law 8: redelivery is not a duplicate, and never runs twice at once.
+
+For messages that can come again: acknowledged late, with an ETA or countdown,
+or marked as redelivered.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.acceptance.brokers import (
+    BROKERS_IN_TURN,
+    ON_REDIS,
+    RABBITMQ_QUEUES,
+    REDIS_FIRST,
+    Site,
+    wait_copy,
+    wait_late_copy,
+)
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.messages import captured, deliver
+from tests.acceptance.terms import PATIENCE
+from tests.facts import lives
+from tests.tiers import slow
+from tests.workers import SWEEPING
+
+SiteMaker = Callable[..., Site]
+
+pytestmark = pytest.mark.law(8)
+
+#: One task of each scope whose messages are acknowledged late.
+LATE = [
+    "executed_acks_late",
+    "executed_acks_late_ignore_result",
+    "while_executing_acks_late",
+    "until_executing_acks_late",
+    "until_expired_acks_late",
+]
+
+
+def published_aside(project: Project, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    """Publish a call where no worker looks, and return its message."""
+    task.apply_async(args, queue="aside", **options)
+    return captured(project)
+
+
+# --- copies, delivered by hand ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", LATE)
+@pytest.mark.parametrize("flagged", [True, False])
+def test_a_second_copy_waits_and_then_does_nothing(
+    project: Project, key: str, task: str, flagged: bool
+) -> None:
+    """In every scope, whether or not the broker says ``redelivered``: one body, and no state but its own."""
+    message = published_aside(project, getattr(project, task), key)
+    result = project.app.AsyncResult(message["headers"]["id"])
+    with project.kept_on(key):
+        deliver(project, message)
+        project.wait_started(key)
+        deliver(project, message, again=flagged)
+        wait_copy(project, result.id)
+        assert result.state in {"PENDING", "STARTED"}
+    wait_late_copy(project, result.id)
+
+    assert [body.ended_by for body in project.bodies(key)] == [""]
+    if "ignore_result" not in task:
+        assert (result.state, result.get(timeout=PATIENCE)) == ("SUCCESS", f"{key} done")
+
+
+def test_a_redelivered_message_of_a_task_acknowledged_early_runs_once(project: Project, key: str) -> None:
+    """What was delivered again may be delivered a third time."""
+    message = published_aside(project, project.executed, key)
+    task_id = message["headers"]["id"]
+    with project.kept_on(key):
+        deliver(project, message, again=True)
+        project.wait_started(key)
+        deliver(project, message, again=True)
+        wait_copy(project, task_id)
+    wait_late_copy(project, task_id)
+
+    assert len(project.bodies(key)) == 1
+    assert project.holder(key) is None
+
+
+@pytest.mark.parametrize("task", LATE)
+def test_a_copy_that_comes_after_the_end_does_nothing(prefork: Project, key: str, task: str) -> None:
+    """The visibility timeout may pass long after. What follows the first run is published once, too."""
+    link = prefork.executed.si(f"{key}-link")
+    message = published_aside(prefork, getattr(prefork, task), key, link=link)
+    task_id = message["headers"]["id"]
+    with prefork.kept_on(f"{key}@settled"):
+        deliver(prefork, message)
+        wait_until(lambda: prefork.notes(f"{key}@settled"), PATIENCE, "the run has finished")
+    prefork.wait_ended(f"{key}-link")
+    deliver(prefork, message, again=True)
+    wait_late_copy(prefork, task_id)
+
+    assert len(prefork.bodies(key)) == 1
+    assert len(prefork.bodies(f"{key}-link")) == 1
+
+
+def test_a_copy_of_a_run_that_is_ending_waits_for_its_mark(project: Project, key: str) -> None:
+    """Between the release of its lock and the store of its result a run is ending, not done."""
+    message = published_aside(project, project.executed_acks_late, key)
+    task_id = message["headers"]["id"]
+    released = f"{key}@released"
+    with project.kept_on(released):
+        deliver(project, message)
+        wait_until(lambda: project.notes(released), PATIENCE, "the lock is released")
+        deliver(project, message, again=True)
+        wait_copy(project, task_id)
+        assert len(project.bodies(key)) == 1
+    wait_late_copy(project, task_id)
+
+    assert project.app.AsyncResult(task_id).get(timeout=PATIENCE) == f"{key} done"
+    assert len(project.bodies(key)) == 1
+
+
+def test_publishing_a_task_id_again_is_a_new_job(prefork: Project, key: str) -> None:
+    """A message's identity is its claim, not its task id."""
+    first = prefork.executed.delay(key)
+    first.get(timeout=PATIENCE)
+    prefork.executed.apply_async((key,), task_id=first.id)
+    bodies = prefork.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == [first.id] * 2
+
+
+# --- copies, delivered by every broker -------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", LATE)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
+def test_a_message_delivered_again_and_again_runs_once(
+    site_on: SiteMaker, key: str, broker: str, task: str
+) -> None:
+    """By the visibility timeout on Redis; on RabbitMQ because a connection was lost."""
+    site = site_on(broker)
+    project = site.ready()
+    with project.kept_on(key):
+        result = getattr(project, task).delay(key)
+        body = project.wait_started(key)
+        site.deliver_again(body)
+        wait_copy(project, result.id)
+        seen = project.received()[result.id]
+        site.deliver_all_again()
+        wait_until(lambda: project.received()[result.id] > seen, PATIENCE, "another copy")
+    wait_late_copy(project, result.id)
+
+    assert [body.ended_by for body in project.bodies(key)] == [""]
+
+
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
+def test_a_copy_that_waits_holds_no_slot(new_site: SiteMaker, key: str, broker: str) -> None:
+    """Neither in the pool, nor the place of the one message that a worker takes at a time."""
+    site = new_site(broker, children=1)
+    project = site.ready()
+    with project.kept_on(key):
+        result = project.executed_acks_late.apply_async((key,), lock_retry_delay=60.0)
+        body = project.wait_started(key)
+        site.deliver_again(body)
+        project.wait_received(result.id, 2)
+        others = [project.unlocked.delay(f"{key}-{number}") for number in range(6)]
+        # The holder's worker, which has lost its connection, may have taken one for its child, which is busy.
+        wait_until(lambda: sum(other.ready() for other in others) >= 5, PATIENCE, "the free worker works")
+        assert not result.ready()
+
+
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
+def test_a_task_id_published_twice_is_two_jobs(site_on: SiteMaker, key: str, broker: str) -> None:
+    """The second message waits for the first, and then runs, too."""
+    project = site_on(broker).ready()
+    with project.kept_on(key):
+        first = project.while_executing_acks_late.delay(key)
+        project.wait_started(key)
+        second = project.while_executing_acks_late.apply_async((key,), task_id=first.id)
+        wait_copy(project, first.id)
+    bodies = project.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == [first.id] * 2
+    assert project.overlaps(key) == []
+    assert second.get(timeout=PATIENCE) == f"{key} done"
+
+
+ANY_ACK = ["executed", "executed_acks_late", "while_executing", "until_executing", "until_expired"]
+
+
+@ON_REDIS
+@pytest.mark.parametrize("task", ANY_ACK)
+def test_an_eta_beyond_the_visibility_timeout_makes_one_run(site_on: SiteMaker, key: str, task: str) -> None:
+    """Every worker is given the message in turn, and holds it until its ETA; in every scope one body runs."""
+    project = site_on("redis").ready()
+    result = getattr(project, task).apply_async((key,), countdown=4.0)
+    wait_until(lambda: project.received()[result.id] > 1, PATIENCE, "a second worker has it")
+    project.wait_ended(key)
+    wait_until(lambda: not unacknowledged(project), PATIENCE, "every copy has ended")
+
+    assert len(project.bodies(key)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.law(2)
+def test_an_eta_message_lost_with_its_connection_runs_once_and_in_time(site_on: SiteMaker, key: str) -> None:
+    """On classic queues, whose worker waits for the ETA and loses its connection meanwhile."""
+    site = site_on("classic")
+    project = site.ready()
+    published, countdown = time.monotonic(), 12.0  # time enough to be received and cut on a busy machine
+    result = project.executed_acks_late.apply_async((key,), countdown=countdown)
+    project.wait_received(result.id)
+    site.deliver_all_again()
+    project.wait_received(result.id, 2)
+
+    assert result.get(timeout=countdown + PATIENCE) == f"{key} done"
+    (body,) = project.bodies(key)
+    assert body.start - published >= countdown - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
+def test_twenty_seconds_and_a_timeout_of_five(new_site: SiteMaker, key: str, broker: str) -> None:
+    """The length and the timeout people report; on RabbitMQ every connection is cut as often."""
+    options = {"broker_transport_options": {"visibility_timeout": 5, **SWEEPING}} if broker == "redis" else {}
+    site = new_site(broker, conf={"redislock_retry_delay": 2.0, **options})
+    project = site.ready()
+    with project.kept_on(key):  # until the last has come
+        result = project.executed_acks_late.delay(key, 20.0)
+        project.wait_started(key)
+        for _ in range(3):
+            time.sleep(5.0)
+            seen = project.received()[result.id]
+            site.deliver_all_again()
+            wait_until(lambda seen=seen: project.received()[result.id] > seen, PATIENCE, "another copy")
+    wait_late_copy(project, result.id)
+
+    (body,) = project.bodies(key)
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert body.end - body.start >= 20.0
+
+
+@pytest.mark.slow
+@pytest.mark.law(1)
+@pytest.mark.parametrize("broker", RABBITMQ_QUEUES)
+def test_a_run_that_is_cancelled_with_its_connection_overlaps_no_copy(
+    new_site: SiteMaker, key: str, broker: str
+) -> None:
+    """The copy may be delivered before the first body has really ended."""
+    site = new_site(broker, conf={"worker_cancel_long_running_tasks_on_connection_loss": True})
+    project = site.ready()
+    with project.kept_on(key):
+        result = project.executed_acks_late.delay(key)
+        body = project.wait_started(key)
+        site.deliver_again(body)
+        wait_until(lambda: project.bodies(key)[0].ended_by is not None, PATIENCE, "the first body has ended")
+    bodies = project.wait_ended(key, 2)
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert [body.ended_by for body in bodies] == ["SystemExit", ""]
+    assert project.overlaps(key) == []
+
+
+# --- the first run dies ----------------------------------------------------------------------
+
+#: When a worker or a child is killed, and how many bodies return: a death between a body's return and the
+#: done mark, which follows the result and what is published after it, cannot be told from an unfinished run.
+RETURNS = {"started": 1, "awaited": 1, "returned": 2, "released": 2, "stored": 2, "settled": 1}
+
+
+def killed_at(site: Site, task: str, key: str, moment: str, *, child: bool = False) -> Any:
+    """Publish a job, kill its worker (or its child) at that moment, and return the job's result."""
+    project = site.ready()
+    gate = key if moment in {"started", "awaited"} else f"{key}@{moment}"
+    with project.kept_on(gate):
+        # So long a delay that a copy that was put off stays in a worker's hands until the kill.
+        result = getattr(project, task).apply_async((key,), lock_retry_delay=5.0)
+        body = project.wait_started(key)
+        if moment == "awaited":
+            site.deliver_again(body)
+            # kombu's Redis transport takes a message out of its queue before it notes it as unacknowledged:
+            # a worker killed in between loses it (5.7.0, _brpop_read).
+            wait_copy(project, result.id)
+        elif gate != key:
+            wait_until(lambda: project.notes(gate), PATIENCE, f"the run is at {moment!r}")
+        if child:
+            os.kill(body.pid, signal.SIGKILL)
+            wait_until(lambda: not lives(body.pid), PATIENCE, "the child is dead")
+        else:
+            site.kill(body)
+    return result
+
+
+def assert_ran(project: Project, key: str, moment: str) -> None:
+    killed = int(moment in {"started", "awaited"})
+    project.wait_ended(key, RETURNS[moment])
+    project.wait_free(key)
+    bodies = project.bodies(key)
+
+    assert [body.ended_by for body in bodies] == [None] * killed + [""] * RETURNS[moment]
+    assert project.overlaps(key, killed=killed) == []
+    assert len({body.token for body in bodies}) == len(bodies)
+
+
+@pytest.mark.law(2)
+@pytest.mark.parametrize("task", ["executed_acks_late", slow("executed_acks_late_ignore_result")])
+@pytest.mark.parametrize("moment", RETURNS)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
+def test_a_job_whose_worker_is_killed_succeeds(
+    site_on: SiteMaker, key: str, broker: str, moment: str, task: str
+) -> None:
+    """Its copy runs, unless it was marked as done; never two bodies at once."""
+    site = site_on(broker)
+    result = killed_at(site, task, key, moment)
+    if moment == "settled":
+        wait_late_copy(site.project, result.id)
+    assert_ran(site.project, key, moment)
+    if task == "executed_acks_late":
+        assert result.get(timeout=PATIENCE) == f"{key} done"
+
+
+@pytest.mark.law(2)
+@pytest.mark.parametrize("moment", ["started", "returned", "released"])
+@pytest.mark.parametrize("broker", REDIS_FIRST)
+def test_a_job_whose_child_is_killed_succeeds(site_on: SiteMaker, key: str, broker: str, moment: str) -> None:
+    """With ``task_reject_on_worker_lost``: the main process has the message delivered again."""
+    site = site_on(broker)
+    result = killed_at(site, "executed_reject_on_worker_lost", key, moment, child=True)
+
+    assert_ran(site.project, key, moment)
+    wait_until(lambda: result.state == "SUCCESS", PATIENCE, "the second run's result")
+
+
+def unacknowledged(project: Project) -> int:
+    """Return how many messages are on Redis: in the queue, or with a worker."""
+    return project.queued() + int(project.redis.hlen(f"{project.plan['prefix']}:unacked"))

@@ -1,0 +1,132 @@
+"""What a run that lost its lock learns of it, and what a run knows of its lease."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from celery_redislock import DuplicateTask
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.terms import (
+    LEASE,
+    PATIENCE,
+)
+
+
+@pytest.mark.parametrize("ending", ["spin", "doze"])
+def test_a_run_that_lost_its_lock_can_be_ended(prefork: Project, key: str, ending: str) -> None:
+    """``on_lock_lost="terminate"``: ``LockLost`` with its facts inside the body, out of a sleep too."""
+    result = prefork.executed_terminate.delay(key, 0.0, ending, 2 * PATIENCE)
+    prefork.wait_started(key)
+    prefork.executed.lock_for(key).release(reason="a test")
+    error = result.get(timeout=PATIENCE, propagate=False)
+
+    assert _ended_after_notice(prefork, key, result.id) < 1.0
+    assert (type(error).__name__, error.key) == ("LockLost", f"work:{key}")
+    if ending == "spin":
+        ((_, name, reason),) = prefork.notes(f"lost {key}")
+        assert (name, bool(reason)) == (f"work:{key}", True)
+
+
+@pytest.mark.timing
+def test_a_run_whose_worker_was_stopped_is_ended_when_it_goes_on(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """``on_lock_lost="terminate"``: its lease expired meanwhile."""
+    project = new_project()
+    worker = project.start_worker("prefork")
+    result = project.executed_terminate.delay(key, 0.0, "doze", 2 * PATIENCE)
+    project.wait_started(key)
+    os.killpg(worker.process.pid, signal.SIGSTOP)
+    try:
+        project.wait_free(key)
+    finally:
+        os.killpg(worker.process.pid, signal.SIGCONT)
+
+    assert _ended_after_notice(project, key, result.id) < 1.0
+    assert type(result.get(timeout=PATIENCE, propagate=False)).__name__ == "LockLost"
+    assert len(project.bodies(key)) == 1
+
+
+def test_a_run_that_lost_its_lock_can_call_back(project: Project, key: str) -> None:
+    """``on_lock_lost`` may be a callable: it gets the lease, and the body goes on."""
+    with project.running(project.executed_on_lost, key):
+        (body,) = project.bodies(key)
+        project.executed.lock_for(key).release(reason="a test")
+        wait_until(lambda: body.token in project.notes("lost leases"), PATIENCE, "it is called")
+    (ended,) = project.wait_ended(key)
+
+    assert project.notes("lost leases").count(body.token) == 1
+    assert ended.ended_by == ""
+
+
+def test_signals_announce_the_life_of_a_lock(project: Project, key: str) -> None:
+    """Claim, run, end, conflict and loss are announced where they happen."""
+    with project.running(project.executed_signals, key) as result:
+        project.executed_signals.delay(key)
+        project.executed.lock_for(key).release(reason="a test")
+        lost = ["lock_lost", result.id]
+        wait_until(lambda: lost in project.notes(f"signals work:{key}"), PATIENCE, "the loss is announced")
+    result.get(timeout=PATIENCE)
+    other = project.executed_signals.delay(key)
+    other.get(timeout=PATIENCE)
+    seen = [tuple(note) for note in project.notes(f"signals work:{key}")]
+
+    assert sorted(name for name, task_id in seen if task_id == result.id) == [
+        "lock_acquired",  # the claim
+        "lock_acquired",  # the run, whose lock was lost and so not released
+        "lock_lost",
+    ]
+    assert sorted(name for name, task_id in seen if task_id == other.id) == [
+        "lock_acquired",
+        "lock_acquired",
+        "lock_released",
+    ]
+    assert [name for name, task_id in seen if task_id not in {result.id, other.id}] == ["lock_conflict"]
+
+
+def test_a_body_knows_its_lease(project: Project, key: str) -> None:
+    """``self.lease`` inside a run; ``check()`` passes while it is held."""
+    looked = project.executed.delay(key, 0.0, "look_at_lease").get(timeout=PATIENCE)
+    name, token, fence, held, lost, expires_in = looked
+
+    assert name == f"work:{key}"
+    assert token == project.bodies(key)[0].token
+    assert fence > 0
+    assert (held, lost) == (True, False)
+    assert 0 < expires_in <= LEASE
+
+
+def test_a_body_without_a_lock_has_an_inert_lease(project: Project, key: str) -> None:
+    """Code that uses ``self.lease`` works however it was called."""
+    result = project.executed.apply_async((key, 0.0, "look_at_lease"), lock=None)
+
+    assert result.get(timeout=PATIENCE) == [None, None, None, False, False, 0.0]
+
+
+def test_the_holder_of_a_lock_can_be_seen(project: Project, key: str) -> None:
+    """A duplicate's error and the handle name the holder, with what an operator asks for."""
+    with project.running(project.executed, key) as result:
+        (body,) = project.bodies(key)
+        holder = project.holder(key)
+        with pytest.raises(DuplicateTask) as refused:
+            project.executed.apply_async((key,), on_conflict="raise")
+
+    assert holder is not None
+    assert (holder.owner, holder.state, holder.task) == (result.id, "running", "project.executed")
+    assert holder.pid == body.pid
+    assert 0 < holder.remaining <= LEASE
+    assert (refused.value.task_id, refused.value.key) == (result.id, f"work:{key}")
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+
+
+def _ended_after_notice(project: Project, key: str, task_id: str) -> float:
+    """Return how long after its loss was noticed the body ended."""
+    wait_until(lambda: project.notes(f"noticed {task_id}"), PATIENCE, "the loss is noticed")
+    (body,) = project.wait_ended(key)
+    assert body.ended_by == "LockLost"
+    noticed: float = project.notes(f"noticed {task_id}")[0]
+    assert noticed <= time.monotonic()
+    return body.end - noticed

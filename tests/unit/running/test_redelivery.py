@@ -1,0 +1,323 @@
+"""A second copy of a message, and a message that waits for its lock."""
+
+import time
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject
+from kombu.serialization import prepare_accept_content
+
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.running import redelivery
+from celery_redislock.testing import hold
+from tests.unit.shop import KEY, SCOPES, Shop, body, carried, no_broker
+
+
+def counted(shop: Shop, runs: list[int], **options: Any) -> Any:
+    """Declare a task that notes its runs."""
+
+    def sync(self: Any, account_id: int) -> int:
+        runs.append(self.request.retries)
+        return account_id
+
+    return shop.unique(sync, bind=True, lock_key=KEY, **options)
+
+
+def pause_of(message: Any) -> float:
+    """Return the seconds after which a message may run."""
+    eta = datetime.fromisoformat(message.headers["eta"])
+    return (eta - datetime.now(timezone.utc)).total_seconds()
+
+
+def die_after_release(shop: Shop, task: Any, message: Any) -> None:
+    """Run a message whose child is killed between the release of its lock and ``task_postrun``."""
+    with shop.running(task, task_id=message.headers["id"], header=carried(message)):
+        task(7)
+
+
+# --- copies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_two_deliveries_of_a_message_never_run_at_once_and_a_late_one_does_nothing(
+    shop: Shop, scope: str
+) -> None:
+    """Law 8, in every scope: where the scope holds nothing, the run holds a lease on its message."""
+    runs: list[int] = []
+
+    def sync(account_id: int) -> int:
+        runs.append(account_id)
+        if len(runs) == 1:
+            assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+        return account_id
+
+    task = shop.unique(sync, lock_key=KEY, acks_late=True, **SCOPES[scope])
+    published = task.delay(7)
+    message = shop.message()
+
+    assert shop.run(shop.receive(message)) == 7
+    before = shop.meta(published.id)
+    waiting = shop.message()
+    shop.run(shop.receive(waiting))
+
+    assert carried(waiting) == carried(message)._replace(was_delivered=True)
+    assert (runs, shop.meta(published.id), shop.messages()) == ([7], before, [])
+    assert shop.acks == ["ack"] * 3
+
+
+@pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
+def test_a_copy_of_a_running_message_waits_whatever_the_strategy(shop: Shop, strategy: str) -> None:
+    """Law 8: a redelivery is no duplicate, and no state is written for an id that is running."""
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
+    running(shop, message="t1/m")
+
+    with shop.running(task, header=Message(KEY, "t1/m", claimed=True)), pytest.raises(Ignore):
+        task(7)
+
+    assert carried(shop.message()) == Message(KEY, "t1/m", claimed=True, was_delivered=True)
+    assert shop.state("t1") == "PENDING"
+
+
+def running(shop: Shop, *, message: str, task_id: str = "t1") -> None:
+    about = {"task": "shop.sync", "state": "running", "since": time.time(), "message": message}
+    shop.store.acquire(KEY, f"{task_id}/run", 30, about=about)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_copy_takes_over_when_the_run_has_died(shop: Shop, scope: str) -> None:
+    """Law 8: once the dead run's lease has expired, whoever was accepted when."""
+    runs: list[int] = []
+    counted(shop, runs, acks_late=True, **{**SCOPES[scope], "lock_period": 3000}).delay(7)
+    message = shop.message()
+    request = shop.receive(message)
+    held = KEY if scope in {"until_executed", "while_executing"} else f"message:{carried(message).token}"
+    claim = None if scope in {"until_executing", "while_executing"} else carried(message).token
+    shop.store.acquire(
+        held,
+        request._run_token,
+        30,
+        about={"state": "running", "message": carried(message).token},
+        instead_of=claim,
+        period=3000 if scope == "while_executing" else None,
+    )
+
+    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+    assert runs == []
+    shop.store.let_pass(31)
+    shop.run()
+
+    assert runs == [0]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_copy_waits_while_the_first_is_ending_and_runs_if_that_lapses(shop: Shop, scope: str) -> None:
+    """Law 8: a death between release and result cannot be told from an unfinished run."""
+    runs: list[int] = []
+    task = counted(shop, runs, acks_late=True, **{**SCOPES[scope], "lock_ttl": 30})
+    task.delay(7)
+    message = shop.message()
+    die_after_release(shop, task, message)
+    assert list(shop.store.marks().values()) == ["ending"]
+
+    assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+    assert isinstance(shop.run(), Ignore)
+    assert runs == [0]
+    shop.store.let_pass(31)
+    shop.run()
+
+    assert (runs, shop.messages()) == ([0, 0], [])
+    assert list(shop.store.marks().values()) == ["done"]
+
+
+def test_the_mark_is_looked_at_before_the_holder(shop: Shop) -> None:
+    """Law 8: a late copy does nothing, also while somebody else holds the key."""
+    runs: list[int] = []
+    task = counted(shop, runs, acks_late=True, lock_period=50)
+    task.delay(7)
+    message = shop.message()
+    shop.run(shop.receive(message))
+
+    with hold(task, 7):
+        shop.run(shop.receive(message, redelivered=True))
+
+    assert (runs, shop.messages()) == ([0], [])
+
+
+def test_publishing_a_task_id_again_is_a_new_job_and_waits_as_one(shop: Shop) -> None:
+    """A message's identity is its token: it is no copy, and runs when the first has ended."""
+    runs: list[int] = []
+    task = counted(shop, runs, lock="while_executing", acks_late=True)
+    for _ in range(2):
+        task.apply_async((7,), task_id="t1")
+    first, second = shop.messages()
+    running(shop, message=carried(first).token)
+
+    assert isinstance(shop.run(shop.receive(second)), Ignore)
+    waiting = shop.message()
+    assert not carried(waiting).was_delivered
+    shop.store.force_release(KEY)
+    shop.run(shop.receive(first))
+    shop.run(shop.receive(waiting))
+
+    assert runs == [0, 0]
+
+
+def test_a_new_job_of_an_id_waits_for_the_period_of_the_one_before(shop: Shop) -> None:
+    """It has to be accepted itself."""
+    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_period=50)
+    for _ in range(2):
+        task.apply_async((7,), task_id="t1")
+    first, second = shop.messages()
+    shop.run(shop.receive(first))
+
+    assert isinstance(shop.run(shop.receive(second)), Ignore)
+    shop.store.let_pass(51)
+    assert shop.run() == 7
+
+
+def test_a_message_that_was_delivered_before_stays_so_when_it_waits(shop: Shop) -> None:
+    """The broker's ``redelivered`` flag does not survive being published again."""
+    task = counted(shop, [], on_conflict="retry")
+    task.apply_async((7,), task_id="t1", lock="while_executing")
+
+    with hold(task, 7):
+        shop.run(redelivered=True)
+        again = shop.message()
+        assert carried(again).was_delivered
+        shop.run(shop.receive(again))
+
+    assert carried(shop.message()).was_delivered
+
+
+# --- a retry before its own run has ended ----------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+def test_a_retry_that_arrives_before_its_body_has_ended_waits(shop: Shop, scope: str) -> None:
+    """Law 7: never two bodies at once. What waits keeps its claim's token."""
+    runs: list[int] = []
+
+    def sync(self: Any, account_id: int) -> None:
+        runs.append(self.request.retries)
+        if not self.request.retries:
+            self.retry(countdown=0, throw=False)
+            assert isinstance(shop.run(), Ignore)
+
+    shop.unique(sync, bind=True, lock=scope, lock_key=KEY).delay(7)
+    shop.run()
+
+    waiting = shop.message()
+    assert (waiting.headers["retries"], carried(waiting).was_delivered) == (1, False)
+    assert [hold.token for hold in shop.held().values()] == [carried(waiting).token]
+    shop.run(shop.receive(waiting))
+    assert (runs, shop.held()) == ([0, 1], {})
+
+
+# --- waiting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("held_for", "pause"), [(None, 0.1), (0.0, 0.1), (2.0, 2.0), (3600.0, 5.0)], ids=str)
+def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
+    shop: Shop, monkeypatch: Any, held_for: float | None, pause: float
+) -> None:
+    """Law 7: between 0.1 s and ``lock_retry_delay``; nothing is counted, and no retry spent."""
+    pauses: list[float] = []
+
+    def exactly(delay: float) -> float:
+        pauses.append(delay)
+        return delay
+
+    monkeypatch.setattr(redelivery, "jittered", exactly)
+    monkeypatch.setattr(redelivery, "time", SimpleNamespace(time=lambda: 9000.0))
+    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=5).delay(7)
+    about = {} if held_for is None else {"since": 9000.0 - held_for}
+    shop.store.acquire(KEY, "t2/run", 30, about=about)
+
+    shop.run()
+
+    assert (pauses, shop.message().headers["retries"]) == ([pause], 0)
+
+
+@pytest.mark.parametrize(
+    ("delay", "visibility", "expected"), [(50.0, None, 50.0), (50.0, 20, 20.0), (9000.0, None, 3600.0)]
+)
+def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
+    shop: Shop, monkeypatch: Any, delay: float, visibility: float | None, expected: float
+) -> None:
+    """Redis would deliver what a worker holds for its ETA a second time."""
+    monkeypatch.setattr(redelivery, "jittered", lambda seconds: seconds)
+    if visibility:
+        shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
+    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
+    shop.store.acquire(KEY, "t2/run", 30, about={"since": 0.0})
+
+    shop.run()
+
+    assert pause_of(shop.message()) == pytest.approx(expected, abs=1)
+
+
+def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
+    """Published again as Celery's own retry does it: nothing of it is lost but its retry count stays."""
+    task = shop.unique(body, lock_key=KEY, lock="while_executing")
+    shop.app.conf.accept_content = ["json", "pickle"]
+    task.apply_async(
+        (7,),
+        task_id="t1",
+        argsrepr="(***)",
+        priority=4,
+        expires=1000,
+        serializer="pickle",
+        headers={"trace": "abc"},
+        link=task.si(8),
+        group_id="g",
+        root_id="r",
+        ignore_result=True,
+        retries=2,
+        time_limit=9,
+    )
+    before = shop.message()
+    before.accept = prepare_accept_content(["pickle"])
+
+    with hold(task, 7):
+        assert isinstance(shop.run(shop.receive(before)), Ignore)
+
+    again = shop.message()
+    again.accept = before.accept
+    assert again.decode() == before.decode()
+    assert again.content_type == before.content_type == "application/x-python-serialize"
+    kept = ["id", "argsrepr", "expires", "trace", "group", "root_id", "ignore_result", "retries", "timelimit"]
+    for name in [*kept, HEADER]:
+        assert again.headers[name] == before.headers[name], name
+    assert again.properties["priority"] == 4
+    assert again.properties["correlation_id"] == before.properties["correlation_id"]
+
+
+def test_a_message_without_a_header_keeps_its_task_id_for_an_identity(shop: Shop) -> None:
+    """``send_task`` and other languages: its copies are still known by it."""
+    task = shop.unique(body, lock_key=KEY, on_conflict="retry")
+    shop.app.send_task("shop.sync", (7,), task_id="t1")
+
+    with hold(task, 7):
+        shop.run()
+
+    assert carried(shop.message()) == Message(KEY, "t1")
+
+
+@pytest.mark.parametrize(("acks_late", "error"), [(True, Reject), (False, OSError)])
+def test_a_message_that_cannot_be_published_again_is_requeued_or_fails_visibly(
+    shop: Shop, *, acks_late: bool, error: type[Exception]
+) -> None:
+    """Law 2: it is never dropped in silence."""
+    task = shop.unique(body, lock="while_executing", lock_key=KEY, acks_late=acks_late)
+    task.delay(7)
+    request = shop.receive()
+
+    shop.app.send_task = no_broker
+
+    with hold(task, 7):
+        outcome = shop.run(request)
+
+    assert isinstance(outcome, error)
+    assert shop.acks[-1] == ("requeue" if acks_late else "ack")

@@ -1,0 +1,471 @@
+"""How a run enters its lock, scope by scope, and what happens while the lock server is away."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+
+from celery_redislock import DuplicateTask, LockOptionError, LockUnavailable, lock_acquired
+from celery_redislock.locks.lease import InertLease
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.testing import hold, locks_off
+from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, no_broker, no_patience
+
+
+def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
+    """Declare a task whose body notes who holds its key."""
+
+    def look(account_id: int = 7) -> int:
+        seen.append(shop.holder(KEY))
+        return account_id
+
+    return shop.unique(look, **{"lock_key": "account:{account_id}", **options})
+
+
+# --- scopes that hold while they run ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+def test_a_run_holds_a_lease_on_its_key(shop: Shop, scope: str) -> None:
+    """Law 3: every term has a token of its own; the main process minted the run's."""
+    seen: list[Any] = []
+    looking(shop, seen, lock=scope).delay(7)
+    request = shop.receive()
+    assert [state for _, state in shop.states()] == ["queued"] * (scope == "until_executed")
+
+    assert shop.run(request) == 7
+
+    (lease,) = seen
+    assert (lease.owner, lease.state, lease.token) == (request.id, "running", request._run_token)
+    assert lease.about["message"] == carried(request.message).token != lease.token
+    assert lease.expires_in == pytest.approx(30, abs=0.5)
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("has_claim", [False, True])
+def test_a_message_without_a_header_acquires_or_takes_over_a_claim_of_its_task_id(
+    shop: Shop, *, has_claim: bool
+) -> None:
+    """``send_task``, beat without the task imported, other languages; or a header lost on the way."""
+    seen: list[Any] = []
+    task = looking(shop, seen)
+    if has_claim:
+        task.apply_async((7,), task_id="t1")
+        shop.messages()
+    shop.app.send_task("shop.sync", (7,), task_id="t1")
+
+    assert shop.run() == 7
+
+    assert [(hold.owner, hold.state) for hold in seen] == [("t1", "running")]
+    assert shop.held() == {}
+
+
+def test_key_and_options_of_the_message_win_over_the_tasks_own(shop: Shop) -> None:
+    """They travel with it; a deploy that changes ``lock_key`` affects new messages only."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock_ttl=20)
+    task.apply_async((7,), lock_ttl=90)
+    task.lock_key = "other:{account_id}"
+
+    shop.run()
+
+    assert [hold.state for hold in seen] == ["running"]
+    assert seen[0].expires_in == pytest.approx(90, abs=0.9)
+
+
+def test_a_header_copied_from_another_message_lends_no_hold(shop: Shop) -> None:
+    """Law 3: whoever hands on all headers of its request must not hand on its lock."""
+    keys: list[str] = []
+
+    def note(self: Any, account_id: int) -> None:
+        keys.append(self.lease.key)
+
+    task = shop.unique(note, bind=True)
+    task.apply_async((7,), task_id="t0", lock_key=KEY)
+    other = shop.message()
+    shop.app.send_task("shop.sync", (7,), task_id="t1", headers={HEADER: other.headers[HEADER]})
+
+    shop.run()
+
+    assert keys == [task.lock_for(7).key]
+    assert shop.held()[KEY].token == carried(other).token
+
+
+@pytest.mark.parametrize(
+    ("task_limit", "message_limit", "own", "expected"),
+    [(None, None, None, None), (100, None, None, 110), (100, [200, None], None, 210), (100, None, 60, 60)],
+)
+def test_a_run_is_renewed_for_its_hard_limit_and_no_longer(
+    shop: Shop, monkeypatch: Any, task_limit: Any, message_limit: Any, own: Any, expected: Any
+) -> None:
+    """Law 4: no run is renewed for ever where anything says how long it may last."""
+    task = shop.unique(body, lock_key=KEY, time_limit=task_limit, lock_max_hold=own)
+    given = []
+    monkeypatch.setattr(watchdog_of(shop.store), "watch", lambda _lease, max_hold: given.append(max_hold))
+
+    with shop.running(task, timelimit=message_limit):
+        task(7)
+
+    assert given == [expected]
+
+
+@pytest.mark.parametrize("how", ["", "a retry", "redelivered"])
+def test_a_claim_that_had_expired_is_warned_of_and_the_run_acquires(
+    shop: Shop, caplog: Any, how: str
+) -> None:
+    """Law 2. Where a child was killed the key is open until the next start, and that is nobody's mistake."""
+    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1", retries=int(how == "a retry"))
+    shop.store.force_release(KEY)
+
+    assert shop.run(redelivered=how == "redelivered") == 7
+
+    warning = "the claim of shop.sync[t1] on 'account:7' was gone when it started"
+    assert (warning in caplog.text) == (how == "")
+
+
+@pytest.mark.parametrize(
+    ("how", "takes_over"),
+    [({"retries": 1}, True), ({"retries": 1, "delivery_info": {"redelivered": True}}, False), ({}, False)],
+    ids=["a retry", "a retry delivered again", "a new job"],
+)
+def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(
+    shop: Shop, how: dict[str, Any], *, takes_over: bool
+) -> None:
+    """Law 7: a claim that the main process made for a lost child does not block the retry."""
+    task = shop.unique(body, lock_key=KEY)
+    shop.store.acquire(KEY, "t1/other", 100, about={"state": "queued", "message": "t1/other"})
+
+    with shop.running(task, header=Message(KEY, "t1/m", must_run=True), **how):
+        if takes_over:
+            assert task(7) == 7
+        else:
+            with pytest.raises(Ignore):
+                task(7)
+
+    assert (shop.held() == {}) == takes_over
+
+
+def test_a_signal_between_lock_and_body_leaves_no_lock_and_no_mark(shop: Shop) -> None:
+    """Laws 2 and 4: nothing has run, so its copy must run."""
+    task = shop.unique(body, lock_key=KEY, acks_late=True)
+
+    def interrupted(**_: Any) -> None:
+        raise Down
+
+    task.delay(7)
+    request = shop.receive()
+    lock_acquired.connect(interrupted, sender=task)
+
+    with pytest.raises(Down):
+        shop.run(request)
+
+    assert (shop.held(), shop.store.marks()) == ({}, {})
+
+
+# --- until_executing -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["claim", "header without a claim", "no header", "no header, own claim"])
+def test_until_executing_holds_nothing_when_its_body_begins(shop: Shop, way: str) -> None:
+    """The scope's meaning; law 10: with a claim, one request."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing")
+    if way == "header without a claim":
+        with shop.running(task, header=Message(KEY, "t1/bare")):
+            task(7)
+    else:
+        if "claim" in way:
+            task.apply_async((7,), task_id="t1")
+        if "no header" in way:
+            shop.messages()
+            shop.app.send_task("shop.sync", (7,), task_id="t1")
+        shop.store.calls.clear()
+        shop.run()
+
+    assert (seen, shop.held()) == ([None], {})
+    if way == "claim":
+        assert shop.store.calls == ["release"]
+
+
+@pytest.mark.parametrize("strategy", ["retry", "skip", "raise"])
+def test_until_executing_without_a_claim_yields_to_a_queued_one(shop: Shop, strategy: str) -> None:
+    """Law 1: published without a claim, so that the worker decides."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing", on_conflict={"client": "retry", "server": strategy})
+    first, second = task.delay(7), task.delay(7)
+    one, other = (shop.receive(message) for message in shop.messages())
+
+    outcome = shop.run(other)
+
+    assert seen == []
+    assert [claim.owner for claim in shop.held().values()] == [first.id]
+    if strategy == "retry":
+        waiting = shop.receive()
+        assert waiting.id == second.id
+        shop.run(one)
+        shop.run(waiting)
+        assert seen == [None, None]
+    else:
+        assert shop.state(second.id) == {"skip": "REVOKED", "raise": "FAILURE"}[strategy]
+        assert isinstance(outcome, DuplicateTask) is (strategy == "raise")
+
+
+@pytest.mark.parametrize("more", [{"must_run": True}, {}], ids=["a member", "a retry"])
+def test_until_executing_does_not_decide_again_about_members_and_retries(
+    shop: Shop, more: dict[str, Any]
+) -> None:
+    """Laws 6 and 7: a member of a workflow, and what was accepted before its retry, run."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing")
+    shop.store.acquire(KEY, "queued/claim", 100, about={"state": "queued"})
+
+    with shop.running(task, header=Message(KEY, "t1/bare", **more), retries=0 if more else 1):
+        task(7)
+
+    assert [hold.owner for hold in seen] == ["queued"]
+
+
+def test_until_executing_without_a_claim_begins_its_period_and_passes_through_its_own(shop: Shop) -> None:
+    """``lock_period`` counts from the start of what was not accepted at publish; a redelivery was."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing", lock_period=50)
+
+    for redelivered in (False, True):
+        delivery = {"redelivered": redelivered, "routing_key": shop.queue, "exchange": ""}
+        with shop.running(task, header=Message(KEY, "t1/bare"), delivery_info=delivery):
+            task(7)
+
+    assert [(hold.owner, hold.is_window) for hold in seen] == [("t1", True)] * 2
+    assert task.delay(7).is_duplicate
+
+
+# --- until_expired ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_until_expired_keeps_its_claim_however_it_ends(shop: Shop, *, fails: bool) -> None:
+    """The period counts from acceptance at publish, and the run asks nobody."""
+
+    def sync(account_id: int) -> int:
+        return account_id // (not fails)
+
+    shop.unique(sync, lock="until_expired", lock_period=50, lock_key=KEY).delay(7)
+    (accepted,) = shop.held().values()
+    shop.store.calls.clear()
+
+    shop.run()
+
+    (hold,) = shop.held().values()
+    assert (hold.token, hold.since) == (accepted.token, accepted.since)
+    assert shop.store.calls == []
+
+
+def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) -> None:
+    """Beat without the task imported: the workers decide which of its messages counts."""
+    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+
+    with shop.running(task):
+        first = task(7)
+    with shop.running(task, task_id="t2"), pytest.raises(Ignore):
+        task(7)
+    with shop.running(task):
+        again = task(7)
+
+    assert (first, again) == (7, 7)
+    assert shop.held()[KEY].owner == "t1"
+    assert shop.held()[KEY].expires_in == pytest.approx(50, abs=0.9)
+
+
+def test_a_retry_of_until_expired_runs_whoever_was_accepted_meanwhile(shop: Shop) -> None:
+    """Law 7: it belongs to a job that was accepted."""
+    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+
+    with hold(task, 7), shop.running(task, header=Message(KEY, "t1/x"), retries=1):
+        assert task(7) == 7
+
+
+# --- what takes no lock ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("switch", ["task", "call", "environment", "made by hand"])
+def test_what_takes_no_lock_asks_nobody(shop: Shop, switch: str) -> None:
+    """``lock=None`` for a task or a call, ``redislock_enabled``; a request without an id has no identity."""
+    seen: list[Any] = []
+
+    def look(self: Any, account_id: int) -> int:
+        seen.append(self.lease)
+        return account_id
+
+    task = shop.unique(look, bind=True, lock=None if switch == "task" else "until_executed")
+    header = Message(None if switch == "call" else KEY, "t1/x", claimed=switch == "environment")
+    if switch == "made by hand":
+        task.push_request(called_directly=False, args=(7,), kwargs={})
+        assert (task.request.properties, task.request.headers, task.request.id) == (None, None, None)
+        assert task(7) == 7
+        task.pop_request()
+    elif switch == "environment":
+        with locks_off(), shop.running(task, header=header):
+            assert task(7) == 7
+    else:
+        with shop.running(task, header=header):
+            assert task(7) == 7
+
+    assert [type(lease) for lease in seen] == [InertLease]
+    assert shop.store.calls == []
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"lock_period": 50}, {"lock": "until_expired", "lock_period": 50}], ids=str
+)
+@pytest.mark.parametrize("why", ["its task takes no lock any more", "wrong options"])
+def test_a_message_that_will_not_enter_its_lock_leaves_no_claim_and_no_period(
+    shop: Shop, options: dict[str, Any], why: str
+) -> None:
+    """Law 4: nothing has run under them, and nothing will."""
+    task = shop.unique(body, lock_key=KEY, **options)
+    task.delay(7)
+    if why == "wrong options":
+        task.lock_ttl = "long"
+    else:
+        task.lock = None
+
+    outcome = shop.run()
+
+    assert isinstance(outcome, LockOptionError if why == "wrong options" else int)
+    assert shop.holder(KEY) is None
+
+
+# --- the lock server is away -----------------------------------------------------------------
+
+
+def test_a_worker_asks_until_the_server_answers_and_owes_nothing(shop: Shop, monkeypatch: Any) -> None:
+    """Laws 1 and 9: a release owed for an attempt that failed would end the hold the next one got."""
+    pauses: list[float] = []
+    no_patience(monkeypatch, pauses=pauses)
+    owed = debts(shop, monkeypatch)
+    shop.unique(body, lock_key=KEY).delay(7)
+    shop.store.failures = 3
+
+    assert shop.run() == 7
+
+    assert (len(pauses), owed) == (2, [])
+
+
+def test_after_the_start_timeout_the_message_is_published_again(
+    shop: Shop, monkeypatch: Any, caplog: Any
+) -> None:
+    """Law 9: it waits with its id and without a state, and spends no retry."""
+    pauses: list[float] = []
+    no_patience(monkeypatch, pauses=pauses)
+    shop.app.conf.redislock_start_timeout = 4.0
+    published = shop.unique(body, lock_key=KEY, lock_retry_delay=50).delay(7)
+    request = shop.receive()
+    shop.store.failures = float("inf")
+
+    assert isinstance(shop.run(request), Ignore)
+
+    assert f"shop.sync[{published.id}] cannot start" in caplog.text
+    again = shop.message()
+    assert (again.headers["id"], again.headers["retries"], bool(again.headers["eta"])) == (
+        published.id,
+        0,
+        True,
+    )
+    assert carried(again) == carried(request.message)
+    assert sum(pauses) <= 4.0 < sum(pauses) + 1.0
+    assert shop.state(published.id) == "PENDING"
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_with_the_broker_gone_as_well_the_task_fails_visibly_or_is_requeued(
+    shop: Shop, monkeypatch: Any, *, acks_late: bool
+) -> None:
+    """Laws 4 and 9: a message that is gone leaves no claim; a requeued one needs it."""
+    no_patience(monkeypatch)
+    owed = debts(shop, monkeypatch)
+    shop.unique(body, lock_key=KEY, lock_period=50, acks_late=acks_late).apply_async((7,), task_id="t1")
+    request = shop.receive()
+    shop.app.send_task = no_broker
+    shop.store.failures = float("inf")
+
+    outcome = shop.run(request)
+
+    assert isinstance(outcome, Reject if acks_late else LockUnavailable)
+    shop.store.failures = 0
+    for release in owed:
+        release()
+    assert (shop.holder(KEY) is not None) == acks_late
+
+
+def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) -> None:
+    """``on_lock_error="run"``."""
+    leases: list[Any] = []
+
+    def look(self: Any, account_id: int) -> None:
+        leases.append(self.lease)
+
+    task = shop.unique(look, bind=True, lock_key=KEY, on_lock_error="run")
+    shop.store.failures = 1
+
+    with shop.running(task):
+        task(7)
+
+    assert [type(lease) for lease in leases] == [InertLease]
+    assert "running shop.sync[t1] without its lock" in caplog.text
+    assert shop.store.calls.count("acquire") == 1
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(
+    ("error", "acks_late", "kept"),
+    [(SystemExit(1), False, False), (SystemExit(1), True, True), (SoftTimeLimitExceeded(), False, False)],
+    ids=repr,
+)
+def test_a_start_that_is_interrupted_owes_what_it_may_hold(
+    shop: Shop, monkeypatch: Any, scope: str, error: BaseException, *, acks_late: bool, kept: bool
+) -> None:
+    """Law 4: its claim ends, unless its message is delivered again."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key=KEY, acks_late=acks_late, **SCOPES[scope])
+    task.apply_async((7,), task_id="t1")
+    request = shop.receive()
+    claimed = len(shop.held())
+
+    def interrupted(*_: Any) -> None:
+        raise error
+
+    for step in ("_take", "_leave_queue", "_accept"):
+        monkeypatch.setattr(f"celery_redislock.running.start.{step}", interrupted)
+    if scope == "until_expired":
+        request.message.headers[HEADER] = Message(KEY, carried(request.message).token).dumps()
+        request = shop.receive(request.message)
+    with suppress(SystemExit):
+        shop.run(request)
+
+    for release in owed:
+        release()
+    assert len(shop.held()) == (claimed if kept else 0)
+
+
+def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch: Any) -> None:
+    """Law 2: nothing ran under it, so nobody waits for it."""
+    no_patience(monkeypatch)
+    owed = debts(shop, monkeypatch)
+    shop.unique(body, lock_key=KEY, lock="while_executing", lock_period=3000).delay(7)
+    take = shop.store.acquire
+
+    def lose_reply(*args: Any, **kwargs: Any) -> None:
+        take(*args, **kwargs)
+        shop.store.failures = float("inf")
+        raise LockUnavailable("memory", "acquire", "its reply was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.store, "acquire", lose_reply)
+        shop.run()
+    shop.store.failures = 0
+    for release in owed:
+        release()
+
+    assert shop.holder(KEY) is None

@@ -1,0 +1,164 @@
+"""The rooms of the package: who imports whom, and what an import costs."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import celery_redislock
+
+PACKAGE = "celery_redislock"
+ROOT = Path(celery_redislock.__file__).parent
+
+#: A room imports only what is on a lower floor.
+FLOORS: Mapping[str, int] = {
+    "exceptions": 0,
+    "locks": 1,
+    "embedded": 1,
+    "declaring": 2,
+    "publishing": 3,
+    "running": 4,
+    "receiving": 5,
+    "task": 6,
+    "testing": 7,
+    "cli": 7,
+}
+
+#: Rooms and modules that may import Celery, and those that may import redis-py.
+CELERYS = {
+    "task",
+    "testing",
+    "receiving",
+    "running",
+    "publishing",
+    "declaring.server",
+    "declaring.keys.digest",
+}
+REDIS = {"locks.connection", "locks.scripts", "declaring.server"}
+
+#: The one exception to "import at the top": a process that only declares tasks pays for none of these.
+LOADED_BY_TASK_ON_FIRST_USE = {"publishing", "running"}
+
+CELERY_PACKAGES = {"celery", "kombu", "billiard"}
+
+
+def modules() -> dict[str, ast.Module]:
+    """Return every module by its name inside the package; the package's own ``__init__`` as ``""``."""
+    paths = sorted(ROOT.rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    return {
+        "" if name == "__init__" else name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8"))
+        for name, path in zip(names, paths, strict=True)
+    }
+
+
+def imports(node: ast.AST, *, lazy: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield whatever is imported, and whether on first use or for types only: ``package.module[.name]``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, lazy) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"a relative import in line {child.lineno}"
+            yield from ((f"{child.module}.{alias.name}", lazy) for alias in child.names)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            is_for_types = not isinstance(child.test, ast.UnaryOp)
+            yield from imports(ast.Module(child.body, []), lazy=lazy or is_for_types)
+            yield from imports(ast.Module(child.orelse, []), lazy=lazy or not is_for_types)
+        else:
+            yield from imports(child, lazy=lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_every_import_leads_to_a_lower_room_and_none_in_a_circle() -> None:
+    """Imports at the top of a module, on first use, and for types alike.
+
+    Nobody imports the package itself, whose names are for its users. ``embedded`` knows no other room but the
+    errors, and only ``testing`` may know it. ``task`` loads ``publishing`` and ``running`` on first use.
+    """
+    trees = modules()
+    ours: dict[str, set[str]] = {name: set() for name in trees}
+    at_once: dict[str, set[str]] = {name: set() for name in trees}
+    wrong = []
+    for name, tree in trees.items():
+        for imported, is_lazy in imports(tree):
+            package, _, inner = imported.partition(".")
+            room = room_of(name)
+            if package in CELERY_PACKAGES and not {room, name} & CELERYS:
+                wrong.append(f"{name} imports {imported}")
+            if package == "redis" and name not in REDIS:
+                wrong.append(f"{name} imports {imported}")
+            if package != PACKAGE:
+                continue
+            target = inner if inner in trees else inner.rpartition(".")[0]
+            if name in {"", target}:
+                continue
+            ours[name].add(target)
+            if not is_lazy:
+                at_once[name].add(target)
+            is_lower = target != "" and FLOORS[room_of(target)] < FLOORS[room]
+            is_hidden = room_of(target) == "embedded" and room not in {"embedded", "testing"}
+            if room_of(target) != room and (not is_lower or is_hidden):
+                wrong.append(f"{name} imports {target or 'the package'}")
+
+    assert not wrong
+    list(TopologicalSorter(ours).static_order())  # CycleError names the circle
+    reached = {"task"}
+    while more := {target for name in reached for target in at_once[name]} - reached:
+        reached |= more
+    assert LOADED_BY_TASK_ON_FIRST_USE.isdisjoint(map(room_of, reached))
+
+
+#: The store of an app is found through Celery's settings; and what finds a task's declaration asks for it.
+ASKS_CELERY = {"declaring.server", "declaring.declaration"}
+
+
+@pytest.mark.parametrize(
+    ("without", "names"),
+    [
+        ("celery kombu billiard redis", ["", "locks", "locks.lock", "locks.tasklock", "locks.memory"]),
+        (
+            "celery kombu billiard",
+            [
+                name
+                for name in modules()
+                if room_of(name) in {"locks", "declaring"} and name not in ASKS_CELERY
+            ],
+        ),
+    ],
+    ids=["locks in memory", "locks and options"],
+)
+def test_locks_and_options_need_no_celery(without: str, names: list[str]) -> None:
+    """Law 10: nothing is imported before it is needed, and locks without Celery need no Celery."""
+    wanted = ", ".join(f"{PACKAGE}.{name}".rstrip(".") for name in names)
+    program = f"""
+    import sys
+    for name in {without.split()}:
+        sys.modules[name] = None  # any import of it fails from here on
+    import {wanted}
+    from celery_redislock.locks import Lock, MemoryStore, connect
+    with Lock(MemoryStore(), "n") as lock:
+        lock.check()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", [celery_redislock, celery_redislock.locks])
+def test_every_public_name_is_there(package: object) -> None:
+    """Names are resolved on first use, so a wrong one would fail only at its user's."""
+    names = vars(package)["__all__"]
+
+    assert set(names) <= set(dir(package))
+    assert all(getattr(package, name) for name in names)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing  # type: ignore[attr-defined]
