@@ -66,7 +66,7 @@ class Call:
         is_locked: the call takes a lock. What follows is there only then.
         lock: what is locked.
         scope: how long.
-        ignores_result: nobody will store a result for it.
+        ignores_result: its result is not stored.
         must_run: unpublished, it would break a workflow or end a task's retries.
     """
 

@@ -204,7 +204,7 @@ class LockRequest(Request):
         if ran and message.stands_for_period:
             return  # its claim is the period
         if locked is None:
-            # The task takes no lock any more, or none that could be told here.
+            # The task takes no lock any more, or only the child can tell which.
             release_claim(self.task.app, message, ran=ran)
             return
         mark = Mark(message.token, mark_ttl(self.task.app), is_done=True) if message.must_run else None
@@ -299,9 +299,8 @@ class LockRequest(Request):
 class Renewal(Lease):
     """A hold of a message this process has in hand, renewed beside whoever holds it.
 
-    A child that keeps the interpreter in C code for minutes cannot renew, and keeps its lock so. This
-    process does not decide about losses: its request may come before the child has started, or after it
-    has ended.
+    So a child that keeps the interpreter in C code for minutes keeps its lock. This process does not
+    decide about losses: its request may be sent before the child has started, or after it has ended.
     """
 
     def __init__(self, lock: TaskLock, term: Term, request: LockRequest) -> None:

@@ -207,7 +207,7 @@ def _leave(run: Run, error: BaseException) -> None:
     elif not isinstance(error, Exception):
         run.running_lock.release_later(run.token, ran=False)  # a signal: the server may have granted a lease
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
-        return  # its message comes again and brings its claim, or there is none
+        return  # its message is delivered again and brings its claim, or there is none
     message = run.message
     if message is None or (run.scope.ends == "period" and run.was_delivered):
         return
