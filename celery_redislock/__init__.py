@@ -18,16 +18,23 @@ if TYPE_CHECKING:
         LockUnavailable,
         RedisLockError,
     )
+    from celery_redislock.locks.lease import Lease
+    from celery_redislock.publishing.handle import Holder, LockHandle
+    from celery_redislock.publishing.results import LockResult
     from celery_redislock.publishing.signals import lock_acquired, lock_conflict, lock_lost, lock_released
     from celery_redislock.task import SingletonTask
 
 __all__ = [
     "Conflict",
     "DuplicateTask",
+    "Holder",
+    "Lease",
     "LockBusy",
+    "LockHandle",
     "LockKeyError",
     "LockLost",
     "LockOptionError",
+    "LockResult",
     "LockUnavailable",
     "RedisLockError",
     "SingletonTask",
@@ -37,8 +44,15 @@ __all__ = [
     "lock_released",
 ]
 
+__version__ = "0.1.0"
+
+#: Where the names are that are no errors.
 _HOMES = {
     "Conflict": "declaring.scopes",
+    "Holder": "publishing.handle",
+    "Lease": "locks.lease",
+    "LockHandle": "publishing.handle",
+    "LockResult": "publishing.results",
     "SingletonTask": "task",
     "lock_acquired": "publishing.signals",
     "lock_conflict": "publishing.signals",

@@ -55,7 +55,7 @@ class Message(NamedTuple):
             accepted, so it is never a duplicate.
         must_run: part of a workflow, a retry, a replacement, a link: it waits where others are skipped.
         options: per-call options that travel.
-        has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
+        has_own_key: ``lock_key`` was given per call, so the worker cannot compute the key.
         stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
@@ -94,10 +94,10 @@ class Message(NamedTuple):
         A body that passes its own message's headers to another task lends no hold to it.
 
         Args:
-            headers: of the message or the request.
+            headers: of the message or the request; anything but a mapping, as a test may give, has none.
             task_id: of the message.
         """
-        text = headers.get(HEADER) if headers else None
+        text = headers.get(HEADER) if isinstance(headers, Mapping) else None
         message = cls.loads(text) if text is not None else None
         if message is None:
             return None
@@ -138,7 +138,7 @@ class Message(NamedTuple):
 
 
 def is_result_ignored(task: Any, asked: bool | None) -> bool:
-    """Whether nobody stores the result of a message: as it asks itself, or else as its task does.
+    """Whether the result of a message is ignored: as the message asks itself, or else as its task does.
 
     Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
     (5.5.0, ``app/trace.py``, ``build_tracer``).

@@ -59,7 +59,7 @@ def publish(
     if call.is_eager:
         return _publish_in_place(call)
     run = call.own_run()
-    if run is not None and run.in_body:
+    if run is not None and run.in_body and run.lock.key == call.lock.key:
         return _publish_what_follows(call, run)
     if run is None and call.inherited is not None and call.inherited.key == call.lock.key:
         # Published by the worker's main process, or by before_start: it keeps its identity and claim.
@@ -103,6 +103,8 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         return result
     if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True, must_run=True)
+    if lock.key == run.lock.key:
+        lock.period = None  # that run was accepted: no period refuses what follows it, or begins with it
     with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
         result = call.send(claimed=claim.is_granted, must_run=True)
         claim.keep()

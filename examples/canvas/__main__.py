@@ -19,7 +19,7 @@ def main() -> None:
         chain_of_the_same_call(here)
         group_with_duplicates(here)
         chord_with_a_duplicate(here)
-        group_whose_holder_fails(here)
+        group_that_fails(here)
 
 
 def chain_of_the_same_call(here: Stage) -> None:
@@ -34,36 +34,36 @@ def chain_of_the_same_call(here: Stage) -> None:
 
 
 def group_with_duplicates(here: Stage) -> None:
-    here.say(
-        "2. A group of three equal calls: the second and third wait for the first, and take its outcome."
-    )
+    here.say("2. A group of three equal calls: they run one after the other.")
     seen = len(here.lines("looking up"))
     results = group(find_price.s("tea") for _ in range(3)).delay()
     prices = results.get(timeout=PATIENCE)
     bodies = len(here.lines("looking up")) - seen
-    here.expect(f"bodies: {bodies}, and the prices are {prices}", (bodies, prices) == (1, [3, 3, 3]))
+    here.expect(f"bodies: {bodies}, and the prices are {prices}", (bodies, prices) == (3, [3, 3, 3]))
     ids = {result.id for result in results}
     here.expect(f"each member has an id of its own: {len(ids)} ids", len(ids) == 3)
     here.expect("afterwards the lock is free", find_price.lock_for("tea").holder() is None)
 
 
 def chord_with_a_duplicate(here: Stage) -> None:
-    here.say("3. A chord with tea twice in the basket: looked up once, counted twice.")
+    here.say(
+        "3. A chord with tea twice in the basket: looked up twice, one after the other, and counted twice."
+    )
     seen = len(here.lines("looking up"))
     basket = [find_price.s("tea"), find_price.s("milk"), find_price.s("tea")]
     paid = chord(basket, total.s()).delay().get(timeout=PATIENCE)
     bodies = len(here.lines("looking up")) - seen
-    here.expect(f"bodies: {bodies}, and the total is {paid}: 3 + 4 + 3", (bodies, paid) == (2, 10))
+    here.expect(f"bodies: {bodies}, and the total is {paid}: 3 + 4 + 3", (bodies, paid) == (3, 10))
 
 
-def group_whose_holder_fails(here: Stage) -> None:
-    here.say("4. A group of two equal calls that fail: the second one takes the first one's error.")
+def group_that_fails(here: Stage) -> None:
+    here.say("4. A group of two equal calls that fail: each runs, and fails by itself.")
     seen = len(here.lines("looking up"))
     results = group(find_price.s("gold") for _ in range(2)).delay()
     errors = errors_of(results)
     bodies = len(here.lines("looking up")) - seen
     here.expect(
-        f"bodies: {bodies}, and the errors are {errors}", bodies == 1 and errors == ["Unknown('gold')"] * 2
+        f"bodies: {bodies}, and the errors are {errors}", bodies == 2 and errors == ["Unknown('gold')"] * 2
     )
 
 

@@ -33,7 +33,7 @@ class Row:
 
     Attributes:
         task: the task.
-        holder: result of the first call, which is at work.
+        holder: result of the first call, which is running.
         second: result of the second call, or what it raised.
         sent: result of a message that was published without a look at the lock.
     """
@@ -48,7 +48,7 @@ class Row:
         return str(self.task.name.rpartition(".")[2])
 
     def seen(self, here: Stage) -> tuple[str, str, int]:
-        """Return what is to be compared with ``EXPECTED``, once everything is over."""
+        """Return what is to be compared with ``EXPECTED``, once everything has ended."""
         outcomes = self._second(), outcome(self.sent)
         return *outcomes, len(here.lines(f"{self.name}: ", " begins"))
 
@@ -78,10 +78,10 @@ def compare(here: Stage, printer: Path) -> None:
 
 
 def call_three_times(here: Stage) -> list[Row]:
-    here.say("Invoice 7 is asked for, once of each task. All begin, and stay at work.")
+    here.say("Invoice 7 is asked for, once of each task. All begin, and keep running.")
     rows = [Row(task, task.delay(7)) for task in TASKS]
     began = wait_until(lambda: len(here.lines(" begins")) == len(TASKS), PATIENCE)
-    here.expect(f"{len(TASKS)} bodies are at work", began)
+    here.expect(f"{len(TASKS)} bodies are running", began)
     here.say("Each is asked for once more, with delay(): the publisher sees the lock.")
     for row in rows:
         row.second = called(row.task)
@@ -90,7 +90,7 @@ def call_three_times(here: Stage) -> list[Row]:
         # What is urgent decides for the callable; the others do not look.
         row.sent = app.send_task(row.task.name, (7,), {"urgent": True})
     decided = wait_until(lambda: all(is_decided(here, row.sent) for row in rows), PATIENCE)
-    here.expect("the worker has refused each of these messages while the holders are at work", decided)
+    here.expect("the worker has refused each of these messages while the holders run", decided)
     return rows
 
 
@@ -103,8 +103,8 @@ def called(task: Any) -> Any:
 
 
 def is_decided(here: Stage, sent: Any) -> bool:
-    """Whether a message has a final state, or the worker has told that it comes back later."""
-    return bool(sent.ready() or here.lines(sent.id, "comes back later"))
+    """Whether a message has a final state, or the worker has written that it waits."""
+    return bool(sent.ready() or here.lines(f"[{sent.id}] waits: "))
 
 
 def judge(here: Stage, rows: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""The same job under every strategy there is: what happens to a call that finds another one at work."""
+"""The same job under every strategy there is: what happens to a call that finds another one running."""
 
 import os
 import time

@@ -71,18 +71,6 @@ def test_on_rabbitmq_fifty_callers_at_once_get_one_run(rabbitmq: Project, key: s
     assert sum(not result.is_duplicate for result in results) == 1
 
 
-@pytest.mark.law(2)
-def test_on_rabbitmq_a_resource_is_used_in_turn_and_none_is_dropped(rabbitmq: Project, key: str) -> None:
-    """A run that waits is published again, and comes back through the broker."""
-    tasks = (rabbitmq.while_executing, rabbitmq.while_executing_too)
-    results = [task.delay(key, 0.1) for _ in range(3) for task in tasks]
-    for result in results:
-        result.get(timeout=PATIENCE)
-
-    assert len(rabbitmq.bodies(key)) == 6
-    assert rabbitmq.overlaps(key) == []
-
-
 @pytest.mark.timing
 @pytest.mark.law(3)
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("solo")])

@@ -40,15 +40,3 @@ def test_an_errback_of_the_same_key_finds_the_lock_free(project: Project, key: s
 
     bodies = project.wait_ended(key, 2)
     assert [body.ended_by for body in bodies] == ["ValueError", ""]
-
-
-def test_on_rabbitmq_no_publish_after_get_is_a_duplicate(rabbitmq: Project, key: str) -> None:
-    """A hundred times ``get(); delay()`` make a hundred runs."""
-    duplicates = 0
-    for _ in range(100):
-        result = rabbitmq.executed.delay(key)
-        duplicates += result.is_duplicate
-        result.get(timeout=PATIENCE)
-
-    assert duplicates == 0
-    assert len(rabbitmq.bodies(key)) == 100

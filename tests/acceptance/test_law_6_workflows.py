@@ -50,7 +50,7 @@ CANVASES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.fixture(autouse=True)
 def _the_projects_app_is_the_current_one(request: pytest.FixtureRequest) -> Iterator[None]:
     """As in a process with one app. Before 5.7 a chain asks that one for its backend (5.5.0, canvas.py)."""
-    names = {"project", "prefork", "rabbitmq"}.intersection(request.fixturenames)
+    names = {"project", "prefork"}.intersection(request.fixturenames)
     before = _state._tls.current_app
     for name in names:
         request.getfixturevalue(name).app.set_current()
@@ -213,16 +213,6 @@ def test_two_hundred_members_of_ten_keys_all_run(prefork: Project, key: str, tas
 
     assert [len(prefork.wait_ended(each, 20, 2 * WORKFLOW)) for each in keys] == [20] * 10
     assert [prefork.overlaps(each) for each in keys] == [[]] * 10
-
-
-def test_on_rabbitmq_a_chord_with_duplicates_completes(rabbitmq: Project, key: str) -> None:
-    """What waits is published again, and comes back through the broker."""
-    keys = [key, f"{key}-other", key, key]
-    result = chord([rabbitmq.executed.si(each) for each in keys])(rabbitmq.collect.s())
-
-    assert result.get(timeout=WORKFLOW) == [f"{each} done" for each in keys]
-    assert len(rabbitmq.bodies(key)) == 3
-    assert rabbitmq.overlaps(key) == []
 
 
 # --- however the holder ends -----------------------------------------------------------------

@@ -6,7 +6,6 @@ does. Should it arrive before the body has unwound, it waits.
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -167,24 +166,6 @@ def test_a_retry_that_cannot_be_published_frees_the_lock(project: Project, key: 
     project.wait_free(key)
     assert result.state != "SUCCESS"
     assert project.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
-
-
-def test_on_rabbitmq_a_waiting_retry_keeps_duplicates_out(rabbitmq: Project, key: str) -> None:
-    """Wherever the broker keeps its message meanwhile."""
-    result = rabbitmq.executed.delay(key, 0.1, "retry", {"countdown": 3})
-    rabbitmq.wait_started(key)
-    duplicates, seen_free = [], 0
-    while len(rabbitmq.bodies(key)) < 2:
-        seen_free += rabbitmq.holder(key) is None and len(rabbitmq.bodies(key)) < 2
-        duplicates.append(rabbitmq.executed.delay(key))
-        time.sleep(0.05)
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert {duplicate.id for duplicate in duplicates} == {result.id}
-    assert seen_free == 0
-    first, second = rabbitmq.bodies(key)
-    assert (first.retries, second.retries) == (0, 1)
-    assert second.start - first.end >= 3.0 - 0.1
 
 
 def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:

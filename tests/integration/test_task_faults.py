@@ -84,7 +84,7 @@ def test_no_fault_loses_a_task_or_leaves_a_lock(
     assert all(visit.took < 2 * SOCKET_TIMEOUT + 2.0 for visit in told)
     assert all(visit.was_published for visit in told if visit.was_answered or policy == "run")
     assert all(visit.was_exclusive for visit in told if visit.was_answered)
-    if calls == "all for a while" and operation != "mark_done":  # whose answer nobody awaits
+    if calls == "all for a while" and operation != "mark_done":  # whose answer nobody waits for
         assert shop.unanswered
 
 

@@ -5,7 +5,7 @@ import pickle
 from typing import Any
 
 import pytest
-from celery import Celery, shared_task
+from celery import Celery, _state, shared_task
 from celery.result import AsyncResult
 
 from celery_redislock import DuplicateTask, SingletonTask
@@ -47,8 +47,9 @@ def test_a_class_based_task_is_unique_and_its_init_runs_once(shop: Shop) -> None
     assert len(made) == 1
 
 
-def test_a_shared_task_is_unique(shop: Shop) -> None:
+def test_a_shared_task_is_unique(shop: Shop, monkeypatch: Any) -> None:
     """``@shared_task(base=SingletonTask)`` works like ``@app.task``."""
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())  # or every later test's app would have it
     declared = shared_task(base=SingletonTask, name=f"shop.shared.{shop.queue}")(body)
     task = shop.app.tasks[declared.name]
 

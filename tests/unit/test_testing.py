@@ -53,7 +53,7 @@ def body(account_id: int) -> int:
         (lambda _shop: "shop.sync", "not 'shop.sync'"),
         (lambda _shop: body, "not <function body"),
         (lambda _shop: None, "not None"),
-        (lambda shop: shop.app.task(body, name="shop.plain"), r"not <@task: shop\.plain"),
+        (lambda shop: shop.app.task(body, name="shop.plain", shared=False), r"not <@task: shop\.plain"),
         (lambda shop: shop.unique(body, lock=None), r"^shop\.sync takes no lock"),
     ],
     ids=["a name", "a function", "nothing", "a plain task", "a task without a lock"],

@@ -491,6 +491,21 @@ def test_a_claim_that_was_made_late_for_a_lost_childs_retry_does_not_block_it(
     assert shop.held() == {}
 
 
+@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery asks no backend then")
+@pytest.mark.parametrize(
+    "options", [{"reject_on_worker_lost": True}, {"retry_on_worker_lost": True}], ids=str
+)
+def test_a_lost_child_whose_id_has_a_success_leaves_no_claim(shop: Shop, options: dict[str, Any]) -> None:
+    """Law 3: Celery takes the success of an earlier run of the id for this one's, and runs nothing again."""
+    request = delivered(shop, acks_late=True, **options)
+    shop.app.backend.store_result("t1", 7, "SUCCESS")
+    started(shop, request)
+
+    request.on_failure(einfo(LOST))
+
+    assert (shop.messages(), shop.held(), shop.acks) == ([], {}, ["ack"])
+
+
 @pytest.mark.parametrize("how", ["released by its run", "taken by somebody else"])
 @pytest.mark.parametrize(
     "options", [{"reject_on_worker_lost": True}, {"retry_on_worker_lost": True}], ids=str

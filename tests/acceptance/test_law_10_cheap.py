@@ -1,0 +1,79 @@
+"""Law 10, cheap: what a publish and an import cost, counted; nothing here is timed.
+
+``test_everywhere`` counts the three trips of a whole task, in every pool and on every broker.
+"""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.acceptance.harness import Project
+from tests.acceptance.terms import LONG_LEASE, PATIENCE
+from tests.servers import EmbeddedServer
+from tests.trips import Trips
+
+pytestmark = pytest.mark.law(10)
+
+
+@pytest.fixture
+def project(new_project: Callable[..., Project], lock_server: EmbeddedServer) -> Project:
+    """A project whose locks are on a server of their own, which knows the scripts."""
+    project = new_project(conf={"redislock_url": lock_server.url, "redislock_ttl": LONG_LEASE})
+    project.start_worker("prefork")
+    project.executed.delay("before").get(timeout=PATIENCE)
+    return project
+
+
+@pytest.fixture
+def trips(project: Project, lock_server: EmbeddedServer) -> Iterator[Trips]:
+    """What the lock server is asked from now on."""
+    with redis.Redis.from_url(lock_server.redis_url) as client:
+        yield Trips(client)
+
+
+def test_every_step_asks_the_lock_server_once(project: Project, trips: Trips, key: str) -> None:
+    """One trip to claim, one to refuse (holder included), one to start and one to release."""
+    with project.kept_on(key):
+        first = project.executed.delay(key)
+        assert project.executed.delay(key).id == first.id
+        project.wait_started(key)
+    first.get(timeout=PATIENCE)
+
+    assert trips()["evalsha"] == 4
+    assert "eval" not in trips()
+
+
+def test_without_a_scope_the_lock_server_is_not_asked(project: Project, trips: Trips, key: str) -> None:
+    """None that is not needed."""
+    project.executed.apply_async((key,), lock=None).get(timeout=PATIENCE)
+
+    assert trips() == {}
+
+
+def test_before_the_first_lock_nothing_is_imported_connected_or_started(celery_url: str) -> None:
+    """Nothing runs and nothing is imported before it is needed."""
+    code = """
+        import sys, threading
+        opened = []
+        sys.addaudithook(lambda event, args: opened.append(event) if event == "socket.connect" else None)
+        from celery import Celery
+        from celery_redislock import SingletonTask
+        app = Celery("cheap", broker=sys.argv[1], backend=sys.argv[1])
+        @app.task(base=SingletonTask, lock_key="account:{account_id}")
+        def sync(account_id): pass
+        assert sync.name.endswith("sync")  # declared, and its options checked
+        print("redis" in sys.modules, threading.active_count(), opened)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), celery_url],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.stdout.split("\n")[0] == "False 1 []"

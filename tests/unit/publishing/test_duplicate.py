@@ -1,0 +1,334 @@
+"""A call whose key is held: skipped, refused, or published without a claim; and what its caller sees."""
+
+import logging
+import re
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import TaskRevokedError
+
+from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
+from celery_redislock.locks import Lock
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.store import Hold
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing import outcomes
+from celery_redislock.publishing.conflict import log_skip
+from celery_redislock.testing import hold
+from tests.unit.publishing.messages import body, header_of
+from tests.unit.shop import Shop, debts
+
+# --- strategies ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("says", ["skip", "retry", "raise"])
+@pytest.mark.parametrize("is_callable", [False, True])
+def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_callable: bool) -> None:
+    """Skipped, it is the holder's result; retried, the worker decides; refused, its error names the holder.
+
+    A callable is given every fact of the duplicate. Whatever it says, the holder's claim stays.
+    """
+    asked = []
+
+    def decide(conflict: Any) -> str:
+        asked.append(conflict)
+        return says
+
+    task = shop.unique(body, on_conflict=decide if is_callable else says, lock_key="account:{account_id}")
+    first = task.delay(7, amount=1)
+    shop.messages()
+
+    with pytest.raises(DuplicateTask) if says == "raise" else nullcontext() as refusal:
+        result = task.apply_async((7,), {"amount": 2}, task_id="second")
+
+    sent = [(each.key, each.claimed, each.must_run) for each in map(header_of, shop.messages())]
+    assert sent == ([("account:7", False, False)] if says == "retry" else [])
+    assert [claim.owner for claim in shop.held().values()] == [first.id]
+    if says == "raise":
+        assert (refusal.value.task_id, refusal.value.key) == (first.id, "account:7")
+        assert refusal.value.expires_in == pytest.approx(3600, abs=1)
+    else:
+        expected = (first.id, True) if says == "skip" else ("second", False)
+        assert (result.id, result.is_duplicate, type(result)) == (*expected, type(first))
+    for conflict in asked:
+        assert (conflict.task, conflict.args, conflict.kwargs) == (task, (7,), {"amount": 2})
+        assert (conflict.task_id, conflict.key, conflict.holder) == ("second", "account:7", first.id)
+        assert (conflict.side, conflict.expires_in) == ("client", pytest.approx(3600, abs=1))
+    assert len(asked) == is_callable
+
+
+@pytest.mark.parametrize("answer", ["wait", "", None, True, 3])
+def test_a_callables_wrong_answer_is_an_error_that_names_the_right_ones(shop: Shop, answer: object) -> None:
+    """And nothing is sent."""
+    task = shop.unique(body, on_conflict=lambda _conflict: answer)
+    task.delay(7)
+    shop.messages()
+
+    with pytest.raises(LockOptionError, match=r"returned .*; return one of raise, retry, skip"):
+        task.delay(7)
+
+    assert shop.messages() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "is_eager", "happens"),
+    [
+        ({}, False, "skip"),
+        ({"on_conflict": "retry"}, False, "retry"),
+        ({"group_id": "g"}, False, "retry"),
+        ({"retries": 1}, False, "retry"),
+        ({"on_conflict": "retry"}, True, "raise"),
+        ({"group_id": "g"}, True, "skip"),
+    ],
+    ids=str,
+)
+def test_a_conflict_is_announced_with_what_really_happens(
+    shop: Shop, options: dict[str, Any], *, is_eager: bool, happens: str
+) -> None:
+    """``retry``: published without a claim, and the worker decides. In eager mode that is asked at once."""
+    shop.app.conf.update(task_always_eager=is_eager, redislock_eager=True)
+    task, heard = shop.unique(body), []
+
+    def listen(sender: Any, **facts: Any) -> None:
+        heard.append((sender, facts["strategy"], facts["holder"].owner, facts["task_id"]))
+
+    lock_conflict.connect(listen, sender=task)
+
+    with hold(task, 7, task_id="first"), suppress(DuplicateTask):
+        task.apply_async((7,), task_id="second", **options)
+
+    assert heard == [(task, happens, "first", "second")]
+
+
+# --- what is logged --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("about", "is_window", "expires_in", "words"),
+    [
+        ({"state": "queued", "since": 0.0}, False, 3.0, r"\(queued, for \d+\.\d s; "),
+        ({"state": "running", "since": 0.0}, False, 3.0, r"for .* s; expires in 3.0 s unless renewed\)"),
+        ({"since": 0.0}, True, 3.0, r"\(its window has not passed, accepted .* ago; expires in 3.0 s\)"),
+        ({"state": "window"}, False, 3.0, r"\(its window has not passed; expires in 3.0 s\)"),
+        ({}, False, float("inf"), r"\(a foreign lock; expires never\)"),
+    ],
+)
+def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
+    caplog: Any, about: dict[str, Any], is_window: bool, expires_in: float, words: str
+) -> None:
+    """Task, key, holder, age and remaining time."""
+    lock = TaskLock(MemoryStore(), "account:7", task="shop.sync", owner="t1", ttl=3, queue_ttl=3, period=None)
+    begin = r"skipped shop\.sync\[t1\] at publish: 'account:7' is held by somebody "
+
+    with caplog.at_level(logging.INFO, logger="celery_redislock"):
+        log_skip(lock, Hold("account:7", "somebody", about, expires_in, is_window), side="client")
+
+    (line,) = caplog.messages
+    assert re.match(begin + ".*" + words, line)
+
+
+def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop, caplog: Any) -> None:
+    """The likeliest mistake with this package must not be silent."""
+    results = []
+
+    def again(account_id: int) -> None:
+        results.append(shop.app.tasks["shop.sync"].delay(account_id))
+
+    first = shop.unique(again).delay(7)
+
+    shop.run()
+
+    assert results == [first]
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "published itself from inside its own run" in warning.message
+    assert "lock='until_executing'" in warning.message
+
+
+# --- a task id the caller fixed --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "ignore_result", "after"),
+    [
+        (None, False, "REVOKED"),
+        (None, True, "PENDING"),
+        ("STARTED", False, "STARTED"),
+        ("RETRY", False, "RETRY"),
+        ("SUCCESS", False, "SUCCESS"),
+        ("FAILURE", False, "FAILURE"),
+    ],
+)
+def test_a_fixed_id_that_was_skipped_is_ready_and_says_why(
+    shop: Shop, before: str | None, after: str, *, ignore_result: bool
+) -> None:
+    """Who waits for that id must not wait for ever.
+
+    A job of that id under another key keeps its state, and so does the holder's own id.
+    """
+    task = shop.unique(body)
+    first = task.delay(7)
+    if before is not None:
+        outcome = ValueError("x") if before in {"RETRY", "FAILURE"} else 1
+        shop.app.backend.store_result("mine", outcome, before)
+
+    task.apply_async((7,), task_id="mine", ignore_result=ignore_result)
+    task.apply_async((7,), task_id=first.id)
+
+    assert (shop.state("mine"), shop.state(first.id)) == (after, "PENDING")
+    if after == "REVOKED":
+        with pytest.raises(TaskRevokedError, match=f"duplicate of {first.id}"):
+            task.AsyncResult("mine").get(timeout=1)
+
+
+@pytest.mark.parametrize("backend", ["rpc://", "disabled://"])
+def test_where_states_cannot_be_read_none_is_written_for_a_skip(backend: str, caplog: Any) -> None:
+    """``rpc://`` has nobody to send it to, and would raise."""
+    task = Shop(result_backend=backend).unique(body)
+    first = task.delay(7)
+
+    assert task.apply_async((7,), task_id="mine").id == first.id
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+# --- waiting for the holder's result ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("meets", ["queued", "running"])
+@pytest.mark.parametrize(
+    ("of_holder", "of_call", "ignored"),
+    [(True, True, True), (False, True, True), (True, False, True), (False, False, False)],
+)
+def test_a_skipped_publish_is_waited_for_only_where_its_result_is_kept(
+    shop: Shop, meets: str, *, of_holder: bool, of_call: bool, ignored: bool
+) -> None:
+    """Nobody stores what ``get()`` would wait for where the call ignores results, or the holder does."""
+    met: list[Any] = []
+
+    def meet(account_id: int) -> None:
+        if meets == "running":
+            met.append(task.apply_async((7,), ignore_result=of_call))
+
+    task = shop.unique(meet)
+    task.apply_async((7,), ignore_result=of_holder)
+    if meets == "queued":
+        met.append(task.apply_async((7,), ignore_result=of_call))
+    shop.run()
+
+    (second,) = met
+    assert (second.is_duplicate, second.ignored) == (True, ignored)
+    if ignored:
+        assert second.get(timeout=1) is None
+
+
+@pytest.mark.parametrize("holder", ["a plain lock", "another program"])
+def test_a_call_refused_by_no_task_waits_for_none(shop: Shop, holder: str) -> None:
+    """Nobody will ever store a result under the holder's name, and ``get()`` would wait for ever."""
+    task = shop.unique(body, lock_key="nightly import")
+    if holder == "a plain lock":
+        assert Lock(shop.store, "nightly import", owner="a script", auto_renew=False).acquire()
+    else:
+        shop.store.acquire(task.lock_for(7).key, "a script", 30, about={})
+
+    second = task.apply_async((7,), task_id="mine")
+
+    assert (second.is_duplicate, second.id, second.state) == (True, "a script", "REVOKED")
+    assert shop.state("mine") == "REVOKED"
+    with pytest.raises(TaskRevokedError, match="duplicate of a script"):
+        second.get(timeout=1)
+
+
+@pytest.mark.parametrize("lock_key", ["account:{account_id}", "nightly import", None, "x" * 300, "50%"])
+def test_a_plain_lock_excludes_a_task_by_its_key(shop: Shop, lock_key: str | None) -> None:
+    """``task.lock_for(...).key`` names the lock for everybody; a text without fields does so by itself."""
+    task = shop.unique(body, lock_key=lock_key)
+    names = {task.lock_for("a:b c").key, "nightly import" if lock_key == "nightly import" else None}
+
+    for name in names - {None}:
+        with Lock(shop.store, name):
+            assert task.delay("a:b c").is_duplicate
+        with hold(task, "a:b c"):
+            assert not Lock(shop.store, name).acquire(timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "age", "state", "makes_way"),
+    [
+        ("terminated", 3.0, "queued", True),
+        ("terminated", 1.0, "queued", False),
+        ("terminated", 3.0, "running", False),
+        ("duplicate of somebody", 3.0, "queued", False),
+        (None, 3.0, "queued", False),
+    ],
+)
+def test_the_claim_of_a_revoked_message_makes_way(
+    shop: Shop, monkeypatch: Any, reason: str | None, age: float, state: str, *, makes_way: bool
+) -> None:
+    """Law 2: no worker has seen it yet, and nobody else would release it. A run keeps its lock."""
+    task = shop.unique(body, lock_key="account:7")
+    clock = outcomes.time.time
+    with hold(task, 7, task_id="first", running=state == "running"):
+        if reason is not None:
+            shop.app.backend.mark_as_revoked("first", reason)
+        shop.store.calls.clear()
+        monkeypatch.setattr(outcomes.time, "time", lambda: clock() + age)
+
+        result = task.delay(7)
+
+    assert result.is_duplicate is not makes_way
+
+
+# --- workflows -------------------------------------------------------------------------------
+
+
+def pack() -> None: ...
+
+
+#: Every way to publish a task so that somebody waits for it.
+WAYS = {
+    "group": lambda task, other: group(task.si(7), other.si()).apply_async(),
+    "chord header": lambda task, other: chord([task.si(7), other.si()], other.si()).apply_async(),
+    "chain's first": lambda task, other: chain(task.si(7), other.si()).apply_async(),
+    "chain's last": lambda task, _: task.apply_async((7,), chain=[]),
+    "link": lambda task, other: task.apply_async((7,), link=other.si()),
+    "link_error": lambda task, other: task.apply_async((7,), link_error=other.si()),
+    "a link itself": lambda task, _: task.apply_async((7,), parent_id="p", root_id="r"),
+    "a retry": lambda task, _: task.apply_async((7,), retries=1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("trouble", ["skip", "raise", "no server"])
+def test_whom_somebody_waits_for_is_published_without_a_claim(
+    shop: Shop, monkeypatch: Any, way: str, trouble: str
+) -> None:
+    """Laws 2, 6 and 7: a swallowed member hangs its workflow, and an error breaks what is on its way already.
+
+    The message says that it must run, so that it waits on the worker whoever holds the key.
+    """
+    owed, held = debts(shop, monkeypatch), []
+    task = shop.unique(body, on_conflict="raise" if trouble == "raise" else "skip")
+    other = shop.unique(pack, name="shop.other", lock=None)
+    if trouble == "no server":
+        shop.store.failures = float("inf")
+    else:
+        held = [task.delay(7).id]
+        shop.messages()
+
+    WAYS[way](task, other)
+
+    (header,) = [header_of(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
+    assert (header.claimed, header.must_run) == (False, True)
+    assert [claim.owner for claim in shop.held().values()] == held
+    assert owed == []  # what an unanswered request took is found by the message's own run
+
+
+def test_a_workflows_first_of_its_key_claims(shop: Shop) -> None:
+    """And its message must run as well, should that claim be gone by then."""
+    task = shop.unique(body)
+
+    group(task.si(7), task.si(8)).apply_async()
+
+    headers = [header_of(message) for message in shop.messages()]
+    assert [(header.claimed, header.must_run) for header in headers] == [(True, True)] * 2

@@ -1,0 +1,58 @@
+"""Requests made by hand, as tests make them: with less in them than a worker puts there, or with other things."""
+
+from typing import Any
+
+import pytest
+from celery.app.trace import build_tracer
+
+from celery_redislock.publishing.message import Message
+from tests.unit.shop import Shop
+
+KEY = "account:7"
+
+
+def headers_seen(self: Any) -> Any:
+    return self.request.headers
+
+
+def run() -> str:
+    return "ran"
+
+
+@pytest.mark.parametrize("headers", [123, "text", [], (), {}, None], ids=repr)
+def test_headers_that_are_no_mapping_say_nothing(shop: Shop, headers: Any) -> None:
+    """Celery takes any headers for a call in place, and hands them on as they are."""
+    task = shop.unique(headers_seen, bind=True)
+
+    assert task.apply(headers=headers).get() == headers
+    assert Message.of(headers, "t1") is None
+
+
+def test_a_task_run_by_hand_through_its_proxy_is_done(shop: Shop) -> None:
+    """Law 8: ``app.task`` returns a proxy, and its run is concluded like any other."""
+    runs: list[int] = []
+
+    def sync(account_id: int) -> None:
+        runs.append(account_id)
+
+    proxy = shop.unique(sync, lazy=True, lock_key=KEY, acks_late=True)
+    trace = build_tracer(proxy.name, proxy, app=shop.app)
+    request = {"id": "t1", "delivery_info": {"redelivered": True}}
+
+    trace("t1", (7,), {}, request)
+    trace("t1", (7,), {}, request)
+
+    assert runs == [7]
+    assert shop.messages() == []
+
+
+@pytest.mark.parametrize("request_is", [{}, {"id": None}, {"id": "t1"}], ids=repr)
+def test_a_request_of_next_to_nothing_runs_the_body(shop: Shop, request_is: dict[str, Any]) -> None:
+    """Without an id it takes no lock; with one its task does, and leaves none behind."""
+    task = shop.unique(run, lock_key=KEY)
+    task.push_request(called_directly=False, **request_is)
+    try:
+        assert task() == "ran"
+    finally:
+        task.pop_request()
+    assert shop.held() == {}

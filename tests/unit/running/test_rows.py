@@ -1,0 +1,54 @@
+"""A row is all that a scope needs, and a row with one function on each side all that a strategy needs."""
+
+from typing import Any
+
+import pytest
+
+from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
+from celery_redislock.publishing import duplicate as at_publish
+from celery_redislock.running import duplicate as at_start
+from tests.unit.shop import Shop
+
+KEY = "account:7"
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) -> None:
+    """The table of scopes: held from publish or not, while the body runs or not, until the row's end."""
+    while_running: list[Any] = []
+
+    def look() -> None:
+        while_running.extend(hold.state for hold in shop.held().values())
+
+    period = {"lock_period": 60} if scope.stands_for_period else {}
+    task = shop.unique(look, lock=scope.name, lock_key=KEY, **period)
+
+    task.delay()
+    after_publish = list(shop.held())
+    shop.run()
+    after_run = list(shop.held())
+
+    assert after_publish == ([KEY] if scope.claims_at_publish else [])
+    assert (while_running == ["running"]) is scope.holds_while_running
+    assert bool(while_running) is (scope.holds_while_running or scope.stands_for_period)
+    assert after_run == ([KEY] if scope.stands_for_period else [])
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+def test_a_scope_has_a_strategy_for_each_side_on_which_it_locks(scope: Scope) -> None:
+    """A side without a strategy could not decide about a duplicate."""
+    assert (scope.client in STRATEGIES) is scope.claims_at_publish
+    assert scope.server in STRATEGIES
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+def test_what_ends_a_lock_has_held_it(scope: Scope) -> None:
+    """A start releases a claim, and an end the lease of a run: without these nothing would be locked."""
+    assert scope.ends != "start" or scope.claims_at_publish
+    assert scope.ends != "end" or scope.holds_while_running
+
+
+def test_a_strategy_has_a_function_at_publish_and_on_the_worker() -> None:
+    """One that lacks a side would end a publish, or a run, with a KeyError."""
+    assert set(at_publish.STRATEGIES) == set(STRATEGIES)
+    assert set(at_start.STRATEGIES) == set(STRATEGIES)
