@@ -102,8 +102,9 @@ def _publish_again(run: Run, message: Message, delay: float) -> None:
         # There the broker keeps the message, by whole seconds; less is an error (kombu 5.7.0,
         # transport/native_delayed_delivery.py).
         delay = max(1.0, delay)
-    # Optional in the message protocol: other languages may leave them out.
-    more: dict[str, Any] = {name: request.__dict__.get(name) for name in ("argsrepr", "kwargsrepr")}
+    # Celery's own retry leaves these out (5.7.0; the last one only 5.5.0). A message may lack each of them.
+    names = ("argsrepr", "kwargsrepr", "ignore_result")
+    more: dict[str, Any] = {name: request.__dict__.get(name) for name in names}
     if run.delivery.serializer is not None:
         more["serializer"] = run.delivery.serializer
     again = task.signature_from_request(

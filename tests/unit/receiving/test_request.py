@@ -84,29 +84,31 @@ def test_every_delivery_has_a_token_of_its_own_which_travels_in_a_copy_of_the_pr
     assert set(request.request_dict) == names | {"args", "kwargs"}
 
 
-@pytest.mark.parametrize("countdown", [None, 200])
-@pytest.mark.parametrize("lock", ["until_executed", "until_executing"])
-def test_the_claim_of_a_waiting_message_is_renewed(shop: Shop, lock: str, countdown: int | None) -> None:
-    """Prefetched, or for its ETA: the worker has it in hand."""
-    request = delivered(shop, lock=lock, lock_queue_ttl=100, call={"countdown": countdown})
-
-    watch = watched(shop, token_of(request))
-    assert watch.lease.term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
-
-
-@pytest.mark.parametrize("lock", ["until_executed", "while_executing"])
-def test_the_claim_of_a_waiting_retry_is_renewed(shop: Shop, lock: str) -> None:
-    """Law 7: duplicates stay excluded while a retry waits, whatever scope it holds its key by."""
+@pytest.mark.parametrize(
+    ("lock", "countdown", "retries"),
+    [
+        ("until_executed", None, False),
+        ("until_executing", 200, False),
+        ("until_executed", 10, True),
+        ("while_executing", 10, True),
+    ],
+)
+def test_the_claim_of_a_waiting_message_is_renewed(
+    shop: Shop, lock: str, countdown: int | None, *, retries: bool
+) -> None:
+    """Prefetched, for its ETA, or a retry (law 7), whatever scope that holds its key by."""
 
     def again(self: Any, account_id: int) -> None:
-        raise self.retry(countdown=10)
+        raise self.retry(countdown=countdown)
 
-    shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100).delay(7)
-    shop.run()
+    task = shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100)
+    task.apply_async((7,), countdown=None if retries else countdown)
+    if retries:
+        shop.run()
 
     request = shop.receive()
 
-    assert watched(shop, token_of(request)).lease.term.ttl == pytest.approx(110, abs=1)
+    assert watched(shop, token_of(request)).lease.term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import Any
 
-import celery
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import Ignore, TaskRevokedError
@@ -41,23 +40,15 @@ def test_a_skipped_run_is_ready_and_names_the_holder(shop: Shop, caplog: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("on_task", "on_message", "stored"),
+    ("on_task", "on_message"),
     [
-        (True, None, False),
-        (False, True, False),
-        (True, True, False),
-        pytest.param(
-            True,
-            False,
-            True,
-            marks=pytest.mark.skipif(
-                celery.VERSION[:2] < (5, 7), reason="this Celery stores nothing of a task that ignores it"
-            ),
-        ),
+        (True, None),
+        (False, True),
+        (True, True),
     ],
 )
 def test_a_skip_writes_no_state_where_its_result_is_ignored(
-    shop: Shop, *, on_task: bool, on_message: bool | None, stored: bool
+    shop: Shop, *, on_task: bool, on_message: bool | None
 ) -> None:
     """As the task says, unless its message says otherwise."""
     task = shop.unique(body, lock_key=KEY, ignore_result=on_task)
@@ -66,7 +57,7 @@ def test_a_skip_writes_no_state_where_its_result_is_ignored(
     with hold(task, 7), shop.running(task, **given), pytest.raises(Ignore):
         task(7)
 
-    assert shop.state("t1") == ("REVOKED" if stored else "PENDING")
+    assert shop.state("t1") == "PENDING"
 
 
 @pytest.mark.parametrize("strategy", [None, "retry"], ids=["by default", "as asked"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject, Retry
+from celery.signals import task_postrun
 
 from celery_redislock import lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
@@ -243,11 +244,17 @@ def test_a_retry_has_a_token_of_its_own_and_its_first_message_is_done(
         if not self.request.retries:
             self.retry(countdown=0, throw=throw)
 
-    shop.unique(sync, bind=True, lock_key=KEY, acks_late=True, **SCOPES[scope]).delay(7)
+    task = shop.unique(sync, bind=True, lock_key=KEY, acks_late=True, **SCOPES[scope])
+    task.delay(7)
     first = shop.message()
-    shop.run(shop.receive(first))
+    with shop.running(task, task_id=first.headers["id"], header=carried(first)):
+        with suppress(Retry):
+            task(7)
+        assert list(shop.store.marks().values()) == ["ending"]
+        task_postrun.send(sender=task, task=task)
     retry = shop.message()
 
+    assert list(shop.store.marks().values()) == ["done"]
     assert carried(retry).token != carried(first).token
     assert (carried(retry).claimed, carried(retry).must_run) == (True, True)
     shop.run(shop.receive(first, redelivered=True))

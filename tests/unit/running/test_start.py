@@ -1,6 +1,6 @@
 """How a run enters its lock, scope by scope, and what happens while the lock server is away."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -300,17 +300,12 @@ def test_what_takes_no_lock_asks_nobody(shop: Shop, switch: str) -> None:
 
     task = shop.unique(look, bind=True, lock=None if switch == "task" else "until_executed")
     header = Message(None if switch == "call" else KEY, "t1/x", claimed=switch == "environment")
-    if switch == "made by hand":
-        task.push_request(called_directly=False, args=(7,), kwargs={})
-        assert (task.request.properties, task.request.headers, task.request.id) == (None, None, None)
+    bare = {"id": None, "headers": None, "properties": None, "delivery_info": None}
+    request = bare if switch == "made by hand" else {}
+
+    switched = locks_off() if switch == "environment" else nullcontext()
+    with switched, shop.running(task, header=header, **request):
         assert task(7) == 7
-        task.pop_request()
-    elif switch == "environment":
-        with locks_off(), shop.running(task, header=header):
-            assert task(7) == 7
-    else:
-        with shop.running(task, header=header):
-            assert task(7) == 7
 
     assert [type(lease) for lease in seen] == [InertLease]
     assert shop.store.calls == []
