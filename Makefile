@@ -22,10 +22,10 @@ demo: $(VENV)/embedded
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
 
 test-all: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 soak: $(VENV)/dev
 	$(BIN)/python -m tests.soak

@@ -45,7 +45,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
         is_window: the holder was accepted less than ``lock_period`` ago, and may be over: that time
-            is not renewed, and nobody's end shortens it.
+            is not renewed, and does not end with its run.
     """
 
     def __init__(self, key: str, task_id: str, expires_in: float, is_window: bool = False) -> None:
@@ -111,7 +111,7 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __str__(self) -> str:
         return (
-            f"the lease on {self.key!r} was lost: {self.reason}; another holder may be at work, "
+            f"the lease on {self.key!r} was lost: {self.reason}; another holder may be running, "
             "so write nothing more that is not guarded by the fence"
         )
 
@@ -120,7 +120,7 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """The lock server did not answer in time, or refused the command.
 
     Whether the command took effect is unknown; it is resolved by token: a hold
-    that was taken is given back as soon as the server can be reached, or
+    that was taken is released as soon as the server can be reached, or
     expires with its TTL.
 
     Attributes:

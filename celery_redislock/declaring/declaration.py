@@ -77,7 +77,7 @@ class Declaration:
             task_id: the owner.
             options: of the call, where they differ from the task's.
             key: as carried by the message, which beats computing it again.
-            is_ignored: nobody will store the result.
+            is_ignored: the result is not stored.
 
         Raises:
             LockKeyError: no key can be made of these arguments.

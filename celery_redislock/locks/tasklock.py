@@ -72,7 +72,7 @@ class TaskLock:
         ttl: seconds a lease outlives its last renewal.
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
-        is_ignored: nobody stores the result of this call.
+        is_ignored: the result of this call is not stored.
     """
 
     __slots__ = ("is_ignored", "key", "owner", "period", "queue_ttl", "store", "task", "ttl")
@@ -161,7 +161,7 @@ class TaskLock:
         Args:
             token: of the lease: this run's term.
             claim: token of the claim the lease may take over, ``None`` for none.
-            message: the message's identity: a mark of it refuses the run. ``None``: it cannot be told.
+            message: the message's identity: a mark of it refuses the run. ``None``: the message has none.
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: seconds after which the lease is renewed no more, ``None`` for no limit.
             on_lost: called once with the lease, in the thread that learns of its loss.

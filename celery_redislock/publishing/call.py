@@ -66,7 +66,7 @@ class Call:
         is_locked: the call takes a lock. What follows is there only then.
         lock: what is locked.
         scope: how long.
-        ignores_result: nobody will store a result for it.
+        ignores_result: its result is not stored.
         must_run: unpublished, it would break a workflow or end a task's retries.
     """
 
@@ -123,9 +123,6 @@ class Call:
         self.ignores_result = is_result_ignored(self.task, self.options.get("ignore_result"))
         if inherited is not None and inherited.has_own_key and not self._has_own_key:
             self._has_own_key, key = True, inherited.key
-        if self.task.typing and getattr(self.task, "__header__", None) is not None:
-            # Refuse before the claim what Celery would refuse after it.
-            self.task.__header__(*(self.args or ()), **(self.kwargs or {}))
         self.lock = self.declaration.task_lock(
             self.args,
             self.kwargs,
@@ -140,8 +137,6 @@ class Call:
 
         The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
         """
-        if self.inherited is not None and self.inherited.must_run:
-            return True
         options = self.options
         is_retry = (options.get("retries") or 0) > 0
         return is_retry or "chain" in options or any(options.get(name) for name in _WORKFLOW_OPTIONS)

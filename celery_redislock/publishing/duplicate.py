@@ -9,7 +9,7 @@ from celery import states
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.call import Call, runs_in_this_thread
 from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
-from celery_redislock.publishing.outcomes import DUPLICATE_OF, UNPUBLISHED, is_readable, state_of
+from celery_redislock.publishing.outcomes import DUPLICATE_OF, is_readable, state_of
 from celery_redislock.publishing.results import LockEagerResult
 
 __all__ = ["STRATEGIES", "at_publish"]
@@ -52,7 +52,7 @@ def skip(call: Call, hold: Hold) -> Any:
         )
     why = f"{DUPLICATE_OF} {hold.owner}"
     if call.has_fixed_id and call.task_id != hold.owner and not call.is_eager and not call.ignores_result:
-        _end_fixed_id(call, f"{why}{UNPUBLISHED}")
+        _end_fixed_id(call, f"{why}, and so not published")
     if call.is_eager or not hold.about.get("task"):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
         # package's, another program's lock).

@@ -55,7 +55,7 @@ class Message(NamedTuple):
             accepted, so it is never a duplicate.
         must_run: part of a workflow, a retry, a replacement, a link: it waits where others are skipped.
         options: per-call options that travel.
-        has_own_key: ``lock_key`` was given per call, so nobody can compute the key again.
+        has_own_key: ``lock_key`` was given per call, so the worker cannot compute the key.
         stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
@@ -138,7 +138,7 @@ class Message(NamedTuple):
 
 
 def is_result_ignored(task: Any, asked: bool | None) -> bool:
-    """Whether nobody stores the result of a message: as it asks itself, or else as its task does.
+    """Whether the result of a message is ignored: as the message asks itself, or else as its task does.
 
     Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
     (5.5.0, ``app/trace.py``, ``build_tracer``).

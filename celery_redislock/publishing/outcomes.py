@@ -11,7 +11,6 @@ from celery_redislock.locks.tasklock import TaskLock
 
 __all__ = [
     "DUPLICATE_OF",
-    "UNPUBLISHED",
     "is_readable",
     "make_way",
     "state_of",
@@ -19,9 +18,6 @@ __all__ = [
 
 #: Begins the reason under which a skipped duplicate is revoked.
 DUPLICATE_OF = "duplicate of"
-
-#: Ends the reason under which a task id is revoked because its publish was refused.
-UNPUBLISHED = ", and so not published"
 
 #: Seconds a claim is left alone: something just published is rarely revoked, and a look is a round trip.
 YOUNG = 2.0
@@ -66,7 +62,4 @@ def _meta(task: Any, task_id: str) -> dict[str, Any] | None:
         meta: dict[str, Any] = task.backend.get_task_meta(task_id, cache=False)
     except Exception:  # noqa: BLE001  every backend has errors of its own, and each means: unknown
         return None
-    if meta.get("status") == states.REVOKED and str(meta.get("result")).endswith(UNPUBLISHED):
-        # Of a call that used the id of another: a job of that id may be on its way all the same.
-        return {**meta, "status": states.PENDING}
     return meta

@@ -14,7 +14,7 @@ __all__ = ["lock_acquired", "lock_conflict", "lock_lost", "lock_released"]
 #: (``lease`` is ``None`` then). Arguments: ``key``, ``task_id``, ``lease``.
 lock_acquired = Signal(name="lock_acquired", providing_args={"key", "task_id", "lease"})
 
-#: A run gave its lock back. Arguments: ``key``, ``task_id``, ``lease``.
+#: A run released its lock. Arguments: ``key``, ``task_id``, ``lease``.
 lock_released = Signal(name="lock_released", providing_args={"key", "task_id", "lease"})
 
 #: A running task's lease was found gone; sent in the thread that learns of it, the watchdog's or that of

@@ -114,6 +114,8 @@ class LockRequest(Request):
             return
         lock, options, scope = locked
         again = self._comes_again(error)
+        if again is not None and self._counts_as_success(error):
+            again = None
         if again is not None and scope.holds_while_running:
             answer = lock.convert(self._run_token, again, ttl=options.lock_queue_ttl)
             if answer is not None and answer.released:
@@ -131,10 +133,7 @@ class LockRequest(Request):
         settled before the outcome is stored, or the message published again.
         """
         is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
-        was_ended_by_worker = self._already_cancelled or self._already_revoked
-        is_loss = isinstance(error, WorkerLostError) or (
-            is_exit and _EXIT_IS_LOSS and not was_ended_by_worker
-        )
+        is_loss = self._is_loss(error)
         # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
         may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
         if may_be_retried and self._has_retries_left():
@@ -145,6 +144,19 @@ class LockRequest(Request):
         if not is_requeued or may_be_retried:
             return None  # after its last retry it is not requeued either
         return self._lock_message.token if self._lock_message is not None else new_token(self.id)
+
+    def _is_loss(self, error: BaseException) -> bool:
+        was_ended_by_worker = self._already_cancelled or self._already_revoked
+        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
+        return isinstance(error, WorkerLostError) or (is_exit and _EXIT_IS_LOSS and not was_ended_by_worker)
+
+    def _counts_as_success(self, error: BaseException) -> bool:
+        """Whether Celery acknowledges a lost run because SUCCESS is stored for its id (since 5.7).
+
+        It may be another run's: of a body that went on after ``retry(throw=False)``, or of an earlier job
+        with this id.
+        """
+        return self._is_loss(error) and _EXIT_IS_LOSS and bool(self._success_was_stored())
 
     def _has_retries_left(self) -> bool:
         most = self.task.max_retries
@@ -204,7 +216,7 @@ class LockRequest(Request):
         if ran and message.stands_for_period:
             return  # its claim is the period
         if locked is None:
-            # The task takes no lock any more, or none that could be told here.
+            # The task takes no lock any more, or only the child can tell which.
             release_claim(self.task.app, message, ran=ran)
             return
         mark = Mark(message.token, mark_ttl(self.task.app), is_done=True) if message.must_run else None
@@ -299,9 +311,8 @@ class LockRequest(Request):
 class Renewal(Lease):
     """A hold of a message this process has in hand, renewed beside whoever holds it.
 
-    A child that keeps the interpreter in C code for minutes cannot renew, and keeps its lock so. This
-    process does not decide about losses: its request may come before the child has started, or after it
-    has ended.
+    So a child that keeps the interpreter in C code for minutes keeps its lock. This process does not
+    decide about losses: its request may be sent before the child has started, or after it has ended.
     """
 
     def __init__(self, lock: TaskLock, term: Term, request: LockRequest) -> None:

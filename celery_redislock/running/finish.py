@@ -34,7 +34,8 @@ def settle(run: Run, error: BaseException | None) -> None:
     """
     run.in_body = False
     requeued = error is not None and is_requeued(run.task, error)
-    # SystemExit and KeyboardInterrupt end the child: whether its message comes again is not known here.
+    # SystemExit and KeyboardInterrupt end the child: only the main process knows whether the message is
+    # delivered again.
     run.has_ended = not requeued and (error is None or isinstance(error, Exception))
     lease, lock = run.lease, run.running_lock
     if lease is None:
@@ -82,7 +83,7 @@ def is_requeued(task: Any, error: BaseException) -> bool:
 
 
 def _release_unused_claim(run: Run, *, requeued: bool) -> None:
-    """A run that had to start without its lock leaves a claim that nobody would turn into a lease."""
+    """Release the claim of a run that had to start without its lock."""
     message = run.message
     if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
         run.lock.release(message.token, ran=True)

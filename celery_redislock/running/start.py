@@ -129,10 +129,9 @@ def _is_own_window(run: Run, hold: Hold) -> bool:
 def _leave_queue(run: Run) -> None:
     """Release the claim; a message that has none yields to a queued one, unless it has to run anyway."""
     lock, message = run.lock, run.message
-    if message is not None and run.has_claim:
+    if message is not None and (run.has_claim or run.must_wait):
+        # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token, ran=True)
-        return
-    if message is not None and run.must_wait:
         return
     hold = _queued_before(run)
     if hold is not None and make_way(run.task, lock, hold):
@@ -208,7 +207,7 @@ def _leave(run: Run, error: BaseException) -> None:
     elif not isinstance(error, Exception):
         run.running_lock.release_later(run.token, ran=False)  # a signal: the server may have granted a lease
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
-        return  # its message comes again and brings its claim, or there is none
+        return  # its message is delivered again and brings its claim, or there is none
     message = run.message
     if message is None or (run.scope.ends == "period" and run.was_delivered):
         return

@@ -46,7 +46,9 @@ def group_with_duplicates(here: Stage) -> None:
 
 
 def chord_with_a_duplicate(here: Stage) -> None:
-    here.say("3. A chord with tea twice in the basket: looked up twice, one after the other, and counted twice.")
+    here.say(
+        "3. A chord with tea twice in the basket: looked up twice, one after the other, and counted twice."
+    )
     seen = len(here.lines("looking up"))
     basket = [find_price.s("tea"), find_price.s("milk"), find_price.s("tea")]
     paid = chord(basket, total.s()).delay().get(timeout=PATIENCE)

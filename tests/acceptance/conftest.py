@@ -34,7 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
-        if not _PROJECTS.intersection(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        given = getattr(item, "callspec", None) and item.callspec.params.values()  # type: ignore[attr-defined]
+        if "rabbitmq" in fixtures or any(isinstance(p, str) and p in RABBITMQ_QUEUES for p in given or ()):
+            # One node for all of them: its start takes longer than most tests.
+            item.add_marker(pytest.mark.xdist_group("rabbitmq"))
+            item.add_marker(pytest.mark.slow)
+        if not _PROJECTS.intersection(fixtures):
             continue
         # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
         item.add_marker(pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"))

@@ -57,18 +57,6 @@ def test_a_claim_is_announced_where_there_is_one(shop: Shop, *, is_held: bool) -
     assert heard == ([] if is_held else [(task, result.id, *shop.held(), None)])
 
 
-def test_a_period_refuses_after_the_claim_has_gone(shop: Shop) -> None:
-    """``lock_period``: the least time between two accepted, whatever became of the first one's run."""
-    task = shop.unique(body, lock_period=50)
-    first = task.delay(7)
-    shop.run()
-
-    second = task.delay(7)
-
-    assert shop.held() == {}
-    assert (second.is_duplicate, second.id) == (True, first.id)
-
-
 # --- a publish that fails --------------------------------------------------------------------
 
 
@@ -181,16 +169,17 @@ def test_a_claim_whose_answer_nobody_waited_for_is_released(
     assert not task.delay(7).is_duplicate
 
 
+@pytest.mark.parametrize("options", [{}, {"group_id": "g"}])
 @pytest.mark.parametrize("lock", ["until_executed", "until_executing", "until_expired"])
 def test_a_claim_whose_answer_got_lost_does_not_stand_in_its_own_messages_way(
-    shop: Shop, monkeypatch: Any, lock: str
+    shop: Shop, monkeypatch: Any, lock: str, options: dict[str, Any]
 ) -> None:
     """Law 2: the message's own run finds it by its token, and it is not released before."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock=lock, lock_period=50, on_lock_error="run")
 
     with granted_and_then(shop, monkeypatch, LockUnavailable("memory", "acquire", "no answer")):
-        task.delay(7)
+        task.apply_async((7,), **options)
     message = shop.message()
 
     assert (len(shop.held()), header_of(message).claimed, owed) == (1, False, [])

@@ -84,6 +84,7 @@ def test_what_follows_a_run_travels_as_claimed_in_every_scope(
 
     header = only_header(shop)
     assert (header.claimed, header.must_run) == (True, True)
+    assert header.stands_for_period is (lock == "until_expired")
     assert (seen["requests"], [state for state in seen["held"] if state != "window"]) == (requests, held)
     assert (seen["after"] is not None and seen["after"].token == header.token) is after
 
@@ -129,21 +130,29 @@ def other_key(task: Any, account_id: int) -> None:
         task.replace(task.si(8))
 
 
-@pytest.mark.parametrize("is_held", [False, True])
-def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop, *, is_held: bool) -> None:
-    """Held by somebody, its message waits for it; the replaced task's lock is released."""
-    task = shop.unique(other_key, bind=True, lock_key="account:{account_id}")
+@pytest.mark.parametrize("lock", ["until_executed", "until_executing", "while_executing"])
+@pytest.mark.parametrize("meets", ["nobody", "a run", "a period"])
+def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop, lock: str, meets: str) -> None:
+    """Where its scope claims at publish. Refused, its message waits; the replaced task's lock is released."""
+    task = shop.unique(other_key, bind=True, lock=lock, lock_key="account:{account_id}", lock_period=90)
     task.apply_async((7,), task_id="same")
     request = shop.receive()
-    if is_held:
-        shop.store.acquire("account:8", "somebody/x", 30, about={"state": "running"})
+    if meets != "nobody":
+        shop.store.acquire("account:8", "somebody/x", 30, about={"state": "running"}, period=90)
+    if meets == "a period":
+        shop.store.release("account:8", "somebody/x")
 
     shop.run(request)
 
+    claims = lock != "while_executing"
+    owners = {"nobody": ["same"] if claims else [], "a run": ["somebody"], "a period": []}[meets]
     header = only_header(shop)
-    assert header == Message("account:8", header.token, claimed=not is_held, must_run=True)
-    token = "somebody/x" if is_held else header.token
-    assert {key: hold.token for key, hold in shop.held().items()} == {"account:8": token}
+    assert header == Message(
+        "account:8", header.token, claimed=not claims or meets == "nobody", must_run=True
+    )
+    assert [(key, hold.owner) for key, hold in shop.held().items()] == [
+        ("account:8", owner) for owner in owners
+    ]
 
 
 class Again(SingletonTask):

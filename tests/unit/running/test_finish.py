@@ -138,8 +138,11 @@ def exit_now() -> None:
 
 
 @pytest.mark.parametrize("retries", [False, True])
-def test_a_run_without_its_lock_releases_the_claim_of_its_message(shop: Shop, *, retries: bool) -> None:
+def test_a_run_without_its_lock_releases_the_claim_of_its_message(
+    shop: Shop, monkeypatch: Any, *, retries: bool
+) -> None:
     """Law 4: with ``on_lock_error="run"`` nobody turns the claim into a lease; a retry waits for the key."""
+    debts(shop, monkeypatch)
 
     def sync(self: Any, account_id: int) -> None:
         if retries:
@@ -252,22 +255,6 @@ def test_a_retry_has_a_token_of_its_own_and_its_first_message_is_done(
     shop.run(shop.receive(retry, redelivered=True))
     assert (runs, shop.messages()) == ([0, 1], [])
     assert [token for token, _ in shop.states()] == [carried(first).token] * (scope == "until_expired")
-
-
-def test_a_retry_keeps_the_options_and_the_key_of_its_call(shop: Shop) -> None:
-    """Per-call options survive a retry; a deploy that names the key otherwise affects new messages only."""
-
-    def sync(self: Any, account_id: int) -> None:
-        type(self).lock_key = "new:{account_id}"
-        self.retry(countdown=50)
-
-    task = shop.unique(sync, bind=True)
-    task.apply_async((7,), lock_key=KEY, lock_ttl=90)
-    shop.run()
-
-    header = carried(shop.message())
-    assert (header.key, header.has_own_key, header.options) == (KEY, True, {"lock_ttl": 90.0})
-    assert set(shop.held()) == {KEY}
 
 
 @pytest.mark.parametrize("other", [7, 8])
