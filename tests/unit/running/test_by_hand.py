@@ -1,4 +1,4 @@
-"""Requests made by hand, as tests make them: with less or with other things in them than a worker puts there."""
+"""Requests made by hand, as tests make them: with less in them than a worker puts there, or with more."""
 
 from typing import Any
 
