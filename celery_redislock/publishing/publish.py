@@ -90,7 +90,7 @@ def _claim_and_publish(call: Call, *, may_make_way: bool = True) -> Any:
 
 
 def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
-    """Publish a run's own retry or replacement, at once and under a token of its own.
+    """Publish a run's own retry or replacement with its key, at once and under a token of its own.
 
     Published only when the body has unwound, it would be lost with a child that is killed before. The
     message may start earlier than the body ends: it is refused by the run's lease, and waits.
@@ -103,8 +103,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         return result
     if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True, must_run=True)
-    if lock.key == run.lock.key:
-        lock.period = None  # that run was accepted: no period refuses what follows it, or begins with it
+    lock.period = None  # the run was accepted: no period refuses what follows it, or begins with it
     with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
         result = call.send(claimed=claim.is_granted, must_run=True)
         claim.keep()
