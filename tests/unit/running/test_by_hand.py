@@ -1,4 +1,4 @@
-"""Requests made by hand, as tests make them: with less in them than a worker puts there, or with other things."""
+"""Requests made by hand, as tests make them: with less in them than a worker puts there, or with more."""
 
 from typing import Any
 
