@@ -20,6 +20,8 @@ def main() -> None:
         group_with_duplicates(here)
         chord_with_a_duplicate(here)
         group_that_fails(here)
+        alone = all(took_turns(here, article) for article in ("tea", "milk", "gold"))
+        here.expect("no article was ever looked up twice at the same time", alone)
 
 
 def chain_of_the_same_call(here: Stage) -> None:
@@ -65,6 +67,12 @@ def group_that_fails(here: Stage) -> None:
     here.expect(
         f"bodies: {bodies}, and the errors are {errors}", bodies == 2 and errors == ["Unknown('gold')"] * 2
     )
+
+
+def took_turns(here: Stage, article: str) -> bool:
+    """Whether each look-up of an article ended before the next one began."""
+    lines = here.lines("look", f"up {article}")
+    return all(("looking" in line) is (place % 2 == 0) for place, line in enumerate(lines))
 
 
 def errors_of(results: GroupResult) -> list[str]:
