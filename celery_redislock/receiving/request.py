@@ -117,17 +117,18 @@ class LockRequest(Request):
         if again is not None and self._counts_as_success(error):
             again = None
         if again is not None and scope.holds_while_running:
-            answer = lock.convert(self._run_token, again, ttl=options.lock_queue_ttl)
+            token, delay = again
+            answer = lock.convert(self._run_token, token, ttl=options.lock_queue_ttl + delay)
             if answer is not None and answer.released:
-                self._carry(again)
+                self._carry(token)
         else:
             self._running_lock(lock, scope).release(self._run_token, ran=True)
             if again is None:
                 self._release_claim(lock, scope)
         self._end()
 
-    def _comes_again(self, error: BaseException) -> str | None:
-        """Return the token of the message that will run this task id again, ``None`` if none will.
+    def _comes_again(self, error: BaseException) -> tuple[str, float] | None:
+        """Return the token and countdown of the message that runs this task id again, ``None`` if none does.
 
         Repeats decisions of ``Request.on_failure`` (celery 5.5.0 to 5.7.0), because a dead child's hold is
         settled before the outcome is stored, or the message published again.
@@ -137,13 +138,14 @@ class LockRequest(Request):
         # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
         may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
         if may_be_retried and self._has_retries_left():
-            return new_token(self.id)
+            return new_token(self.id), float(self.task.default_retry_delay)
         if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
             return None
         is_requeued = self.task.reject_on_worker_lost if is_loss else self._already_cancelled
         if not is_requeued or may_be_retried:
             return None  # after its last retry it is not requeued either
-        return self._lock_message.token if self._lock_message is not None else new_token(self.id)
+        message = self._lock_message
+        return (new_token(self.id) if message is None else message.token), 0.0
 
     def _is_loss(self, error: BaseException) -> bool:
         was_ended_by_worker = self._already_cancelled or self._already_revoked

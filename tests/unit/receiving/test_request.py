@@ -473,6 +473,19 @@ def test_a_retry_for_a_lost_child_carries_the_claim(shop: Shop, scope: str, max_
 
 
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
+def test_a_claim_for_a_lost_childs_retry_lasts_beyond_its_countdown(shop: Shop) -> None:
+    """``lock_queue_ttl``: a claim outlives its message's countdown by that."""
+    request = delivered(shop, retry_on_worker_lost=True, default_retry_delay=500, lock_queue_ttl=100)
+    started(shop, request)
+
+    request.on_failure(einfo(LOST))
+
+    claim = shop.holder(KEY)
+    assert claim is not None
+    assert 590 < claim.expires_in <= 600
+
+
+@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
 def test_a_claim_that_was_made_late_for_a_lost_childs_retry_does_not_block_it(
     shop: Shop, monkeypatch: Any
 ) -> None:
