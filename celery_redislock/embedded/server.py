@@ -18,8 +18,6 @@ from shutil import rmtree, which
 
 from celery_redislock.exceptions import RedisLockError
 
-__all__ = ["EmbeddedServer", "EmbeddedServerError"]
-
 _REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-server"
 _SHIM = Path(__file__).resolve().with_name("shim.py")
 #: How often a port the system called free may be taken before the server binds it.

@@ -22,8 +22,6 @@ from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["MOST_IDLE", "Connections", "check_options", "mask_password", "pool_of", "ready"]
-
 logger = logging.getLogger("celery_redislock")
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.

@@ -11,8 +11,6 @@ from typing import Protocol, TypeAlias
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.store import Grant, Release, Renewal, Term
 
-__all__ = ["Clock", "InertLease", "Lease", "Renewer", "boottime"]
-
 logger = logging.getLogger("celery_redislock")
 
 #: Seconds from an arbitrary start, never set back.

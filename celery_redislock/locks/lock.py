@@ -26,8 +26,6 @@ from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
-__all__ = ["Lock", "hostname", "is_seconds", "keep_trying"]
-
 T = TypeVar("T")
 
 #: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.

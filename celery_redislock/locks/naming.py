@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 
-__all__ = ["MAX_BYTES", "escape", "escaper", "lock_name", "shorten"]
-
 #: Longest lock name in bytes of UTF-8; what is longer ends in a digest.
 MAX_BYTES = 200
 

@@ -18,25 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ACCEPTED",
-    "QUEUED",
-    "RUNNING",
-    "TEN_YEARS",
-    "Grant",
-    "Hold",
-    "LockStore",
-    "Mark",
-    "Marked",
-    "Refusal",
-    "Release",
-    "Renewal",
-    "Term",
-    "new_token",
-    "owner_of",
-]
-
-
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
 

@@ -14,8 +14,6 @@ from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.signals import lock_conflict
 
-__all__ = ["announce", "choose", "conflict_of", "duplicate_error", "log_skip"]
-
 logger = logging.getLogger("celery_redislock")
 
 

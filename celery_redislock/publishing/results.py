@@ -10,8 +10,6 @@ from celery.exceptions import (
 from celery.result import AsyncResult, EagerResult
 from celery.states import REVOKED
 
-__all__ = ["LockEagerResult", "LockResult", "Skipped"]
-
 if TYPE_CHECKING:  # celery-types has them generic, Celery has not
     AnyResult: TypeAlias = AsyncResult[Any]
     AnyEagerResult: TypeAlias = EagerResult[Any]

@@ -24,8 +24,6 @@ from celery_redislock.declaring.keys.digest import PLAIN, as_worker_sees
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.naming import escape, escaper
 
-__all__ = ["Field", "Template", "parse_template"]
-
 _FIELD = re.compile(r"(?P<parameter>[^\W\d]\w*)(?P<path>(?:\.[^\W\d_]\w*|\[[^\[\]]+\])*)")
 _STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>[^\[\]]+)\]")
 # Values whose text says all about them. Not lists, mappings or strange objects: their text hangs on
