@@ -3,10 +3,6 @@
 :class:`~celery_redislock.locks.redisstore.RedisStore` keeps locks on a server,
 :class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
 Both pass the same contract tests.
-
-A hold belongs to a *token*, one term of holding, written ``owner/nonce`` and
-never used twice. Every write compares it, so nothing that comes late (an old
-run, a repeated request, a delayed packet) can touch a newer hold.
 """
 
 import base64
