@@ -12,8 +12,6 @@ from importlib import import_module
 
 import click
 
-__all__ = ["main", "redislock"]
-
 _COMMANDS = {"list": "list_locks", "release": "release", "show": "show"}
 
 

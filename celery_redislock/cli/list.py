@@ -8,8 +8,6 @@ import click
 
 from celery_redislock.cli.subject import Seen, duration, held, place_of, printable, reported, write_json
 
-__all__ = ["list_locks"]
-
 
 @click.command("list")
 @click.argument("pattern", required=False)

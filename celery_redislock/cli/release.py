@@ -18,8 +18,6 @@ from celery_redislock.cli.subject import (
 )
 from celery_redislock.locks.store import QUEUED, RUNNING
 
-__all__ = ["release"]
-
 logger = logging.getLogger("celery_redislock")
 
 

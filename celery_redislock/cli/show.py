@@ -16,8 +16,6 @@ from celery_redislock.cli.subject import (
 )
 from celery_redislock.locks.store import ACCEPTED
 
-__all__ = ["show"]
-
 
 @click.command()
 @click.argument("subject", metavar="KEY | TASK [ARGUMENT]...", nargs=-1, required=True)

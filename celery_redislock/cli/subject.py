@@ -18,19 +18,6 @@ from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.store import Hold, LockStore
 from celery_redislock.publishing.handle import Holder
 
-__all__ = [
-    "Place",
-    "Seen",
-    "Trouble",
-    "duration",
-    "held",
-    "key_of",
-    "place_of",
-    "printable",
-    "reported",
-    "write_json",
-]
-
 #: More names than this are not looked through.
 ALL = 100_000
 

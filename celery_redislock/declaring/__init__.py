@@ -10,5 +10,3 @@
 decides. The one exception is ``lock``: there ``None`` and ``False`` switch
 locking off, and "not said here" is spelled ``table.INHERIT``.
 """
-
-__all__: list[str] = []

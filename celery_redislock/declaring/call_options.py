@@ -8,8 +8,6 @@ from celery_redislock.declaring.table import INHERIT, TASK_ROWS, Row, said
 from celery_redislock.declaring.unknown import is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["from_header", "override", "split_call_options", "to_header"]
-
 
 def split_call_options(
     options: MutableMapping[str, object], *, where: str = "apply_async"

@@ -24,8 +24,6 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
 from celery_redislock.locks.tasklock import TaskLock
 
-__all__ = ["Declaration", "declaration_of"]
-
 #: A task's options in one go: this runs at every publish and every run.
 _own_options = attrgetter(*TASK_ROWS)
 

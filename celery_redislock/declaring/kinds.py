@@ -6,8 +6,6 @@ from datetime import timedelta
 
 from celery_redislock.locks.store import TEN_YEARS
 
-__all__ = ["FLAG", "KEY", "PREFIX", "Kind", "Seconds", "Url", "one_of", "whole"]
-
 
 class Kind:
     """A kind of value. Values may be anything: they come from users.

@@ -8,19 +8,6 @@ from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, reso
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, said
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = [
-    "ENABLED_VARIABLE",
-    "LockOptions",
-    "LockSettings",
-    "Setting",
-    "problems_of",
-    "read_options",
-    "read_settings",
-    "read_value",
-    "risks",
-    "settle",
-]
-
 #: Looks a setting up: ``app.conf.get``. Takes a name and what to return when it is not set.
 Setting = Callable[[str, object], object]
 

@@ -10,22 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import Kind
 
-__all__ = [
-    "SCOPES",
-    "STRATEGIES",
-    "Asked",
-    "Choice",
-    "Conflict",
-    "ConflictKind",
-    "Scope",
-    "ScopeKind",
-    "ScopeName",
-    "Side",
-    "Strategy",
-    "StrategyRow",
-    "resolve",
-]
-
 ScopeName = Literal["until_executed", "until_executing", "until_expired", "while_executing"]
 Strategy = Literal["skip", "raise", "retry"]
 #: Where a duplicate is noticed: at publish, or when its run is about to start.

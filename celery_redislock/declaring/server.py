@@ -23,8 +23,6 @@ from celery_redislock.locks.store import LockStore
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["DECLARATION", "setting_problems", "store_of", "use_store"]
-
 #: Where a task keeps its resolved declaration, with the store.
 DECLARATION = "_redislock_declaration"
 

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal
 from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, Kind, Seconds, Url, one_of, whole
 from celery_redislock.declaring.scopes import SCOPES, Asked, ConflictKind, ScopeKind
 
-__all__ = ["DEFAULTS", "INHERIT", "ROWS", "SETTING_ROWS", "TASK_ROWS", "Inherit", "Row", "said"]
-
 
 class Inherit(Enum):
     """The type of :data:`INHERIT`."""

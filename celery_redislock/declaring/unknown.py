@@ -4,8 +4,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
 
-__all__ = ["OTHER_LIBRARIES", "is_meant_for_us", "unknown_options", "unknown_settings"]
-
 #: Options of other libraries, with what to write here.
 OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_on": "celery-singleton's; write lock_key=('name', …), the parameters that count",

@@ -18,12 +18,8 @@ from shutil import rmtree, which
 
 from celery_redislock.exceptions import RedisLockError
 
-__all__ = ["EmbeddedServer", "EmbeddedServerError"]
-
 _REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-server"
 _SHIM = Path(__file__).resolve().with_name("shim.py")
-#: How often a port the system called free may be taken before the server binds it.
-_PORT_ATTEMPTS = 10
 #: Seconds a server may take until it answers: 0.05 is usual, a long append-only file takes more.
 _START_TIMEOUT = 30.0
 #: Seconds between two questions whether it answers.
@@ -133,17 +129,10 @@ class EmbeddedServer:
                 output; for instance because the wanted port is in use.
         """
         with self._lock:
-            attempts = _PORT_ATTEMPTS if self._wanted_port == 0 else 1
-            while self._launch is None:
-                attempts -= 1
-                try:
-                    port = _free_port() if self._wanted_port == 0 else self._wanted_port
-                    self._launch = _Launch(self.binary, self._extra_args, _unused_directory(), port)
-                except EmbeddedServerError as error:
-                    if not attempts or "Address already in use" not in error.output:
-                        raise
-                else:
-                    atexit.register(self.stop)
+            if self._launch is None:
+                port = _free_port() if self._wanted_port == 0 else self._wanted_port
+                self._launch = _Launch(self.binary, self._extra_args, _unused_directory(), port)
+                atexit.register(self.stop)
             return self
 
     def stop(self) -> None:

@@ -20,8 +20,6 @@ import signal
 import sys
 import time
 
-__all__ = ["Server", "main", "serve"]
-
 #: Seconds between two looks at whether the parent still lives, beside the pipe.
 PARENT_CHECK_INTERVAL = 0.5
 #: Seconds a server has to end by itself before it is killed. SIGTERM takes

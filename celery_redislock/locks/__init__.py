@@ -65,28 +65,19 @@ server loses its data      the next renewal finds the lease missing: lost
 =========================  ==================================================================
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lock import Lock, is_seconds
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.store import Hold, LockStore
+from celery_redislock.locks.watchdog import Watchdog
+
 if TYPE_CHECKING:
-    from celery_redislock.locks.lease import Lease
-    from celery_redislock.locks.lock import Lock
-    from celery_redislock.locks.memory import MemoryStore
     from celery_redislock.locks.redisstore import RedisStore
-    from celery_redislock.locks.store import Hold, LockStore
-    from celery_redislock.locks.watchdog import Watchdog
 
-__all__ = ["Hold", "Lease", "Lock", "LockStore", "MemoryStore", "RedisStore", "Watchdog", "connect"]
-
-_HOMES = {
-    "Hold": "store",
-    "Lease": "lease",
-    "Lock": "lock",
-    "LockStore": "store",
-    "MemoryStore": "memory",
-    "RedisStore": "redisstore",
-    "Watchdog": "watchdog",
-}
+__all__ = ["Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Watchdog", "connect"]
 
 
 def connect(
@@ -105,15 +96,13 @@ def connect(
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
             where it must connect to a server that answers slowly.
-        strict_fence: see :class:`RedisStore`.
-        min_replicas: see :class:`RedisStore`.
+        strict_fence: see :class:`~celery_redislock.locks.redisstore.RedisStore`.
+        min_replicas: see there.
 
     Raises:
         LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range.
     """
-    from celery_redislock.exceptions import LockOptionError  # noqa: PLC0415  only here
     from celery_redislock.locks.connection import Connections, pool_of  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.lock import is_seconds  # noqa: PLC0415  only here
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
 
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
@@ -126,17 +115,3 @@ def connect(
         min_replicas=min_replicas,
         socket_timeout=socket_timeout,
     )
-
-
-if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message)
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

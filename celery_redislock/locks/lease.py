@@ -4,14 +4,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
-from celery_redislock.locks.store import Grant, Release, Renewal, Term
-
-__all__ = ["Clock", "InertLease", "Lease", "Renewer", "boottime"]
+from celery_redislock.locks.store import Grant, LockStore, Release, Term
 
 logger = logging.getLogger("celery_redislock")
 
@@ -27,21 +25,11 @@ boottime: Clock = (
 )
 
 
-class Renewer(Protocol):
-    """The part of a store a lease needs to ask about itself."""
-
-    def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
-        """See :meth:`celery_redislock.locks.store.LockStore.renew`."""
-
-
 class Lease:
     """One term of holding a lock: what was granted, until when it can be trusted, whether it was lost.
 
-    The deadline is counted from just before the last *answered* request was
-    sent, less a margin; the server's own countdown started later, so while
-    the deadline has not passed the server still excludes everybody else.
-    Passing it does not lose the lease: a late thread first asks the server,
-    and only its answer, or none, decides (see the package docstring).
+    Until its deadline it can be trusted; after it, a late thread asks the
+    server, and only the answer, or none, decides (see the package docstring).
 
     Thread-safe: the holder's thread reads, the watchdog's thread renews.
 
@@ -57,7 +45,7 @@ class Lease:
 
     def __init__(
         self,
-        renewer: Renewer,
+        store: LockStore,
         term: Term,
         grant: Grant,
         *,
@@ -67,7 +55,7 @@ class Lease:
         """Record a grant.
 
         Args:
-            renewer: the store that granted it.
+            store: that granted it.
             term: name, token and ttl it was granted for.
             grant: the store's answer.
             on_lost: called once, in the thread that learnt of the loss, normally the watchdog's.
@@ -78,7 +66,7 @@ class Lease:
         self.key, self.token = term.name, term.token
         self.fence: int | None = grant.fence
         self.lost_because: str | None = None
-        self._renewer = renewer
+        self._store = store
         self._on_lost = on_lost
         self._clock = clock
         self.ended = False
@@ -212,7 +200,7 @@ class Lease:
     def _ask(self) -> None:
         term = self.term
         try:
-            answer = self._renewer.renew([term])
+            answer = self._store.renew([term])
         except LockUnavailable as error:
             self.miss_deadline(error.reason)
         else:

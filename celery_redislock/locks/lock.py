@@ -5,7 +5,6 @@ import math
 import os
 import random
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,8 +25,6 @@ from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
-__all__ = ["Lock", "hostname", "is_seconds", "keep_trying"]
-
 T = TypeVar("T")
 
 #: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.
@@ -37,10 +34,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
 
 @dataclass(slots=True)
 class _Entry:
-    """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
+    """One thread's hold: in which process it began, and how often the thread entered."""
 
     lease: Lease
-    coroutine: object | None
     depth: int = 1
     pid: int = field(default_factory=os.getpid)
 
@@ -61,8 +57,8 @@ class Lock:
     order. What is acquired without ``with`` and never released is renewed until
     the process ends, whatever becomes of the thread or the object.
 
-    Not for coroutines, which would hold it together; a second one of the same
-    thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
+    Not for coroutines: those of one thread would hold it together. Let each
+    hold it in a thread (``asyncio.to_thread``).
     """
 
     def __init__(
@@ -125,7 +121,6 @@ class Lock:
                 in the background, as after any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
-            RuntimeError: another coroutine of this thread holds it.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
         _check_terms(self.name, timeout=timeout)
@@ -264,7 +259,9 @@ class Lock:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         entry = self._entry
         if entry is not None:
-            self._enter_again(entry)
+            # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
+            entry.lease.check()
+            entry.depth += 1
             return None
         give_up = None if timeout is None else self._clock() + timeout
         pause = FIRST_WAIT
@@ -280,17 +277,6 @@ class Lock:
             self._sleep(min(wait, left))
             pause = min(pause * 2, LONGEST_WAIT)
 
-    def _enter_again(self, entry: _Entry) -> None:
-        if entry.coroutine is not _coroutine():
-            message = (
-                f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
-                "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
-            )
-            raise RuntimeError(message)
-        # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
-        entry.lease.check()
-        entry.depth += 1
-
     def _attempt(self) -> Hold | None:
         owner = self._owner or f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
         term = Term(self._key, new_token(owner), self._ttl)
@@ -303,7 +289,7 @@ class Lock:
             lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
             if self._auto_renew:
                 watchdog_of(self._store).watch(lease)
-            self._local.entry = _Entry(lease, _coroutine())
+            self._local.entry = _Entry(lease)
         except BaseException as error:
             self._release_later(term, error)
             raise
@@ -363,15 +349,6 @@ def hostname() -> str:
 
 def _about(owner: str) -> dict[str, Any]:
     return {"id": owner, "host": hostname(), "pid": os.getpid(), "since": time.time(), "state": RUNNING}
-
-
-def _coroutine() -> object | None:
-    """Return the task of asyncio that this thread is running, if it runs any."""
-    asyncio = sys.modules.get("asyncio")
-    try:
-        return None if asyncio is None else asyncio.current_task()
-    except RuntimeError:
-        return None  # no event loop runs here
 
 
 def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
-__all__ = ["MemoryStore"]
-
 _Entry = tuple[bytes, float]
 
 

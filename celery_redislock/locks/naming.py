@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 
-__all__ = ["MAX_BYTES", "escape", "escaper", "lock_name", "shorten"]
-
 #: Longest lock name in bytes of UTF-8; what is longer ends in a digest.
 MAX_BYTES = 200
 
@@ -16,7 +14,16 @@ _UNSAFE = "{}\x00-\x20\x7f-\xa0\\s\ud800-\udfff"
 _CUT = "%~"
 
 
-def escape(text: str) -> str:
+def unsafe(more: Iterable[str] = ()) -> re.Pattern[str]:
+    """Return the pattern of what :func:`escape` escapes, and of some more characters besides.
+
+    Args:
+        more: no letters or digits, which escapes are made of.
+    """
+    return re.compile(f"[%{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
+
+
+def escape(text: str, pattern: re.Pattern[str] = unsafe()) -> str:  # noqa: B008  compiled once
     r"""Percent-escape what must not stand in a lock name; the rest stays readable.
 
     Escaped are ``%``, braces, white space (Unicode's too), control characters
@@ -25,24 +32,7 @@ def escape(text: str) -> str:
     >>> escape("café {1}\n")
     'café%20%7B1%7D%0A'
     """
-    return _ALWAYS.escape(text)
-
-
-class escaper:  # noqa: N801  named as itertools names its classes
-    """Escapes like :func:`escape`, and some more characters besides.
-
-    Args:
-        more: characters to escape too; no letters or digits, which escapes are made of.
-    """
-
-    __slots__ = ("_pattern",)
-
-    def __init__(self, more: Iterable[str] = ()) -> None:
-        self._pattern = re.compile(f"[%{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
-
-    def escape(self, text: str) -> str:
-        """Return *text* with the unsafe characters as ``%XX``."""
-        return self._pattern.sub(_percent, text)
+    return pattern.sub(_percent, text)
 
 
 def lock_name(text: str) -> str:
@@ -55,7 +45,7 @@ def lock_name(text: str) -> str:
     >>> lock_name("nightly import"), lock_name("nightly%20import")
     ('nightly%20import', 'nightly%20import')
     """
-    return shorten(_UNNAMED.sub(_percent, text))
+    return shorten(re.sub(f"[{_UNSAFE}]", _percent, text))
 
 
 def shorten(name: str) -> str:
@@ -72,7 +62,3 @@ def shorten(name: str) -> str:
 
 def _percent(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
-
-
-_ALWAYS = escaper()
-_UNNAMED = re.compile(f"[{_UNSAFE}]")

@@ -30,10 +30,8 @@ from typing import Any
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.scripts import SCRIPTS, Call, Scripts
+from celery_redislock.locks.scripts import Call, Scripts
 from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
-
-__all__ = ["SCRIPTS", "RedisStore"]
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0

@@ -17,8 +17,6 @@ from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.connection import Connections, ready
 from celery_redislock.locks.lease import Clock, boottime
 
-__all__ = ["SCRIPTS", "Call", "Script", "Scripts"]
-
 T = TypeVar("T")
 
 #: The scripts of this package, one file each under ``lua/``.

@@ -3,10 +3,6 @@
 :class:`~celery_redislock.locks.redisstore.RedisStore` keeps locks on a server,
 :class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
 Both pass the same contract tests.
-
-A hold belongs to a *token*, one term of holding, written ``owner/nonce`` and
-never used twice. Every write compares it, so nothing that comes late (an old
-run, a repeated request, a delayed packet) can touch a newer hold.
 """
 
 import base64
@@ -17,25 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-__all__ = [
-    "ACCEPTED",
-    "QUEUED",
-    "RUNNING",
-    "TEN_YEARS",
-    "Grant",
-    "Hold",
-    "LockStore",
-    "Mark",
-    "Marked",
-    "Refusal",
-    "Release",
-    "Renewal",
-    "Term",
-    "new_token",
-    "owner_of",
-]
-
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0

@@ -29,8 +29,6 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import Clock, Lease, boottime
 from celery_redislock.locks.store import LockStore, Renewal, Term
 
-__all__ = ["Watchdog", "last_call", "watchdog_of"]
-
 logger = logging.getLogger("celery_redislock")
 
 #: Seconds the thread stays when there is nothing to watch.

@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from celery_redislock.locks.store import QUEUED, Hold, LockStore
 
-__all__ = ["Holder", "LockHandle"]
-
 logger = logging.getLogger("celery_redislock")
 
 

@@ -2,15 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from celery.exceptions import (
-    Ignore,
-    TaskRevokedError,
-    TimeoutError,  # noqa: A004  the one get() raises
-)
+from celery.exceptions import Ignore, TaskRevokedError
 from celery.result import AsyncResult, EagerResult
 from celery.states import REVOKED
-
-__all__ = ["LockEagerResult", "LockResult", "Skipped"]
 
 if TYPE_CHECKING:  # celery-types has them generic, Celery has not
     AnyResult: TypeAlias = AsyncResult[Any]
@@ -21,6 +15,9 @@ else:
 
 class LockResult(AnyResult):
     """The result of a publish of a unique task. Picklable.
+
+    Several objects of one task id may be waited for at once only with Celery 5.7 or later: before, the first
+    alone is woken (celery 5.5.0 and 5.6.3, ``_add_pending_result`` in backends/asynchronous.py).
 
     Attributes:
         is_duplicate: nothing was published: this is the *holder's* result. Revoking or forgetting
@@ -34,21 +31,6 @@ class LockResult(AnyResult):
         @property
         def state(self) -> str:
             """The task's state; celery-types 0.26 lists those there are, without REVOKED."""
-
-    def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the task, and return its result; as Celery's own.
-
-        Raises:
-            celery.exceptions.TimeoutError: it took longer than ``timeout`` seconds. The backend forgets this
-                object then: before 5.7.0, Celery wakes only the first of several objects of one task id
-                (a call's and its duplicate's), even if that gave up long ago (celery 5.5.0 and 5.6.3,
-                ``_add_pending_result`` in backends/asynchronous.py).
-        """
-        try:
-            return super().get(timeout, *args, **kwargs)
-        except TimeoutError:
-            self.backend.remove_pending_result(self)
-            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks import RedisStore, connect
+from celery_redislock.locks import connect
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import new_token
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,6 @@ from kombu import Connection
 from redis.sentinel import Sentinel
 
 from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError
-from celery_redislock.embedded import server as module
 
 
 @contextmanager
@@ -80,18 +79,6 @@ class TestAddress:
 
         assert "Address already in use" in caught.value.output
         assert str(port) in str(caught.value)
-
-    def test_a_free_port_that_somebody_took_is_replaced_by_another(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Between the system's answer and the server's bind, another process may take the port."""
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            taken = other.getsockname()[1]
-            ports = iter([taken, taken, module._free_port()])
-            monkeypatch.setattr("celery_redislock.embedded.server._free_port", lambda: next(ports))
-
-            with EmbeddedServer(port=0) as server:
-                assert server.port != taken
 
 
 class TestProgram:

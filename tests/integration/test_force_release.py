@@ -9,7 +9,8 @@ import redis
 from click.testing import CliRunner
 
 from celery_redislock.cli import main
-from celery_redislock.locks import LockStore, MemoryStore, RedisStore, connect
+from celery_redislock.locks import LockStore, MemoryStore, connect
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Release
 from celery_redislock.publishing.handle import LockHandle
 from tests.faults import Fault, FaultyProxy

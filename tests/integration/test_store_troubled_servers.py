@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks import RedisStore, connect
+from celery_redislock.locks import connect
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Hold, Mark, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from celery_redislock.locks import RedisStore
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Term
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused

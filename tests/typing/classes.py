@@ -9,7 +9,8 @@ from typing_extensions import assert_type
 
 from celery_redislock import Conflict, LockBusy, LockLost, SingletonTask
 from celery_redislock.publishing.handle import Holder
-from celery_redislock.locks import Hold, Lock, MemoryStore, RedisStore, connect
+from celery_redislock.locks import Hold, Lock, MemoryStore, connect
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.declaring.types import INHERIT
 from celery_redislock.publishing.results import LockEagerResult, LockResult

@@ -4,8 +4,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Binder"]
-
 _ONE_VALUE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 

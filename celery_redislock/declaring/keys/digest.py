@@ -14,8 +14,6 @@ from hashlib import sha256
 
 from celery_redislock.exceptions import LockKeyError
 
-__all__ = ["PLAIN", "as_worker_sees", "digest"]
-
 # The same in every serializer, so no round trip is needed. Exact types: a subclass may encode itself.
 PLAIN = frozenset({str, int, float, bool, type(None)})
 _REFUSALS = (TypeError, ValueError, RecursionError)

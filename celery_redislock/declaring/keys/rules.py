@@ -23,8 +23,6 @@ from celery_redislock.declaring.keys.template import Template, parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
 
-__all__ = ["VERSION", "KeyRule", "parse_key"]
-
 #: Stands in every name with a digest. Whatever changes a digest or a name changes this too.
 VERSION = "v1"
 

@@ -22,9 +22,7 @@ from uuid import UUID
 
 from celery_redislock.declaring.keys.digest import PLAIN, as_worker_sees
 from celery_redislock.exceptions import LockKeyError
-from celery_redislock.locks.naming import escape, escaper
-
-__all__ = ["Field", "Template", "parse_template"]
+from celery_redislock.locks.naming import escape, unsafe
 
 _FIELD = re.compile(r"(?P<parameter>[^\W\d]\w*)(?P<path>(?:\.[^\W\d_]\w*|\[[^\[\]]+\])*)")
 _STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>[^\[\]]+)\]")
@@ -86,7 +84,7 @@ class Template(NamedTuple):
     """A parsed template: escaped texts and fields in turn."""
 
     parts: tuple[str | Field, ...]
-    values: escaper
+    unsafe: re.Pattern[str]
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -105,7 +103,7 @@ class Template(NamedTuple):
                 texts.append(part)
             else:
                 value = part.read(arguments, where=where)
-                texts.append(value if value.isalnum() else self.values.escape(value))
+                texts.append(value if value.isalnum() else escape(value, self.unsafe))
         return "".join(texts)
 
 
@@ -131,7 +129,7 @@ def parse_template(text: str) -> Template:
         separators |= set() if is_first else marks
         parts.append(_field(field, spec=spec, conversion=conversion))
         between, is_first = "", False
-    return Template(tuple(part for part in parts if part), escaper(separators))
+    return Template(tuple(part for part in parts if part), unsafe(separators))
 
 
 def _field(text: str, *, spec: str | None, conversion: str | None) -> Field:
