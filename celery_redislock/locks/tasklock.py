@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -38,8 +39,6 @@ from celery_redislock.locks.store import (
 )
 from celery_redislock.locks.watchdog import watchdog_of
 
-__all__ = ["Claim", "Started", "TaskLock", "message_name", "release_hold"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger("celery_redislock")
@@ -58,6 +57,7 @@ class Started(NamedTuple):
     from_claim: bool | None
 
 
+@dataclass(slots=True, eq=False)
 class TaskLock:
     """The lock of one call: its name, its owner, how long it lives, and where it is kept.
 
@@ -75,29 +75,15 @@ class TaskLock:
         is_ignored: the result of this call is not stored.
     """
 
-    __slots__ = ("is_ignored", "key", "owner", "period", "queue_ttl", "store", "task", "ttl")
-
-    def __init__(
-        self,
-        store: LockStore,
-        key: str,
-        *,
-        task: str,
-        owner: str,
-        ttl: float,
-        queue_ttl: float,
-        period: float | None,
-        is_ignored: bool = False,
-    ) -> None:
-        """Name the lock of one call; sends nothing. Arguments: see the attributes."""
-        self.store = store
-        self.key = key
-        self.task = task
-        self.owner = owner
-        self.ttl = ttl
-        self.queue_ttl = queue_ttl
-        self.period = period
-        self.is_ignored = is_ignored
+    store: LockStore
+    key: str
+    _: KW_ONLY
+    task: str
+    owner: str
+    ttl: float
+    queue_ttl: float
+    period: float | None
+    is_ignored: bool = False
 
     def __str__(self) -> str:
         """As Celery's own log lines name a task."""
@@ -105,15 +91,7 @@ class TaskLock:
 
     def of_message(self, message: str) -> "TaskLock":
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
-        return TaskLock(
-            self.store,
-            message_name(message),
-            task=self.task,
-            owner=self.owner,
-            ttl=self.ttl,
-            queue_ttl=self.queue_ttl,
-            period=None,
-        )
+        return replace(self, key=message_name(message), period=None)
 
     def claim(self, token: str, *, ttl: float, stands_for_period: bool, required: bool) -> "Claim":
         """Hold the key for a message about to be published; used as a context manager.
@@ -240,8 +218,7 @@ class TaskLock:
             The server's answer, ``None`` where there is none: the release is owed.
         """
         longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
-        ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
-        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}")
+        return release_hold(self.store, self.key, token, ran=ran, within=longest, mark=mark)
 
     def release_later(self, token: str, *, ran: bool) -> None:
         """Owe the release of a token that an unanswered request may have left held."""
@@ -283,42 +260,34 @@ class TaskLock:
         return about
 
 
+@dataclass(slots=True, eq=False)
 class Claim:
     """A publisher's claim for the length of a ``with`` block; released after it unless it was kept.
 
     Attributes:
+        lock, token, ttl, stands_for_period, required: see :meth:`TaskLock.claim`.
         refused_by: who holds the key, ``None`` if nobody does.
         is_granted: the server granted the claim. Neither granted nor refused: it did not answer.
+        is_kept: the claim is left to the message, which has been published.
     """
 
-    __slots__ = (
-        "_is_kept",
-        "_lock",
-        "_required",
-        "_stands_for_period",
-        "_token",
-        "_ttl",
-        "is_granted",
-        "refused_by",
-    )
-
-    def __init__(
-        self, lock: TaskLock, token: str, ttl: float, *, stands_for_period: bool, required: bool
-    ) -> None:
-        """Prepare a claim; nothing is sent before the block is entered. Arguments: :meth:`TaskLock.claim`."""
-        self._lock, self._token, self._ttl = lock, token, ttl
-        self._stands_for_period, self._required = stands_for_period, required
-        self._is_kept = False
-        self.is_granted = False
-        self.refused_by: Hold | None = None
+    lock: TaskLock
+    token: str
+    ttl: float
+    _: KW_ONLY
+    stands_for_period: bool
+    required: bool
+    is_granted: bool = False
+    refused_by: Hold | None = None
+    is_kept: bool = False
 
     def __enter__(self) -> "Claim":
-        lock = self._lock
+        lock = self.lock
         try:
-            answer = lock.accept(self._token, self._ttl, stands_for_period=self._stands_for_period)
+            answer = lock.accept(self.token, self.ttl, stands_for_period=self.stands_for_period)
         except LockUnavailable as error:
-            if self._required:
-                lock.release_later(self._token, ran=False)
+            if self.required:
+                lock.release_later(self.token, ran=False)
                 remark = f"{lock} was not published"
                 raise error.with_remark(remark) from error
             logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", lock, error)
@@ -326,7 +295,7 @@ class Claim:
         except LockKeyError:
             raise  # that is an answer: nothing was taken
         except BaseException:
-            lock.release_later(self._token, ran=False)  # a signal: the claim may have been taken
+            lock.release_later(self.token, ran=False)  # a signal: the claim may have been taken
             raise
         if isinstance(answer, Refusal):
             self.refused_by = answer.hold
@@ -335,18 +304,18 @@ class Claim:
         return self
 
     def keep(self) -> None:
-        """Leave the claim to the message, which has been published."""
-        self._is_kept = True
+        """Leave the claim to the message."""
+        self.is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_kept or self.refused_by is not None:
+        if self.is_kept or self.refused_by is not None:
             return
         if self.is_granted:
-            self._lock.release(self._token, ran=False)
+            self.lock.release(self.token, ran=False)
         else:
-            self._lock.release_later(self._token, ran=False)
+            self.lock.release_later(self.token, ran=False)
 
 
 def message_name(message: str) -> str:
@@ -354,18 +323,12 @@ def message_name(message: str) -> str:
     return f"message:{message}"
 
 
-def release_hold(store: LockStore, key: str, token: str, *, ran: bool, within: float) -> None:
-    """Release the hold of a token of which nothing else is known; never raises.
-
-    Args:
-        store: where the lock is kept.
-        key: the lock's name.
-        token: of the hold.
-        ran: a body began under it. Otherwise the period that was opened under it ends as well.
-        within: seconds for which the release is owed where the server does not answer.
-    """
-    ask = partial(store.release, key, token, undo=not ran)
-    _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
+def release_hold(
+    store: LockStore, key: str, token: str, *, ran: bool, within: float, mark: Mark | None = None
+) -> Release | None:
+    """Release the hold of a token, as :meth:`TaskLock.release` does; owed for ``within`` seconds."""
+    ask = partial(store.release, key, token, undo=not ran, mark=mark)
+    return _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
 
 
 def _now_or_later(store: LockStore, ask: Callable[[], T], *, within: float, what: str) -> T | None:

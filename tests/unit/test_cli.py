@@ -134,7 +134,6 @@ class TestGroups:
             "redis://me:hu/sh@host:1/0",
             "me:hush@host",
             "redis://h/0?PASSWORD=hush",
-            "redis://me:hush@h/x",
         ],
     )
     def test_a_url_that_cannot_be_read_is_one_line_that_says_what_to_do_without_its_password(
