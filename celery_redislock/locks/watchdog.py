@@ -7,10 +7,7 @@ Timeline of one lease of ttl T, granted to a request sent at 0::
     sent      renew      renew        margin   gone on the server (at the earliest)
 
 An unanswered renewal is repeated every T/20 (at least 50 ms apart), each
-attempt bounded by what is left until the deadline; at the deadline, and only
-then, the lease counts as lost without the server's word. A thread that comes
-late, because the process was paused or another thread kept the interpreter,
-asks first and believes the answer.
+attempt bounded by what is left until the deadline.
 
 The same thread repeats what the server did not answer: a debt, normally a
 release, is tried once a second until it succeeds or nothing is left to release.
@@ -21,8 +18,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from celery_redislock.exceptions import LockUnavailable
@@ -186,15 +182,13 @@ class Watchdog:
         while self._wait():
             try:
                 self._do_what_is_due()
-            except Exception:
-                # A thread that dies silently would lose every lease of the process without a word.
+            except BaseException:
+                # Also the SystemExit of an on_lost: a thread that dies would lose every lease of the process.
                 logger.exception("the redislock watchdog met an unexpected error and goes on")
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         with self._lock:
-            if self._thread is not threading.current_thread():
-                return False  # its start was interrupted, and another one was started since
             while (wait := self._next_due() - (now := self._clock())) > 0:
                 # A time to wake is kept although the lease it was for has been released: the next lease is
                 # due later and wakes nobody, or this thread would wake for each of many short tasks.
@@ -222,16 +216,15 @@ class Watchdog:
         self._pay_one()
 
     def _renew(self, watches: Sequence[_Watch]) -> None:
-        """Renew all in one call; an error with one lease, as in its callback, costs the others nothing."""
+        """Renew all in one call. An unexpected error costs them one turn, a twentieth of their ttl."""
         now, live = self._clock(), []
         for watch in watches:
             # Should an error cut its turn short, it is asked about again all the same, and soon.
             watch.due = now + watch.retry_delay
-            with _logged(watch):
-                if self._may_renew(watch):
-                    live.append(watch)
-                else:
-                    self._drop(watch)
+            if self._may_renew(watch):
+                live.append(watch)
+            else:
+                self._drop(watch)
         if not live:
             return
         # Kept, because the holder may give a lease another term before the answer comes.
@@ -242,20 +235,14 @@ class Watchdog:
             answer = self._store.renew(terms, within=min(left, default=None))
         except LockUnavailable as error:
             reason = error.reason
-        except Exception as error:
-            # Whatever it is, it must not cost these leases their next attempt.
-            reason = repr(error)
-            names = ", ".join(repr(term.name) for term in terms)
-            logger.exception("renewing %.200s failed unexpectedly; it is tried until the deadline", names)
         for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
             watch.unanswered = reason
-            with _logged(watch):
-                if answer is None:
-                    self._repeat_or_lose(watch)
-                else:
-                    self._take_answer(watch, term, answer, place)
-                if not watch.lease.held:
-                    self._drop(watch)
+            if answer is None:
+                self._repeat_or_lose(watch)
+            else:
+                self._take_answer(watch, term, answer, place)
+            if not watch.lease.held:
+                self._drop(watch)
 
     def _drop(self, watch: _Watch) -> None:
         # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
@@ -321,15 +308,6 @@ class Watchdog:
         with self._lock:
             self._debts = [each for each in self._debts if each is not debt]
             self._paid.notify_all()
-
-
-@contextmanager
-def _logged(watch: _Watch) -> Iterator[None]:
-    """Log any error, SystemExit too: it would end the thread, and every lease with it, unseen."""
-    try:
-        yield
-    except BaseException:
-        logger.exception("handling the lease on %r failed unexpectedly", watch.lease.key)
 
 
 # Reentrant: a signal handler may take the store's first lock in the middle of it.
