@@ -2,7 +2,7 @@
 
 import json
 
-from celery_redislock.locks.scripts import SCRIPTS, Script
+from celery_redislock.locks.scripts import SCRIPTS, script
 
 __all__ = ["OPERATIONS", "TOLD", "operation_of"]
 
@@ -29,8 +29,5 @@ def operation_of(request: bytes) -> str | None:
     return "start" if json.loads(about).get("state") == "running" else "claim"
 
 
-_SCRIPTS = {name: Script.load(name) for name in SCRIPTS}
-_NAMES = {
-    **{script.sha: name for name, script in _SCRIPTS.items()},
-    **{script.text: name for name, script in _SCRIPTS.items()},
-}
+#: By text and by digest.
+_NAMES = {word: name for name in SCRIPTS for word in script(name)}

@@ -162,9 +162,6 @@ def _arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
         keyword = _KEYWORD.fullmatch(word)
         if keyword is None:
             args.append(_value(word))
-        elif keyword[1] in kwargs:
-            message = f"the argument {keyword[1]} is given twice"
-            raise Trouble(message)
         else:
             kwargs[keyword[1]] = _value(keyword[2])
     return args, kwargs
@@ -198,7 +195,7 @@ class Seen:
     def age(self) -> float | None:
         """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
         since = self.holder.since
-        return max(0.0, time.time() - since) if isinstance(since, int | float) else None
+        return None if since is None else max(0.0, time.time() - since)
 
     @property
     def remaining(self) -> float | None:

@@ -16,10 +16,7 @@ def split_call_options(
 
     Runs at every publish. A keyword that stayed would become a message property
     or a broker's error (celery 5.7.0, ``app/base.py``, ``send_task``).
-
-    Args:
-        options: keywords of ``apply_async``; changed in place, unless it raises.
-        where: the task's name, for the error.
+    *options* is changed in place, unless it raises; *where* is the task's name.
 
     Raises:
         LockOptionError: a keyword looks like ours and does not exist, or is another library's option.

@@ -147,9 +147,8 @@ def declaration_of(task: Any) -> Declaration:
     """
     behind_proxy = getattr(type(task), "_get_current_object", None)
     if behind_proxy is not None:
-        task = behind_proxy(
-            task
-        )  # a decorator returns a celery.local.Proxy; its class does not look through it
+        # A decorator returns a celery.local.Proxy, and its class does not look through it.
+        task = behind_proxy(task)
     known = task.__dict__.get(DECLARATION)
     if known is not None and known[0] == _asked_of(task):
         return known[1]  # type: ignore[no-any-return]  # task.__dict__ is untyped

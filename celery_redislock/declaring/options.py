@@ -51,11 +51,7 @@ class LockOptions:
     on_lock_error: str = DEFAULTS["on_lock_error"]
 
     def max_hold(self, time_limit: float | None) -> float | None:
-        """Seconds one run may be renewed: ``lock_max_hold``, or its hard time limit and what killing takes.
-
-        Args:
-            time_limit: the run's hard time limit in seconds, if it has one.
-        """
+        """Seconds one run may be renewed: ``lock_max_hold``, or its hard time limit and killing's time."""
         if self.lock_max_hold is not None or not time_limit:
             return self.lock_max_hold
         return max(time_limit + KILLING_TAKES, 2 * self.lock_ttl)
@@ -167,11 +163,7 @@ def problems_of(
 ) -> list[str]:
     """Return what cannot be true together, or has no effect, each with the values and a remedy.
 
-    Args:
-        options: with everything that counts.
-        asked: what the task or the call brings itself, as its rows read it.
-        where: the task's name.
-        parameters: the names ``lock_key`` may use; ``None`` if unknown.
+    *options* is everything that counts, *asked* what the task or the call brings itself, as its rows read it.
     """
     problems: list[str] = []
     scope, conflict = options.scope, asked.get("on_conflict", Asked())
@@ -214,12 +206,7 @@ def disagreements(options: LockOptions) -> list[str]:
 def risks(options: LockOptions, settings: LockSettings, *, time_limit: float | None) -> list[str]:
     """Return what can be honoured and does not do what its author expects, with values and remedies.
 
-    A worker logs it when it starts.
-
-    Args:
-        options: of a task.
-        settings: of the app.
-        time_limit: the task's hard time limit in seconds, if it has one.
+    A worker logs it when it starts. ``time_limit`` is the task's hard one in seconds, if it has one.
     """
     found: list[str] = []
     if options.scope is None or not options.scope.holds_while_running:

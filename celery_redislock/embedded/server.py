@@ -160,20 +160,8 @@ class EmbeddedServer:
 class _Launch:
     """A server that answers, and the parent's end of the pipes to the shim that looks after it.
 
-    Attributes:
-        directory: holds the server's socket and its log; the shim makes and removes it.
-        port: its port on 127.0.0.1, if any.
-        pid: process id of the server.
-        owner: process id of the program that started it.
-
-    Args:
-        binary: the server program.
-        extra_args: its options that win over ours.
-        directory: a path where nothing is yet.
-        port: as above.
-
-    Raises:
-        EmbeddedServerError: the server could not be started.
+    The shim makes the directory, for the server's socket and its log, and removes it. ``pid`` is the
+    server's, ``owner`` the process id of the program that started it.
     """
 
     def __init__(self, binary: str, extra_args: Sequence[str], directory: str, port: int | None) -> None:

@@ -34,11 +34,7 @@ class Server:
     """The server process, a child of this one.
 
     It cannot be confused with another process of the same pid: an ended child keeps its pid until
-    it is waited for, which only :meth:`look` does.
-
-    Args:
-        command: program and arguments.
-        log: file that collects its output.
+    it is waited for, which only :meth:`look` does. Its output goes to the file *log*.
     """
 
     def __init__(self, command: list[str], log: str) -> None:

@@ -115,10 +115,7 @@ class Lease:
     def confirm(self, sent_at: float, answered_at: float, *, ttl: float | None = None) -> None:
         """Count the term anew: the server granted or renewed it in answer to a request sent then.
 
-        Args:
-            sent_at: just before the request was sent.
-            answered_at: when the answer came.
-            ttl: what was asked for, if the term may have been changed since.
+        ``ttl`` is what was asked for, where the term may have been changed since.
         """
         ttl = self.term.ttl if ttl is None else ttl
         margin = max(_margin(ttl), answered_at - sent_at)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from celery_redislock.exceptions import (
     LockBusy,
@@ -280,8 +280,9 @@ class Lock:
     def _attempt(self) -> Hold | None:
         owner = self._owner or f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
         term = Term(self._key, new_token(owner), self._ttl)
+        about = {"id": owner, "host": hostname(), "pid": os.getpid(), "since": time.time(), "state": RUNNING}
         try:
-            answer = self._store.acquire(term.name, term.token, term.ttl, about=_about(owner))
+            answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
             if isinstance(answer, Refusal):
                 return answer.hold
             # No message was named, so no mark can have answered.
@@ -314,13 +315,9 @@ def keep_trying(
     clock: Clock = boottime,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Call until the lock server answers; blocks the calling thread.
+    """Call *attempt*, a bounded request that is safe to repeat, until the lock server answers it.
 
-    Args:
-        attempt: one bounded request; must be safe to repeat.
-        for_seconds: no attempt begins later than this after the first.
-        clock: injected by tests, as ``sleep`` is.
-        sleep: see there.
+    Blocks the calling thread. No attempt begins later than ``for_seconds`` after the first.
 
     Raises:
         LockUnavailable: the last attempt's.
@@ -345,10 +342,6 @@ def is_seconds(value: object) -> TypeGuard[float]:
 def hostname() -> str:
     """Return this machine's name, as holders are shown with it."""
     return socket.gethostname()
-
-
-def _about(owner: str) -> dict[str, Any]:
-    return {"id": owner, "host": hostname(), "pid": os.getpid(), "since": time.time(), "state": RUNNING}
 
 
 def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:

@@ -177,7 +177,6 @@ class RedisStore(LockStore):
         return found[1].decode() if found else None
 
     def close(self) -> None:
-        """Close the idle connections; the store stays usable."""
         self._connections.drop_idle()
 
     def _base(self, name: str) -> str:

@@ -23,19 +23,12 @@ T = TypeVar("T")
 SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "renew")
 
 
-class Script(NamedTuple):
-    """One script: its text, and the digest a server knows it by."""
-
-    text: str
-    sha: str
-
-    @classmethod
-    @functools.cache
-    def load(cls, name: str) -> "Script":
-        """Read one of :data:`SCRIPTS` from the package, once per process."""
-        text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
-        # The server names scripts by SHA-1; nothing is trusted because of it.
-        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+@functools.cache
+def script(name: str) -> tuple[str, str]:
+    """Return one of :data:`SCRIPTS`, read once per process: its text, and the digest a server knows it by."""
+    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+    # The server names scripts by SHA-1; nothing is trusted because of it.
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class Call(NamedTuple):
@@ -71,7 +64,8 @@ class Scripts:
         self._connections = connections
         self._socket_timeout = socket_timeout
         self._clock = clock
-        self._scripts = {name: Script.load(name) for name in SCRIPTS}
+        # All at once: a deploy may replace the files while this process runs.
+        self._scripts = {name: script(name) for name in SCRIPTS}
 
     def call(
         self,
@@ -85,19 +79,14 @@ class Scripts:
     ) -> Call:
         """Run one script; a request whose answer was lost is sent once more, on a new connection.
 
-        Args:
-            operation: the script's name.
-            keys: its KEYS.
-            args: its ARGV.
-            name: of the lock, for errors.
-            replicas: how many are asked to confirm (``WAIT``).
-            within: seconds for both attempts together, if less than two socket timeouts.
+        *operation* is the script's name, *name* the lock's, for errors. ``replicas`` are asked to confirm
+        (``WAIT``). ``within``: seconds for both attempts together, if less than two socket timeouts.
 
         Raises:
             LockUnavailable: no answer in time, or the server refused the command.
             LockKeyError: a key is of a type no lock has.
         """
-        script = self._scripts[operation]
+        text, sha = self._scripts[operation]
         rest = (len(keys), *keys, *args)
 
         def attempt(connection: Any, left: Callable[[], float], repeated: bool) -> Call:
@@ -105,7 +94,7 @@ class Scripts:
             ready(connection, left)
             # Half the time, so that WAIT answers before the socket gives up.
             after = _packed("WAIT", replicas, max(1, round(left() * 500))) if replicas else b""
-            command = _packed("EVALSHA", script.sha, *rest)
+            command = _packed("EVALSHA", sha, *rest)
             connection.send_packed_command([command + after], check_health=False)
             try:
                 reply = connection.read_response()
@@ -113,7 +102,7 @@ class Scripts:
                 if replicas:
                     connection.read_response()
                 ready(connection, left)
-                command = _packed("EVAL", script.text, *rest)
+                command = _packed("EVAL", text, *rest)
                 connection.send_packed_command([command + after], check_health=False)
                 reply = connection.read_response()
             confirmed = connection.read_response() if replicas else 0
@@ -170,11 +159,8 @@ class Scripts:
     ) -> T:
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
-        Args:
-            operation: its name in errors.
-            attempt: called with a connection, the time its next step may take, and whether it is the second.
-            within: see :meth:`call`.
-            expects_more: after an error another answer is on its way, so the connection is closed.
+        *attempt* is called with a connection, the time its next step may take, and whether it is the second.
+        With *expects_more* another answer follows an error, so the connection is closed.
         """
         patience = self._socket_timeout
         if within is not None:
@@ -209,7 +195,7 @@ class Scripts:
                 return answer
             if not repeated:
                 connection = self._connections.take_new()
-        raise LockUnavailable(self._connections.server, operation, _words_of(lost)) from lost
+        raise LockUnavailable(self._connections.server, operation, str(lost) or type(lost).__name__) from lost
 
 
 def _has_moved(error: redis.ResponseError) -> bool:
@@ -222,10 +208,6 @@ def _has_moved(error: redis.ResponseError) -> bool:
     kinds = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
     codes = ("READONLY", "MASTERDOWN", "NOREPLICAS")
     return isinstance(error, kinds) or any(code in str(error) for code in codes)
-
-
-def _words_of(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _packed(*words: object) -> bytes:

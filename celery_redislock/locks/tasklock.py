@@ -166,10 +166,6 @@ class TaskLock:
     def finish(self, lease: Lease, *, mark: Mark | None = None) -> bool:
         """Stop renewing a lease and release it; the release is owed where the server does not answer.
 
-        Args:
-            lease: of the run that ends.
-            mark: left for the copies of its message.
-
         Returns:
             Whether the lease was still ours; unknown counts as yes.
         """
@@ -185,8 +181,7 @@ class TaskLock:
 
         Args:
             lease: of the run that ends.
-            to: token of the message.
-            ttl: seconds the claim lives.
+            to: token of the message, whose claim lives for ``ttl`` seconds.
             mark: left for the copies of the message whose run ends.
 
         Returns:
@@ -212,7 +207,7 @@ class TaskLock:
         Args:
             token: of a claim or a lease.
             ran: a body began under it. Otherwise the period that was opened under it ends as well.
-            mark: left for copies of the message.
+            mark: left for the copies of its message.
 
         Returns:
             The server's answer, ``None`` where there is none: the release is owed.
@@ -229,12 +224,7 @@ class TaskLock:
         )
 
     def mark_done(self, message: str, ttl: float) -> None:
-        """Note that a message is done; the answer is not awaited, and nothing is raised.
-
-        Args:
-            message: its identity.
-            ttl: seconds within which a copy of it may come.
-        """
+        """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""
         ask = partial(self.store.mark_done, self.key, message, ttl)
         _now_or_later(self.store, ask, within=ttl, what=f"the done mark of {self}")
 

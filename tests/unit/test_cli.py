@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.list import _table
-from celery_redislock.cli.subject import Seen, Trouble, _arguments, duration, printable
+from celery_redislock.cli.subject import Seen, _arguments, duration, printable
 from celery_redislock.locks.store import Hold
 
 
@@ -40,10 +40,6 @@ class TestArguments:
         self, words: list[str], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         assert _arguments(words) == (args, kwargs)
-
-    def test_a_keyword_given_twice_is_refused(self) -> None:
-        with pytest.raises(Trouble, match="account_id is given twice"):
-            _arguments(["account_id=1", "account_id=2"])
 
 
 class TestSeen:

@@ -43,10 +43,6 @@ class Binder:
         the signature gives them. Without a signature this is
         :meth:`bind_loosely`. The values are the caller's own objects.
 
-        Args:
-            args: positional arguments; ``None`` is none, as in ``apply_async``.
-            kwargs: keyword arguments; ``None`` is none.
-
         Raises:
             TypeError: the arguments do not fit the signature; the text is the
                 interpreter's own.

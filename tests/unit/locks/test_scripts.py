@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from celery_redislock.locks.scripts import SCRIPTS, Script
+from celery_redislock.locks.scripts import SCRIPTS, script
 
 LUA = files("celery_redislock.locks") / "lua"
 
@@ -21,31 +21,28 @@ class TestEachScript:
 
         assert re.match(r"-- [A-Z].*\.", header[0])
         for word in ("KEYS", "ARGV", "RETURNS"):
-            missing = word == "ARGV" and "ARGV" not in Script.load(name).text
+            missing = word == "ARGV" and "ARGV" not in script(name)[0]
             assert missing or any(line.startswith(f"-- {word}") for line in header)
 
     def test_it_has_no_shebang(self, name: str) -> None:
         """Redis refuses a script with one when memory is short, also if it only releases."""
-        assert "#!" not in Script.load(name).text
+        assert "#!" not in script(name)[0]
 
     def test_it_returns_numbers_and_strings_only(self, name: str) -> None:
         """Booleans, maps and doubles differ between protocols 2 and 3; time units are milliseconds."""
-        text = Script.load(name).text
+        text = script(name)[0]
 
         assert not re.search(r"return\s+(?:true|false|nil)\b|\bresp\(|setresp|double|\bmap\b", text)
         assert not re.search(r"'(?:EX|EXPIRE|TTL|KEYS|SCAN)'", text)
 
     def test_it_is_named_by_its_digest(self, name: str) -> None:
-        script = Script.load(name)
-
-        assert re.fullmatch(r"[0-9a-f]{40}", script.sha)
-        assert script is Script.load(name)
+        assert re.fullmatch(r"[0-9a-f]{40}", script(name)[1])
 
 
 # The two others take any number of keys, and loop over them.
 @pytest.mark.parametrize("name", sorted(set(SCRIPTS) - {"inspect", "renew"}))
 def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> None:
-    body = Script.load(name).text.removeprefix("\n".join(_header(name)))
+    body = script(name)[0].removeprefix("\n".join(_header(name)))
     listed = {"KEYS": 0, "ARGV": 0}
     word = ""
     for line in _header(name):
@@ -58,5 +55,5 @@ def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> No
 
 
 def _header(name: str) -> list[str]:
-    lines = Script.load(name).text.splitlines()
+    lines = script(name)[0].splitlines()
     return lines[: next(number for number, line in enumerate(lines) if not line.startswith("--"))]
