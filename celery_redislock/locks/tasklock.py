@@ -177,12 +177,8 @@ class TaskLock:
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
         """Stop renewing a lease, and turn it into the claim of another message of the same task id.
 
-        Nothing is acquired: a lease that is gone, and a message that is done already, get no claim.
-
-        Args:
-            lease: of the run that ends.
-            to: token of the message, whose claim lives for ``ttl`` seconds.
-            mark: left for the copies of the message whose run ends.
+        Nothing is acquired: a lease that is gone, and a message that is done already, get no claim. *to* is
+        the message's token, whose claim lives for ``ttl`` seconds.
 
         Returns:
             Whether the lease was still ours; unknown counts as yes.

@@ -208,17 +208,18 @@ def test_an_operator_takes_the_lock_from_the_holder_it_saw(case: StoreCase) -> N
     assert case.holder() is None
 
 
-def test_an_operator_does_not_hit_the_next_holder(case: StoreCase) -> None:
+@pytest.mark.parametrize("holder", [B, f"{A}2"], ids=["another", "one that begins alike"])
+def test_an_operator_does_not_hit_the_next_holder(case: StoreCase, holder: str) -> None:
     """Between looking and acting the lock changed hands: compare and delete, not delete."""
     case.take(A)
     case.store.release("n", A)
-    case.take(B)
+    case.take(holder)
 
     answer = case.store.force_release("n", expected=A)
 
     assert not answer.released
     assert answer.held_by is not None
-    assert (answer.held_by.token, case.holder()) == (B, B)
+    assert (answer.held_by.token, case.holder()) == (holder, holder)
 
 
 def test_an_operator_may_take_the_lock_from_anybody(case: StoreCase) -> None:

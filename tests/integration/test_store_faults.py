@@ -38,12 +38,6 @@ def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
     return case.redis.acquire("n", token, ttl, about=ABOUT)
 
 
-def test_a_fault_of_no_operation_is_refused(proxy: FaultyProxy) -> None:
-    """A name misspelt would never meet its fault, and the test pass."""
-    with pytest.raises(ValueError, match="'relase' is no operation; there are claim, force_release, "):
-        proxy.fail(Fault.SILENCE, of="relase")
-
-
 class TestLostMessages:
     """A lost message costs one more trip, never an answer."""
 
@@ -234,25 +228,3 @@ class TestBlackHole:
         assert wait_until(lambda: bool(lost_at), 10)
         assert lost_at[0] < grant.sent_at + 0.8 + 0.25
         assert not watchdog.watches(lease)
-
-    def test_what_could_not_be_given_back_is_given_back_later(
-        self, proxy: FaultyProxy, case: RedisCase
-    ) -> None:
-        lock = Lock(case.redis, "n")
-        lock.acquire()
-        proxy.black_hole()
-        with pytest.raises(LockUnavailable):
-            lock.release()
-        proxy.black_hole(on=False)
-
-        assert wait_until(lambda: case.remaining() is None, 10)
-
-    def test_what_an_unanswered_acquire_took_is_given_back_later(
-        self, proxy: FaultyProxy, case: RedisCase
-    ) -> None:
-        """The outcome was unknown to the caller, who was told so, and goes away."""
-        proxy.fail(Fault.REPLY_LOST, at=(1, 2))
-        with pytest.raises(LockUnavailable):
-            Lock(case.redis, "n").acquire(timeout=0)
-
-        assert wait_until(lambda: case.remaining() is None, 10)

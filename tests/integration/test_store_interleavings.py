@@ -36,35 +36,6 @@ def test_a_late_release_does_not_free_the_next_holders_lock(case: StoreCase) -> 
     assert case.store.release("n", B).released
 
 
-def test_a_hold_that_ends_between_looking_and_releasing_is_not_taken_from_the_next(case: StoreCase) -> None:
-    """GET, compare, DEL in three steps: the lease ends after the GET, and the DEL hits B."""
-    case.take(A)
-    seen = case.store.inspect("n")
-    assert seen is not None
-    assert seen.token == A
-    case.expire()
-    case.take(B)
-    case.store.release("n", A)
-
-    assert case.holder() == B
-
-
-def test_one_object_s_old_hold_cannot_release_its_new_one(case: StoreCase) -> None:
-    """One token per object: a release delayed from the first term ends the second."""
-    old, new = new_token("job"), new_token("job")
-    case.take(old)
-    case.expire()
-    case.take(new)
-
-    assert old != new
-    assert not case.store.release("n", old).released
-    assert case.holder() == new
-
-
-def test_no_two_terms_have_the_same_token() -> None:
-    assert len({new_token("job") for _ in range(100_000)}) == 100_000
-
-
 def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_case: RedisCase) -> None:
     """SETNX, then EXPIRE: killed between the two, the lock stays for ever."""
     program = textwrap.dedent(
@@ -142,15 +113,6 @@ def test_a_renewal_on_its_way_while_the_hold_is_given_back_revives_nothing(case:
     assert case.store.renew([Term("n", A, 30.0)]).renewed == [None]
     granted(case.take(B))
     assert case.store.renew([Term("n", A, 30.0)]).renewed == [False]
-
-
-def test_an_acquire_repeated_after_the_next_holder_came_takes_nothing_from_it(case: StoreCase) -> None:
-    """The first request's answer was lost for longer than its hold lived."""
-    case.take(A)
-    case.expire()
-    case.take(B)
-
-    assert refused(case.take(A)).hold.token == B
 
 
 def test_a_release_repeated_after_the_next_holder_came_takes_nothing_from_it(case: StoreCase) -> None:

@@ -1,7 +1,7 @@
 """The laws of options: one table, every problem at once, and each source in its turn."""
 
 import pickle
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -52,35 +52,7 @@ def test_the_committed_page_is_current_and_names_every_option_and_setting():
 def test_an_unadorned_task_gets_the_defaults_of_the_table():
     """Works with nothing but the base class."""
     assert read() == LockOptions()
-    assert LockOptions() == LockOptions(
-        scope=SCOPES["until_executed"],
-        lock_key=None,
-        on_conflict=Asked(),
-        client="skip",
-        server="skip",
-        lock_ttl=30.0,
-        lock_queue_ttl=3600.0,
-        lock_max_hold=None,
-        lock_period=None,
-        lock_retry_delay=5.0,
-        on_lock_lost="log",
-        on_lock_error="raise",
-    )
-
-
-def test_settings_have_the_defaults_of_the_table():
     assert settings_of() == LockSettings()
-    assert LockSettings() == LockSettings(
-        url=None,
-        prefix="redislock",
-        socket_timeout=1.0,
-        start_timeout=10.0,
-        min_replicas=0,
-        fence="time",
-        eager=False,
-        enabled=True,
-        check="warn",
-    )
 
 
 @pytest.mark.parametrize(
@@ -109,11 +81,6 @@ def test_an_attribute_wins_over_a_setting_and_that_over_the_default(name, given,
     assert getattr(read({name: silence}, {row.setting: None if name != "lock" else INHERIT}), field) == (
         row.default
     )
-
-
-def test_options_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        read().lock_ttl = 1
 
 
 def test_inherit_survives_pickling_as_itself():

@@ -138,19 +138,6 @@ def test_after_a_rush_no_more_than_a_few_connections_stay_open() -> None:
     assert len({id(connections.take()) for _ in range(MOST_IDLE)} & {id(one) for one in lent}) == MOST_IDLE
 
 
-def test_as_many_as_are_kept_are_never_closed_between_uses() -> None:
-    connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
-    connections._make = FakeConnection
-    first = [connections.take() for _ in range(MOST_IDLE)]
-
-    for _ in range(3):
-        for one in first:
-            connections.give_back(one)
-        first = [connections.take() for _ in range(MOST_IDLE)]
-
-    assert all(one.is_open for one in first)
-
-
 @pytest.mark.parametrize("timeout", [None, True, 0, -1.0, 0.0001, float("inf"), float("nan"), "1"], ids=str)
 def test_a_timeout_that_bounds_nothing_is_refused_at_once(timeout: Any) -> None:
     """Not at the first lock, and by the watchdog's thread."""
