@@ -32,6 +32,9 @@ class LockResult(AnyResult):
         def state(self) -> str:
             """The task's state; celery-types 0.26 lists those there are, without REVOKED."""
 
+        def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
+            """Wait for the task, and return its result; Celery's own has no types."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
 
