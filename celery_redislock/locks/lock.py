@@ -145,7 +145,7 @@ class Lock:
         trusted = lease.trusted
         lease.end()
         self._local.entry = None
-        watchdog_of(self._store).forget(lease)
+        watchdog_of(self._store).forget(lease.token)
         try:
             answer = self._store.release(lease.key, lease.token)
         except BaseException as error:
