@@ -5,6 +5,7 @@ import math
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,9 +35,10 @@ FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
 
 @dataclass(slots=True)
 class _Entry:
-    """One thread's hold: in which process it began, and how often the thread entered."""
+    """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
 
     lease: Lease
+    coroutine: object | None
     depth: int = 1
     pid: int = field(default_factory=os.getpid)
 
@@ -57,8 +59,8 @@ class Lock:
     order. What is acquired without ``with`` and never released is renewed until
     the process ends, whatever becomes of the thread or the object.
 
-    Not for coroutines: those of one thread would hold it together. Let each
-    hold it in a thread (``asyncio.to_thread``).
+    Not for coroutines, which would hold it together; a second one of the same
+    thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Lock:
                 in the background, as after any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
+            RuntimeError: another coroutine of this thread holds it.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
         _check_terms(self.name, timeout=timeout)
@@ -145,7 +148,7 @@ class Lock:
         trusted = lease.trusted
         lease.end()
         self._local.entry = None
-        watchdog_of(self._store).forget(lease)
+        watchdog_of(self._store).forget(lease.token)
         try:
             answer = self._store.release(lease.key, lease.token)
         except BaseException as error:
@@ -259,9 +262,7 @@ class Lock:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         entry = self._entry
         if entry is not None:
-            # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
-            entry.lease.check()
-            entry.depth += 1
+            self._enter_again(entry)
             return None
         give_up = None if timeout is None else self._clock() + timeout
         pause = FIRST_WAIT
@@ -277,6 +278,17 @@ class Lock:
             self._sleep(min(wait, left))
             pause = min(pause * 2, LONGEST_WAIT)
 
+    def _enter_again(self, entry: _Entry) -> None:
+        if entry.coroutine is not _coroutine():
+            message = (
+                f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
+                "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
+            )
+            raise RuntimeError(message)
+        # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
+        entry.lease.check()
+        entry.depth += 1
+
     def _attempt(self) -> Hold | None:
         owner = self._owner or f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
         term = Term(self._key, new_token(owner), self._ttl)
@@ -290,7 +302,7 @@ class Lock:
             lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
             if self._auto_renew:
                 watchdog_of(self._store).watch(lease)
-            self._local.entry = _Entry(lease)
+            self._local.entry = _Entry(lease, _coroutine())
         except BaseException as error:
             self._release_later(term, error)
             raise
@@ -342,6 +354,15 @@ def is_seconds(value: object) -> TypeGuard[float]:
 def hostname() -> str:
     """Return this machine's name, as holders are shown with it."""
     return socket.gethostname()
+
+
+def _coroutine() -> object | None:
+    """Return the task of asyncio that this thread is running, if it runs any."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return None if asyncio is None else asyncio.current_task()
+    except RuntimeError:
+        return None  # no event loop runs here
 
 
 def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:

@@ -129,7 +129,8 @@ class TaskLock:
         token: str,
         *,
         claim: str | None,
-        message: str | None,
+        message: str,
+        is_new: bool,
         accepted: bool,
         max_hold: float | None,
         on_lost: Callable[[Lease], None],
@@ -139,7 +140,8 @@ class TaskLock:
         Args:
             token: of the lease: this run's term.
             claim: token of the claim the lease may take over, ``None`` for none.
-            message: the message's identity: a mark of it refuses the run. ``None``: the message has none.
+            message: the message's identity: a mark of it refuses the run.
+            is_new: a mark of it is that of an earlier job with the same identity, and is deleted.
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: seconds after which the lease is renewed no more, ``None`` for no limit.
             on_lost: called once with the lease, in the thread that learns of its loss.
@@ -156,6 +158,7 @@ class TaskLock:
             instead_of=claim,
             period=None if accepted else self.period,
             message=message,
+            is_new=is_new,
         )
         if not isinstance(answer, Grant):
             return answer
@@ -212,7 +215,8 @@ class TaskLock:
         return release_hold(self.store, self.key, token, ran=ran, within=longest, mark=mark)
 
     def release_later(self, token: str, *, ran: bool) -> None:
-        """Owe the release of a token that an unanswered request may have left held."""
+        """Owe the release of a token that an unanswered request may have left held; it is renewed no more."""
+        watchdog_of(self.store).forget(token)
         watchdog_of(self.store).owe(
             partial(self.store.release, self.key, token, undo=not ran),
             within=max(self.ttl, self.queue_ttl),
@@ -227,7 +231,7 @@ class TaskLock:
     def let_go(self, lease: Lease) -> None:
         """Stop renewing a lease; sends nothing."""
         lease.end()
-        watchdog_of(self.store).forget(lease)
+        watchdog_of(self.store).forget(lease.token)
 
     def about(self, state: str, message: str | None = None) -> dict[str, Any]:
         """Describe the holder for those who are refused; without argument values, which may be private."""

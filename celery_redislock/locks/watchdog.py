@@ -118,9 +118,9 @@ class Watchdog:
                 self._sleeps_until = watch.due
                 self._wake.notify()
 
-    def forget(self, lease: Lease) -> None:
-        """Do not renew this lease any more; a renewal that was sent already is not waited for."""
-        self._watched.pop(lease.token, None)
+    def forget(self, token: str) -> None:
+        """Do not renew this token's lease any more; a renewal that was sent already is not waited for."""
+        self._watched.pop(token, None)
 
     def watches(self, lease: Lease) -> bool:
         """Whether the lease is being renewed."""
@@ -247,7 +247,7 @@ class Watchdog:
     def _drop(self, watch: _Watch) -> None:
         # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
         if self._watched.get(watch.lease.token) is watch:
-            self.forget(watch.lease)
+            self.forget(watch.lease.token)
 
     def _may_renew(self, watch: _Watch) -> bool:
         """Whether to ask for this lease at all."""

@@ -2,8 +2,10 @@
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from celery_redislock.declaring.scopes import STRATEGIES, Conflict, Side
@@ -23,7 +25,16 @@ def conflict_of(
     kwargs: Mapping[str, Any] | None,
     side: Side,
 ) -> Conflict:
-    """Return the facts of a duplicate: a publish or a run whose key is held."""
+    """Return the facts of a duplicate: a publish or a run whose key is held.
+
+    Args:
+        task: the bound task.
+        lock: of the duplicate.
+        hold: of the holder.
+        args: of the duplicate.
+        kwargs: of the duplicate.
+        side: where it was noticed.
+    """
     return Conflict(
         task=task,
         args=tuple(args or ()),
@@ -52,9 +63,14 @@ def choose(strategy: str | Callable[..., object], conflict: Conflict) -> str:
 def announce(conflict: Conflict, hold: Hold, *, what_happens: str) -> None:
     """Send the signal ``lock_conflict``.
 
-    ``what_happens`` is the strategy that is carried out: ``retry`` where the duplicate waits although another
-    one was chosen.
+    Args:
+        conflict: the duplicate.
+        hold: of the holder.
+        what_happens: the strategy that is carried out: ``retry`` where the duplicate waits although
+            another strategy was chosen.
     """
+    if math.isinf(hold.expires_in):
+        _warn_of_endless(conflict.key)
     lock_conflict.send(
         sender=conflict.task,
         key=conflict.key,
@@ -78,11 +94,15 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
         "publish" if side == "client" else "start",
         lock.key,
         hold.owner,
-        "its window has not passed" if hold.state == ACCEPTED else hold.state or "a foreign lock",
+        _state(hold),
         _age(hold),
         _end(hold),
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
     )
+
+
+def _state(hold: Hold) -> str:
+    return "its window has not passed" if hold.state == ACCEPTED else hold.state or "a foreign lock"
 
 
 def _age(hold: Hold) -> str:
@@ -96,3 +116,15 @@ def _end(hold: Hold) -> str:
     if math.isinf(hold.expires_in):
         return "never"
     return f"in {hold.expires_in:.1f} s" + ("" if hold.state == ACCEPTED else " unless renewed")
+
+
+@lru_cache(maxsize=1000)
+def _warn_of_endless(key: str) -> None:
+    """Warn once per key and process: cached, so that a second call does nothing."""
+    logger.warning(
+        "%r is held by another program's lock that never expires, so no task of that key will run until "
+        "somebody releases it: celery -A proj redislock release --reason TEXT -- %s; "
+        "let that program set a time to live (SET key value NX PX milliseconds)",
+        key,
+        shlex.quote(key),
+    )

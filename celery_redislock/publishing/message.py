@@ -155,7 +155,7 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
         message: what the message carries, ``None`` for nothing.
         ran: another delivery of it may have run. Otherwise its period ends as well.
     """
-    if message is None or message.key is None or not message.claimed:
+    if message is None or message.key is None or not message.claimed or (ran and message.stands_for_period):
         return
     try:
         settings = read_settings("settings", app.conf.get, os.environ)

@@ -6,6 +6,7 @@ What waits is published again by Celery's own machinery, as ``Task.retry`` does 
 
 import logging
 import random
+import re
 import time
 from typing import Any
 
@@ -13,13 +14,17 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 from celery.utils.quorum_queues import detect_quorum_queues
 
-from celery_redislock.locks.store import Hold
+from celery_redislock.locks.store import Hold, new_token
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.run import Run, visibility_timeout
 
 __all__ = ["held_for", "jittered", "late_copy", "put_off", "wait_for"]
 
 logger = logging.getLogger("celery_redislock")
+
+#: What RabbitMQ notes on a message that was dead-lettered or delivered again. Published with it, a message
+#: that waits twice in delayed queues is taken for one that goes in circles, and is dropped.
+BY_BROKER = re.compile(r"x-(death|first-death-.+|last-death-.+|delivery-count)\Z")
 
 #: Seconds after which a waiting run looks again at first.
 FIRST_PAUSE = 0.1
@@ -92,7 +97,8 @@ def _message(run: Run) -> Message:
     """Return what the next delivery of a message carries: the same, or the identity of one without."""
     if run.message is not None:
         return run.message
-    return Message(run.lock.key, run.lock.owner)
+    # Not its task id, unless a copy has that identity: publishing an id again is a new job.
+    return Message(run.lock.key, run.identity if run.was_delivered else new_token(run.lock.owner))
 
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:
@@ -102,6 +108,7 @@ def _publish_again(run: Run, message: Message, delay: float) -> None:
         # There the broker keeps the message, by whole seconds; less is an error (kombu 5.7.0,
         # transport/native_delayed_delivery.py).
         delay = max(1.0, delay)
+    headers = {name: value for name, value in (request.headers or {}).items() if not BY_BROKER.match(name)}
     # Celery's own retry leaves these out (5.7.0; the last one only 5.5.0). A message may lack each of them.
     names = ("argsrepr", "kwargsrepr", "ignore_result")
     more: dict[str, Any] = {name: request.__dict__.get(name) for name in names}
@@ -110,7 +117,7 @@ def _publish_again(run: Run, message: Message, delay: float) -> None:
     again = task.signature_from_request(
         request,
         countdown=delay,
-        headers=message.added_to(request.headers),
+        headers=message.added_to(headers),
         add_to_parent=False,
         **{name: value for name, value in more.items() if value is not None},
     )

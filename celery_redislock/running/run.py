@@ -191,7 +191,10 @@ class Run:
         self.followed_by.append((token, claim_ttl))
 
     def announce_loss(self, lease: Lease) -> None:
-        """Log that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it."""
+        """Log that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it.
+
+        In a scope that holds no lock while it runs only copies of this message are kept out: that is logged.
+        """
         logger.warning(
             "%s lost its lock on %r while running: %s; another run may hold it now, and on_lock_lost says "
             "what becomes of this one",
@@ -199,6 +202,8 @@ class Run:
             lease.key,
             lease.lost_because,
         )
+        if not self.scope.holds_while_running:
+            return
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
         action = self.options.on_lock_lost
         if callable(action):

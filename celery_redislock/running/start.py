@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from celery.exceptions import Ignore, Reject
 
-from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable
+from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lock import keep_trying
 from celery_redislock.locks.store import QUEUED, Hold, Marked, Refusal
 from celery_redislock.locks.tasklock import Started, TaskLock
@@ -67,7 +67,8 @@ def _take(run: Run, lock: TaskLock) -> None:
         lock.start,
         run.token,
         claim=claim,
-        message=run.identity if run.is_identified else None,
+        message=run.identity,
+        is_new=not run.is_identified,
         accepted=run.is_accepted,
         max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         on_lost=run.announce_loss,
@@ -204,8 +205,9 @@ def _leave(run: Run, error: BaseException) -> None:
     if run.lease is not None:
         run.running_lock.finish(run.lease)
         run.lease = None
-    elif not isinstance(error, Exception):
-        run.running_lock.release_later(run.token, ran=False)  # a signal: the server may have granted a lease
+    elif not isinstance(error, Ignore | Reject | RedisLockError):
+        # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
+        run.running_lock.release_later(run.token, ran=False)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
     message = run.message

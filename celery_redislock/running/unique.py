@@ -40,7 +40,8 @@ def run_unique(task: Any, body: Callable[[], Any]) -> Any:
     enter(run)
     run.in_body = True
     try:
-        value = run_interruptible(run, body) if run.options.on_lock_lost == "terminate" else body()
+        may_be_interrupted = run.scope.holds_while_running and run.options.on_lock_lost == "terminate"
+        value = run_interruptible(run, body) if may_be_interrupted else body()
     except BaseException as error:
         settle(run, error)
         raise

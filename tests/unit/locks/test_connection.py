@@ -68,6 +68,8 @@ def test_what_is_no_secret_stays_readable(url: str, masked: str) -> None:
         "redis://host:port",
         "redis://host/0?db=x",
         "redis://host?socket_timeot=1",
+        "redis://host/shop",
+        "redis://host/1/2",
         "redis://host/0?credential_provider=vault",
     ],
 )

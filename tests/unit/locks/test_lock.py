@@ -1,5 +1,6 @@
 """``Lock``, on the store in memory: waiting, re-entry, threads, terms."""
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable
@@ -132,6 +133,26 @@ class TestHolding:
         with lock:
             assert _in_thread(lambda: lock.acquire(timeout=0)) is False
             assert _in_thread(lambda: (lock.held, lock.fence)) == (False, None)
+
+    def test_another_coroutine_of_the_thread_is_refused(self, lock: Lock) -> None:
+        """The thread holds the lock, and both would go on at once."""
+        inside: list[str] = []
+
+        async def work(name: str) -> None:
+            with lock, lock:  # the same one may enter again
+                inside.append(name)
+                await asyncio.sleep(0)
+
+        async def both() -> list[object]:
+            return await asyncio.gather(work("first"), work("second"), return_exceptions=True)
+
+        first, second = asyncio.run(both())
+
+        assert (first, inside) == (None, ["first"])
+        assert isinstance(second, RuntimeError)
+        assert "another coroutine of this thread" in str(second)
+        assert not lock.held
+        assert lock.acquire(timeout=0)
 
     def test_the_bodys_own_error_is_not_hidden_where_it_has_released_itself(self, lock: Lock) -> None:
         def work() -> None:

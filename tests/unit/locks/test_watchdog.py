@@ -152,7 +152,7 @@ class TestForgetting:
     def test_a_forgotten_lease_is_not_renewed(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
         lease = lease_on(renewer)
         watchdog.watch(lease)
-        watchdog.forget(lease)
+        watchdog.forget(lease.token)
         watchdog.run_until(1060.0)
 
         assert renewer.calls == []
@@ -171,7 +171,7 @@ class TestForgetting:
     ) -> None:
         lease = lease_on(renewer)
         watchdog.watch(lease)
-        renewer.then(lambda: watchdog.forget(lease))
+        renewer.then(lambda: watchdog.forget(lease.token))
         watchdog.run_until(1060.0)
 
         assert len(renewer.calls) == 1
@@ -408,7 +408,7 @@ class TestThread:
         watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
         first = lease_on(renewer)
         watchdog.watch(first)
-        watchdog.forget(first)
+        watchdog.forget(first.token)
         assert wait_until(lambda: watchdog._sleeps_until > 0, 10)
         asleep_until = watchdog._sleeps_until
         woken: list[int] = []
@@ -422,7 +422,7 @@ class TestThread:
             renewer.clock.advance(0.1)
             lease = lease_on(renewer, name=f"n{number}")
             watchdog.watch(lease)
-            watchdog.forget(lease)
+            watchdog.forget(lease.token)
 
         assert woken == []
         assert watchdog._sleeps_until == asleep_until
@@ -443,7 +443,7 @@ class TestThread:
         assert before is None
         assert thread is not None
         assert thread.daemon
-        watchdog.forget(lease)
+        watchdog.forget(lease.token)
         renewer.clock.advance(30.0)
         assert wait_until(lambda: not thread.is_alive(), 10)
 
@@ -451,7 +451,7 @@ class TestThread:
         renewer.clock.advance(30.0)
         watchdog.watch(again)
         assert wait_until(lambda: watchdog.renewals == 2, 10)
-        watchdog.forget(again)
+        watchdog.forget(again.token)
 
     @pytest.mark.parametrize("error", [RuntimeError("unforeseen"), SystemExit("unforeseen")], ids=repr)
     def test_an_error_nobody_foresaw_does_not_end_it(
@@ -510,7 +510,7 @@ class TestThread:
 
         assert told == "(False, True, ['child'])"
         assert watchdog.watches(parents)
-        watchdog.forget(parents)
+        watchdog.forget(parents.token)
 
     def test_a_store_has_one_watchdog(self) -> None:
         one, other = MemoryStore(), MemoryStore()

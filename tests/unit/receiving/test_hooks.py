@@ -183,6 +183,26 @@ def test_a_claim_is_released_when_before_start_raises_unless_its_message_comes_a
     assert (shop.holder(KEY) is not None) == kept
 
 
+def test_a_copy_whose_before_start_raises_leaves_the_period_of_what_ran(shop: Shop) -> None:
+    """Law 2: the period began when the message was accepted, and its first delivery has run."""
+    ends: list[Exception | None] = [None, ValueError("not now")]
+
+    class Checked(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            if error := ends.pop(0):
+                raise error
+
+    shop.unique(body, base=Checked, lock="until_expired", lock_period=50, lock_key=KEY).delay(7)
+    message = shop.message()
+    shop.run(shop.receive(message))
+
+    shop.run(shop.receive(message, redelivered=True))
+
+    assert list(shop.held()) == [KEY]
+
+
 def test_a_retry_from_before_start_carries_the_claim(shop: Shop) -> None:
     """Law 7: it keeps its message's identity, because no body has run."""
 

@@ -1,5 +1,6 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -292,3 +293,38 @@ def test_a_member_that_waits_for_a_period_runs_when_that_has_passed(shop: Shop) 
     assert isinstance(shop.run(), Ignore)
     shop.store.let_pass(51)
     assert shop.run() == 7
+
+
+# --- a foreign lock that never ends ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+@pytest.mark.parametrize("on_conflict", ["skip", "retry", "raise"])
+def test_a_foreign_lock_that_never_ends_is_warned_of_once(
+    shop: Shop, caplog: Any, scope: str, on_conflict: str
+) -> None:
+    """No task of that key will ever run; the warning says what to do about it."""
+    name = f"endless-{shop.queue}"
+    shop.store._locks[name] = (b"somebody", float("inf"))
+    task = shop.unique(body, lock_key=name, lock=scope, on_conflict=on_conflict, lock_retry_delay=50)
+
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            with suppress(DuplicateTask):
+                task.delay(7)
+            for message in shop.messages():
+                shop.run(shop.receive(message))
+
+    (record,) = [record for record in caplog.records if record.name == "celery_redislock"]
+    assert "never expires" in record.getMessage()
+    assert f"redislock release --reason TEXT -- {name}" in record.getMessage()
+
+
+def test_a_lock_that_ends_is_not_warned_of(shop: Shop, caplog: Any) -> None:
+    """A duplicate is no trouble."""
+    task = shop.unique(body, lock_key=KEY)
+
+    with caplog.at_level("WARNING"), hold(task, 7, task_id="first"):
+        task.delay(7)
+
+    assert caplog.records == []

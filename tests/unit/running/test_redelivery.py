@@ -1,6 +1,7 @@
 """A second copy of a message, and a message that waits for its lock."""
 
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from celery.exceptions import Ignore, Reject
 from kombu.serialization import prepare_accept_content
 
+from celery_redislock.locks.store import owner_of
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.running import redelivery
 from celery_redislock.testing import hold
@@ -294,15 +296,44 @@ def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
     assert again.properties["correlation_id"] == before.properties["correlation_id"]
 
 
-def test_a_message_without_a_header_keeps_its_task_id_for_an_identity(shop: Shop) -> None:
-    """``send_task`` and other languages: its copies are still known by it."""
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_message_without_a_header_gets_an_identity_when_it_waits(shop: Shop, *, redelivered: bool) -> None:
+    """Law 8: its task id where a copy of it may have run; else its own, because an id may be reused."""
     task = shop.unique(body, lock_key=KEY, on_conflict="retry")
     shop.app.send_task("shop.sync", (7,), task_id="t1")
 
     with hold(task, 7):
-        shop.run()
+        shop.run(redelivered=redelivered)
 
-    assert carried(shop.message()) == Message(KEY, "t1")
+    again = carried(shop.message())
+    assert (again.token == "t1", owner_of(again.token) == "t1") == (redelivered, True)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_task_id_that_is_sent_again_by_name_is_a_new_job(shop: Shop, *, waits: bool) -> None:
+    """Law 2: the done mark of the first job refuses neither the second one nor that one's redelivery."""
+    ends: list[BaseException | None] = [None, SystemExit(1), None]
+    runs = []
+
+    def sync(account_id: int) -> None:
+        runs.append(account_id)
+        if error := ends.pop(0):
+            raise error
+
+    task = shop.unique(sync, lock="while_executing", lock_key=KEY, acks_late=True)
+    shop.app.send_task("shop.sync", (7,), task_id="daily")
+    shop.run()
+    shop.app.send_task("shop.sync", (7,), task_id="daily")
+    if waits:
+        with hold(task, 7):
+            shop.run()
+    message = shop.message()
+    with suppress(SystemExit):
+        shop.run(shop.receive(message))
+
+    shop.run(shop.receive(message, redelivered=True))
+
+    assert runs == [7, 7, 7]
 
 
 @pytest.mark.parametrize(("acks_late", "error"), [(True, Reject), (False, OSError)])

@@ -464,3 +464,22 @@ def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch:
         release()
 
     assert shop.holder(KEY) is None
+
+
+def test_a_lease_that_a_soft_limit_cuts_short_is_not_renewed(shop: Shop, monkeypatch: Any) -> None:
+    """Law 4: the limit may come between the grant and the note of it; the lease ends with its ttl."""
+    watchdog = watchdog_of(shop.store)
+    watch, leases = watchdog.watch, []
+
+    def cut_short(lease: Any, **options: Any) -> None:
+        watch(lease, **options)
+        leases.append(lease)
+        raise SoftTimeLimitExceeded
+
+    shop.unique(body, lock_key=KEY).delay(7)
+    request = shop.receive()
+    monkeypatch.setattr(watchdog, "watch", cut_short)
+    with suppress(SoftTimeLimitExceeded):
+        shop.run(request)
+
+    assert [watchdog.watches(lease) for lease in leases] == [False]
