@@ -105,9 +105,7 @@ class Declaration:
     ) -> LockOptions:
         """The task's options with those of one call.
 
-        Args:
-            call_options: what the call brings itself.
-            inherited: what travelled with the message whose run makes this call for its own id.
+        ``inherited`` is what travelled with the message whose run makes this call for its own id.
 
         Raises:
             LockOptionError: what the call asks for cannot be honoured.

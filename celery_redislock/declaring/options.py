@@ -86,13 +86,9 @@ def read_options(
     """Read a task's options. Called when the task is bound; touches no server.
 
     What has no effect in the task's scope is a problem where the task asks for
-    it; a setting counts for the tasks it can count for.
-
-    Args:
-        where: the task's name.
-        attributes: of the task, by name; what is missing or not said is left to the setting.
-        setting: ``app.conf.get``.
-        parameters: the names ``lock_key`` may use; ``None`` if unknown.
+    it; a setting counts for the tasks it can count for. An attribute that is
+    missing or not said is left to the setting. *where* is the task's name;
+    ``parameters`` are those ``lock_key`` may use, ``None`` if unknown.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -116,10 +112,7 @@ def read_options(
 def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> LockSettings:
     """Read the settings that are no task's. Called once per app, in publisher and worker.
 
-    Args:
-        where: the app's name.
-        setting: ``app.conf.get``.
-        environ: ``os.environ``; ``REDISLOCK_ENABLED`` wins over the setting, unless it is empty.
+    ``REDISLOCK_ENABLED`` in the environment wins over the setting, unless it is empty.
 
     Raises:
         LockOptionError: with every problem there is.

@@ -29,9 +29,6 @@ def unknown_options(names: Iterable[str]) -> list[str]:
 
     That is what begins like an option and does not exist, and what is the option
     of another library. Other attributes and keywords are the user's own.
-
-    Args:
-        names: of attributes a task's class or its decorator brings, or of keywords of a call.
     """
     return [
         f"{name} is {OTHER_LIBRARIES[name]}" if name in OTHER_LIBRARIES else f"{name} is no {_option(name)}"

@@ -96,8 +96,11 @@ def connect(
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
             where it must connect to a server that answers slowly.
-        strict_fence: see :class:`~celery_redislock.locks.redisstore.RedisStore`.
-        min_replicas: see there.
+        strict_fence: draw fences from a counter on the server, which grows although the server's clock
+            is set back, instead of that clock alone.
+        min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
+            also one that was taken over, and ``LockUnavailable`` raised. It narrows the gap a failover
+            opens, it does not close it.
 
     Raises:
         LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range.

@@ -39,10 +39,8 @@ def ready(connection: Any, left: Callable[[], float]) -> None:
     the primary. A send would connect past it, to the default address (redis
     5.2.1 to 8.1.0, ``connection.py``).
 
-    Args:
-        connection: redis-py's, from :class:`Connections`.
-        left: returns the seconds the next step may take: to connect, to read each answer to a greeting
-            (two to five) and each unread answer, and at last to send the request and to read its answer.
+    *left* returns the seconds the next step may take: to connect, to read each answer to a greeting
+    (two to five) and each unread answer, and at last to send the request and to read its answer.
 
     Raises:
         redis.TimeoutError: a step took too long.
@@ -77,12 +75,9 @@ class Connections:
     """
 
     def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
-        """Take over how to connect from a redis-py pool.
+        """Take over how to connect from a redis-py pool; ``socket_timeout``: seconds for each step.
 
-        Args:
-            pool: knows address, credentials, TLS, Sentinel; it is kept alive because a
-                Sentinel connection asks it for the primary.
-            socket_timeout: seconds; the default for every step of a connection.
+        The pool is kept alive because a Sentinel connection asks it for the primary.
         """
         self._pool = pool
         self._kwargs = {

@@ -52,15 +52,10 @@ class Lease:
         on_lost: Callable[["Lease"], None] | None = None,
         clock: Clock = boottime,
     ) -> None:
-        """Record a grant.
+        """Record a store's grant, whose times are of this clock.
 
-        Args:
-            store: that granted it.
-            term: name, token and ttl it was granted for.
-            grant: the store's answer.
-            on_lost: called once, in the thread that learnt of the loss, normally the watchdog's.
-                An error of it is logged. While it runs, nothing else is renewed.
-            clock: the one the grant's times were taken from.
+        ``on_lost`` is called once, in the thread that learnt of the loss, normally the watchdog's. Its own
+        error is logged. While it runs, nothing else is renewed.
         """
         self.term = term
         self.key, self.token = term.name, term.token

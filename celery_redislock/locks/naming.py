@@ -15,11 +15,7 @@ _CUT = "%~"
 
 
 def unsafe(more: Iterable[str] = ()) -> re.Pattern[str]:
-    """Return the pattern of what :func:`escape` escapes, and of some more characters besides.
-
-    Args:
-        more: no letters or digits, which escapes are made of.
-    """
+    """Return the pattern of what :func:`escape` escapes, and of *more*: no letters or digits."""
     return re.compile(f"[%{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
 
 

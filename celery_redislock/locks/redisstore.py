@@ -63,16 +63,7 @@ class RedisStore(LockStore):
     ) -> None:
         """Keep locks on the server these connections lead to.
 
-        Args:
-            connections: to one server.
-            prefix: put in front of every key.
-            strict_fence: draw fences from a counter on the server, which grows although the server's clock
-                is set back, instead of that clock alone.
-            min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
-                also one that was taken over, and :class:`LockUnavailable` raised. It narrows the gap a
-                failover opens, it does not close it.
-            socket_timeout: seconds, half of the bound on every verb.
-            clock: of this process, running through suspends; injected by tests.
+        Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
         """
         self._connections = connections
         self._prefix = prefix

@@ -32,14 +32,9 @@ def script(name: str) -> tuple[str, str]:
 
 
 class Call(NamedTuple):
-    """One answered call.
+    """One answered call: its times and ``repeated`` are those of a grant.
 
-    Attributes:
-        reply: the script's.
-        replicas: how many confirmed it, where that was asked for.
-        sent_at: this process's clock just before the answered request was sent.
-        answered_at: the same clock when the answer came.
-        repeated: an earlier request got no answer; it may have had its effect.
+    ``replicas`` is how many confirmed it, where that was asked for.
     """
 
     reply: Any

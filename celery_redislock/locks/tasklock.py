@@ -110,11 +110,7 @@ class TaskLock:
     ) -> Grant | Refusal | Marked:
         """Ask for a claim under this token: as a publish does, and a worker for a message without one.
 
-        Args:
-            token: of the claim.
-            ttl: seconds the claim lives.
-            message: the message's identity, by which its copies know it; the token unless it differs.
-            stands_for_period: see :meth:`claim`.
+        ``message`` is the message's identity, by which its copies know it; the token unless it differs.
 
         Raises:
             LockUnavailable: the server did not answer; the claim may have been taken.

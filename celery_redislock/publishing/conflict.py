@@ -25,16 +25,7 @@ def conflict_of(
     kwargs: Mapping[str, Any] | None,
     side: Side,
 ) -> Conflict:
-    """Return the facts of a duplicate: a publish or a run whose key is held.
-
-    Args:
-        task: the bound task.
-        lock: of the duplicate.
-        hold: of the holder.
-        args: of the duplicate.
-        kwargs: of the duplicate.
-        side: where it was noticed.
-    """
+    """Return the facts of a duplicate: a publish or a run whose key is held."""
     return Conflict(
         task=task,
         args=tuple(args or ()),
@@ -63,11 +54,8 @@ def choose(strategy: str | Callable[..., object], conflict: Conflict) -> str:
 def announce(conflict: Conflict, hold: Hold, *, what_happens: str) -> None:
     """Send the signal ``lock_conflict``.
 
-    Args:
-        conflict: the duplicate.
-        hold: of the holder.
-        what_happens: the strategy that is carried out: ``retry`` where the duplicate waits although
-            another strategy was chosen.
+    ``what_happens`` is the strategy that is carried out: ``retry`` where the duplicate waits although another
+    one was chosen.
     """
     if math.isinf(hold.expires_in):
         _warn_of_endless(conflict.key)
@@ -94,15 +82,11 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
         "publish" if side == "client" else "start",
         lock.key,
         hold.owner,
-        _state(hold),
+        "its window has not passed" if hold.state == ACCEPTED else hold.state or "a foreign lock",
         _age(hold),
         _end(hold),
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
     )
-
-
-def _state(hold: Hold) -> str:
-    return "its window has not passed" if hold.state == ACCEPTED else hold.state or "a foreign lock"
 
 
 def _age(hold: Hold) -> str:

@@ -25,12 +25,8 @@ def digest(value: object, *, where: str = "digest") -> str:
     """Fingerprint *value*: 32 hex digits, the same in every process and for ever.
 
     SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces:
-    allowed in FIPS mode, and safe against made-up collisions.
-
-    Args:
-        value: anything kombu's JSON can send. A mapping is taken for arguments
-            by name in the error text.
-        where: the task's name, for the error.
+    allowed in FIPS mode, and safe against made-up collisions. The error takes a
+    mapping for arguments by name; *where* is the task's, for the error.
 
     Raises:
         LockKeyError: part of *value* cannot be sent as JSON: a set, a plain
