@@ -113,20 +113,3 @@ def test_a_renewal_on_its_way_while_the_hold_is_given_back_revives_nothing(case:
     assert case.store.renew([Term("n", A, 30.0)]).renewed == [None]
     granted(case.take(B))
     assert case.store.renew([Term("n", A, 30.0)]).renewed == [False]
-
-
-def test_a_release_repeated_after_the_next_holder_came_takes_nothing_from_it(case: StoreCase) -> None:
-    case.take(A)
-    case.store.release("n", A)
-    case.take(B)
-
-    assert not case.store.release("n", A, undo=True).released
-    assert case.holder() == B
-
-
-def test_the_old_run_cannot_turn_the_new_ones_lease_back_into_a_claim(case: StoreCase) -> None:
-    case.take(A)
-    case.expire()
-    case.take(B)
-
-    assert refused(case.take(C, 3600.0, instead_of=A)).hold.token == B

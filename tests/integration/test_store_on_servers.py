@@ -52,11 +52,6 @@ class TestForeignClients:
         assert not server_case.store.force_release("n", expected="some").released
         assert server_case.store.force_release("n", expected="somebody").released
 
-    def test_an_empty_expectation_is_not_anybody(self, server_case: RedisCase) -> None:
-        server_case.take(A)
-
-        assert not server_case.store.force_release("n", expected="").released
-
 
 class TestWrongTypes:
     @pytest.mark.parametrize("part", ["lock", "window"])

@@ -178,14 +178,6 @@ def strict_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) ->
 
 
 class TestStrictFence:
-    def test_it_grows_with_every_grant(self, strict_case: RedisCase) -> None:
-        fences = []
-        for number in range(20):
-            fences.append(granted(strict_case.take(f"job/{number}")).fence)
-            strict_case.store.release("n", f"job/{number}")
-
-        assert fences == sorted(set(fences))
-
     def test_it_grows_on_where_the_servers_clock_was_set_back(self, strict_case: RedisCase) -> None:
         ahead = 4_000_000_000_000_000
         strict_case.client.set(strict_case.key(part="fence"), ahead, px=60_000)

@@ -75,10 +75,6 @@ def test_a_callable_of_one_call_counts_at_publish_only():
     assert called(lock_key=decide).lock_key is decide
 
 
-def test_all_problems_of_a_call_are_told_at_once():
-    assert len(problems(called, lock_ttl=0, lock_key="account_id", on_conflict="drop")) == 3
-
-
 # --- the header ------------------------------------------------------------------------------
 
 TRAVELS = {

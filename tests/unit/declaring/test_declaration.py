@@ -1,6 +1,5 @@
 """What a task declares: resolved when bound, and again whenever something changes."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from celery import Celery
 from pydantic import BaseModel
 
-from celery_redislock import LockKeyError, LockOptionError, SingletonTask
+from celery_redislock import LockOptionError, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.server import use_store
 from celery_redislock.locks.memory import MemoryStore
@@ -117,25 +116,6 @@ def test_nothing_is_used_unchecked(app: Celery) -> None:
             declaration_of(task)
 
 
-def test_many_threads_may_ask_at_once(app: Celery) -> None:
-    task = declare(app)
-    task.lock_ttl = 60
-    barrier, found = threading.Barrier(8), []
-
-    def ask() -> None:
-        barrier.wait()
-        found.append(declaration_of(task).options)
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [options == found[0] for options in found] == [True] * 8
-    assert declaration_of(task) is declaration_of(task)
-
-
 # --- the lock of one call --------------------------------------------------------------------
 
 
@@ -164,11 +144,6 @@ def test_arguments_that_do_not_fit_are_a_type_error_that_names_the_task(app: Cel
 
     loose = declare(app, name="shop.loose", typing=False)
     assert lock_of(loose, 1, 2, 3).key != lock_of(loose, 1, 2, 4).key
-
-
-def test_arguments_that_no_key_can_be_made_of_are_named(app: Celery) -> None:
-    with pytest.raises(LockKeyError, match=r"argument 'account_id' \(object\)"):
-        lock_of(declare(app), object())
 
 
 def test_a_model_and_its_dump_are_one_call(app: Celery) -> None:
@@ -209,14 +184,7 @@ class Static(SingletonTask):
     on_lock_lost = staticmethod(plain_lost)
 
 
-class Lambda(SingletonTask):
-    abstract = True
-    lock_key = lambda arguments: f"plain-{arguments['account_id']}"  # noqa: E731
-    on_conflict = lambda _conflict: "skip"  # noqa: E731
-    on_lock_lost = lambda _lease: None  # noqa: E731
-
-
-@pytest.mark.parametrize("way", [Plain, Static, Lambda, None])
+@pytest.mark.parametrize("way", [Plain, Static, None])
 @pytest.mark.parametrize("bind", [True, False])
 def test_callables_never_become_methods(app: Celery, way: Any, *, bind: bool) -> None:
     """Called with the task as first argument, a plain ``lambda bound: …`` breaks."""
@@ -273,10 +241,6 @@ def test_a_misspelt_attribute_of_a_class_is_told(app: Celery) -> None:
         on_lock_eror = "run"
 
     assert problems(app, base=Misspelt) == ["on_lock_eror is no option; did you mean on_lock_error?"]
-
-
-def test_attributes_of_the_users_own_are_left_alone(app: Celery) -> None:
-    assert declare(app, locked=True, locker="x", clock=3).locked
 
 
 # --- where options come from -----------------------------------------------------------------

@@ -149,23 +149,6 @@ def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
     assert problem.startswith(setting)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("redislock_min_replicas", 2),
-        ("redislock_fence", "strict"),
-        ("redislock_eager", True),
-        ("redislock_check", "error"),
-        ("redislock_check", "ignore"),
-        ("redislock_prefix", "shop:locks"),
-        ("redislock_url", "redis://:secret@cache/1"),
-        ("redislock_socket_timeout", 0.25),
-    ],
-)
-def test_a_setting_that_is_allowed_is_kept(setting, value):
-    assert getattr(settings_of({setting: value}), setting.removeprefix("redislock_")) == value
-
-
 def test_a_password_is_never_shown():
     secret = "secret@cache"
 

@@ -197,12 +197,6 @@ class TestSettle:
         may_go_on.set()
         assert watchdog.settle(10.0)
 
-    def test_it_waits_no_longer_than_it_is_told(self, watchdog: Driven) -> None:
-        watchdog.owe(lambda: None, within=60.0, what="a hold")
-
-        assert not watchdog.settle(0.01)
-        assert watchdog.owes == 1
-
 
 def test_a_lease_that_ends_takes_no_other_watch_of_its_token_with_it(
     renewer: ScriptedRenewer, watchdog: Driven

@@ -7,7 +7,6 @@ import uuid
 from collections import OrderedDict
 from datetime import date, datetime
 from decimal import Decimal
-from enum import Enum, IntEnum
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,7 @@ from pydantic import BaseModel
 
 from celery_redislock.declaring.keys import digest
 from celery_redislock.exceptions import LockKeyError
-
-
-class Colour(str, Enum):
-    RED = "red"
-
-
-class Size(IntEnum):
-    BIG = 3
-
-
-class Plain(Enum):
-    ONE = 1
-
-
-class Custom:
-    def __init__(self, number):
-        self.number = number
-
-    def __json__(self):
-        return {"number": self.number}
+from tests.unit.declaring.keys.values import Colour, Custom, Plain, Size
 
 
 class Order(BaseModel):

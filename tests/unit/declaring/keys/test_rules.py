@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum, IntEnum
 from pathlib import Path
 
 import pytest
@@ -15,29 +14,10 @@ import pytest
 from celery_redislock.declaring.keys import digest, escape, parse_key
 from celery_redislock.declaring.keys.template import parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
+from tests.unit.declaring.keys.values import Colour, Custom, Plain, Size
 
 GOLDEN = Path(__file__).with_name("golden_keys.json")
 PARAMETERS = ("account_id", "order", "items", "note")
-
-
-class Colour(str, Enum):
-    RED = "red"
-
-
-class Size(IntEnum):
-    BIG = 3
-
-
-class Plain(Enum):
-    ONE = 1
-
-
-class Custom:
-    def __init__(self, number):
-        self.number = number
-
-    def __json__(self):
-        return {"number": self.number}
 
 
 def seeded(seed):
