@@ -294,10 +294,7 @@ def _free_port() -> int:
 
 
 def _unused_directory() -> str:
-    """Return a path for a new directory in the temporary directory, or in /tmp if that cannot hold a socket.
-
-    Nothing is made yet; the name is random, and the shim insists on making it new.
-    """
+    """Return a new random path in the temporary directory, or in /tmp if that cannot hold a socket."""
     name = f"redislock-{secrets.token_hex(8)}"
     directory = f"{tempfile.gettempdir()}/{name}"
     # Safe characters only: then the path is the same in every form of URL.

@@ -62,9 +62,8 @@ def ready(connection: Any, left: Callable[[], float]) -> None:
 class Connections:
     """The connections of one process to one server, kept open and lent out one at a time.
 
-    As many are opened as threads (or greenlets) talk at once; the last one
-    returned is the next one lent. At most :data:`MOST_IDLE` are kept while
-    nobody uses them: after a rush of greenlets the others are closed.
+    The last one returned is the next one lent. At most :data:`MOST_IDLE` are kept
+    while nobody uses them: after a rush of greenlets the others are closed.
     Thread-safe. After a fork the child starts with none: it neither uses nor
     shuts down its parent's sockets (a dropped ``Connection`` of another pid only
     closes its descriptor, redis 5.2.1 to 8.1.0, ``connection.py``,

@@ -130,11 +130,7 @@ class Scripts:
         self._twice(operation, attempt)
 
     def info(self, section: str) -> bytes:
-        """Return a section of the server's INFO.
-
-        Raises:
-            LockUnavailable: no answer in time, or the server refused.
-        """
+        """Return a section of the server's INFO; raises as :meth:`call` does."""
 
         def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> bytes:
             ready(connection, left)

@@ -94,15 +94,7 @@ class TaskLock:
         return replace(self, key=message_name(message), period=None)
 
     def claim(self, token: str, *, ttl: float, stands_for_period: bool, required: bool) -> "Claim":
-        """Hold the key for a message about to be published; used as a context manager.
-
-        Args:
-            token: of the claim, the message's identity.
-            ttl: seconds the claim lives.
-            stands_for_period: the claim is the period: neither the start nor the end of a run releases it.
-            required: raise ``LockUnavailable`` where the server does not answer; otherwise go on
-                without a claim.
-        """
+        """Hold the key for a message about to be published; used as a context manager."""
         return Claim(self, token, ttl, stands_for_period=stands_for_period, required=required)
 
     def accept(
@@ -251,7 +243,10 @@ class Claim:
     """A publisher's claim for the length of a ``with`` block; released after it unless it was kept.
 
     Attributes:
-        lock, token, ttl, stands_for_period, required: see :meth:`TaskLock.claim`.
+        token: the message's identity.
+        ttl: seconds the claim lives.
+        stands_for_period: the claim is the period: neither the start nor the end of a run releases it.
+        required: raise ``LockUnavailable`` where the server does not answer; otherwise go on without a claim.
         refused_by: who holds the key, ``None`` if nobody does.
         is_granted: the server granted the claim. Neither granted nor refused: it did not answer.
         is_kept: the claim is left to the message, which has been published.

@@ -44,8 +44,7 @@ class Binder:
         :meth:`bind_loosely`. The values are the caller's own objects.
 
         Raises:
-            TypeError: the arguments do not fit the signature; the text is the
-                interpreter's own.
+            TypeError: the arguments do not fit the signature; the text is the interpreter's own.
         """
         args, kwargs = args or (), kwargs or {}
         if self._signature is None:

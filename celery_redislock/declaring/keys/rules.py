@@ -35,14 +35,10 @@ KeyRule: TypeAlias = Callable[[Mapping[str, object]], str]
 def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | None) -> KeyRule:
     """Make the rule that *lock_key* asks for. Called when a task is bound, and per call that brings a key.
 
-    Args:
-        lock_key: see the table above.
-        task_name: the task's full name.
-        parameters: :attr:`Binder.parameters`; ``None`` leaves names unchecked until they are used.
+    ``parameters`` are those of a :class:`Binder`; ``None`` leaves names unchecked until they are used.
 
     Raises:
-        LockOptionError: *lock_key* cannot be honoured; ``problems`` holds every
-            reason, so that a caller can report them with those of other options.
+        LockOptionError: *lock_key* cannot be honoured, with every problem there is.
     """
     problems: list[str] = []
     rule = _parse(lock_key, task_name, parameters, problems)

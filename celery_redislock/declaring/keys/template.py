@@ -42,8 +42,7 @@ class Field(NamedTuple):
         """Return the field's value as text.
 
         Raises:
-            LockKeyError: there is no such argument, attribute or item, or its
-                value is ``None`` or has no text of its own (a list, a mapping).
+            LockKeyError: it is not there, or is ``None``, or has no text of its own (a list, a mapping).
         """
         if self.parameter not in arguments:
             given = ", ".join(map(repr, arguments)) or "no arguments"
@@ -111,8 +110,7 @@ def parse_template(text: str) -> Template:
     """Parse *text*.
 
     Raises:
-        ValueError: the braces do not match, a field is no parameter with
-            attributes and items, or two fields are not clearly separated.
+        ValueError: it cannot be one; the text follows ``lock_key``.
     """
     parts: list[str | Field] = []
     separators = {":"}
