@@ -159,6 +159,6 @@ def _settle(task: Any, **_: Any) -> None:
         task.app.journal.settle(lease)
 
 
-if "SHOP_PLAN" in os.environ:
-    app = open_shop(json.loads(os.environ["SHOP_PLAN"]))
+if "PROJECT_PLAN" in os.environ:
+    app = open_shop(json.loads(os.environ["PROJECT_PLAN"]))
     end_with_parent()
