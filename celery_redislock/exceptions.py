@@ -44,8 +44,8 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
             server answered and may be gone by now.
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
-        is_window: the holder was accepted less than ``lock_period`` ago, and may be over: that time
-            is not renewed, and does not end with its run.
+        is_window: the holder was accepted less than ``lock_period`` ago. Its run may have ended: that time
+            is not renewed, and does not end with a run.
     """
 
     def __init__(self, key: str, task_id: str, expires_in: float, is_window: bool = False) -> None:

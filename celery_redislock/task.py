@@ -81,19 +81,19 @@ class SingletonTask(Task):
     lock_key: "KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
     on_conflict: "ConflictChoice" = None
-    #: Seconds a run's lease outlives its last renewal.
+    #: Seconds a run's lease outlives its last renewal; 30, at least 0.1.
     lock_ttl: "Seconds | None" = None
-    #: Seconds a claim outlives its publish, or the last sign of life of its message.
+    #: Seconds a claim outlives its publish, or the last sign of life of its message; 3600.
     lock_queue_ttl: "Seconds | None" = None
-    #: Longest time in seconds one run may be renewed.
+    #: Longest time in seconds one run may be renewed; its hard time limit and 10 s, if it has one.
     lock_max_hold: "Seconds | None" = None
-    #: Least time in seconds between two accepted.
+    #: Least time in seconds between two accepted calls of one key; none.
     lock_period: "Seconds | None" = None
-    #: Longest pause in seconds until a waiting run looks again.
+    #: Longest pause in seconds until a waiting run looks again; 5.
     lock_retry_delay: "Seconds | None" = None
-    #: What happens when a running task loses its lease.
+    #: What happens when a running task loses its lease: ``log``, ``terminate`` or a callable.
     on_lock_lost: "LossChoice" = None
-    #: What happens when the lock server cannot be reached.
+    #: What happens when the lock server cannot be reached: ``raise``, or ``run`` without a lock.
     on_lock_error: "ErrorChoice" = None
 
     #: This class's own names, which are no options of a subclass.
@@ -166,7 +166,7 @@ class SingletonTask(Task):
             LockUnavailable: the lock server cannot be reached and ``on_lock_error`` says ``raise``; not for
                 a retry or a member of a workflow, which is published without a claim.
             LockOptionError: an option is unknown, contradictory or out of range.
-            LockKeyError: no key can be made of these arguments.
+            LockKeyError: no key can be made of these arguments, or the key on the server is not a lock.
             TypeError: the arguments do not fit the task.
             kombu.exceptions.OperationalError: the broker cannot be reached; no lock is left.
         """

@@ -184,7 +184,7 @@ def problems_of(
 def disagreements(options: LockOptions) -> list[str]:
     """Return which values cannot be true together, wherever they come from."""
     problems = []
-    if options.scope is not None and options.scope.stands_for_period and options.lock_period is None:
+    if options.scope is not None and options.scope.ends == "period" and options.lock_period is None:
         problems.append(
             f"lock={options.scope.name!r} needs lock_period: how long the task stays unique, in seconds"
         )

@@ -41,11 +41,6 @@ class Scope:
     client: Strategy | None
     server: Strategy
 
-    @property
-    def stands_for_period(self) -> bool:
-        """Whether the key is held for ``lock_period``, however the run ends: no run holds or frees it."""
-        return self.ends == "period"
-
 
 #: The scopes by name. A duplicate that was not refused at publish is never dropped by default.
 SCOPES: Mapping[str, Scope] = {

@@ -67,7 +67,7 @@ ROWS: tuple[Row, ...] = (
         default_note="the hard time limit + 10 s, if there is one, and at least twice `lock_ttl`",
         is_of_a_lease=True, meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
     Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
-        meaning="least time between two accepted tasks; required by `until_expired`. "
+        meaning="least time between two accepted calls of one key; required by `until_expired`. "
         "For a scheduled task choose 0.8 of its interval"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
         meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
@@ -85,7 +85,7 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
         meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
-        meaning="how long a worker keeps trying to reach the lock server before it gives a task back"),
+        meaning="how long a worker asks a silent lock server before it publishes the task again"),
     Row(setting="redislock_min_replicas", default=0, kind=whole(0, 100),
         meaning="replicas that must have a lock before it counts (`WAIT`)"),
     Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),

@@ -48,7 +48,6 @@ class MemoryStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-        is_new: bool = False,
     ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()
@@ -56,7 +55,7 @@ class MemoryStore(LockStore):
             repeated = held is not None and _belongs(held[0], token)
             taken_over = held is not None and not repeated and _belongs(held[0], instead_of)
             kept = repeated or taken_over
-            mark = None if repeated or is_new else self._live(self._marks, (name, message or ""))
+            mark = None if repeated else self._live(self._marks, (name, message or ""))
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
@@ -69,8 +68,6 @@ class MemoryStore(LockStore):
                 if period and accepted is None:
                     self._windows[name] = (value, now + period)
             self._locks[name] = (value, now + ttl)
-            if is_new:
-                self._marks.pop((name, message or ""), None)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)
 

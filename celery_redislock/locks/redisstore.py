@@ -88,13 +88,12 @@ class RedisStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-        is_new: bool = False,
     ) -> Grant | Refusal | Marked:
         base, opens_for = self._base(name), _ms(period) if period else 0
         call = self._call(
             "acquire",
             [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
-            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms, int(is_new)],
+            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms],
             name=name,
             replicas=self._min_replicas,
         )

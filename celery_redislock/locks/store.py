@@ -211,7 +211,6 @@ class LockStore(ABC):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-        is_new: bool = False,
     ) -> Grant | Refusal | Marked:
         """Take the hold, keep it, or take it over; one round trip.
 
@@ -224,7 +223,6 @@ class LockStore(ABC):
             period: least time between two acceptances by the server's clock; taking over is no new one.
             message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
                 one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
-            is_new: the mark is of an earlier message with this identity: it is deleted, and refuses nobody.
         """
 
     @abstractmethod

@@ -117,8 +117,7 @@ class TaskLock:
         token: str,
         *,
         claim: str | None,
-        message: str,
-        is_new: bool,
+        message: str | None,
         accepted: bool,
         max_hold: float | None,
         on_lost: Callable[[Lease], None],
@@ -128,8 +127,7 @@ class TaskLock:
         Args:
             token: of the lease: this run's term.
             claim: token of the claim the lease may take over, ``None`` for none.
-            message: the message's identity: a mark of it refuses the run.
-            is_new: a mark of it is that of an earlier job with the same identity, and is deleted.
+            message: the message's identity: a mark of it refuses the run. ``None``: it has none.
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: seconds after which the lease is renewed no more, ``None`` for no limit.
             on_lost: called once with the lease, in the thread that learns of its loss.
@@ -146,7 +144,6 @@ class TaskLock:
             instead_of=claim,
             period=None if accepted else self.period,
             message=message,
-            is_new=is_new,
         )
         if not isinstance(answer, Grant):
             return answer

@@ -96,18 +96,19 @@ class Watchdog:
         self._forget_everything()
         _live.add(self)
 
-    def watch(self, lease: Lease, *, max_hold: float | None = None) -> None:
+    def watch(self, lease: Lease, *, max_hold: float | None = None, first: float = float("inf")) -> None:
         """Keep the lease alive from now on; a watch it had before is replaced.
 
         Args:
             lease: renewed every third of its ttl until :meth:`forget`, or until it is lost.
             max_hold: seconds after which it is not renewed any more and counts as lost; a warning is
                 logged at half of it. ``None``: no limit.
+            first: seconds after which it is renewed first, where a third of its ttl is too late.
         """
         with self._lock:
             now = self._clock()
             # A third of the ttl; sooner where the grant took long and little of its term is left.
-            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2)
+            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2, first)
             longest = float("inf") if max_hold is None else max_hold
             watch = _Watch(lease, now, longest, min(due, now + longest))
             self._watched[lease.token] = watch
@@ -121,6 +122,12 @@ class Watchdog:
     def forget(self, token: str) -> None:
         """Do not renew this token's lease any more; a renewal that was sent already is not waited for."""
         self._watched.pop(token, None)
+
+    def unwatch(self, lease: Lease) -> None:
+        """Do not renew this very lease any more; a later one of the same token is still renewed."""
+        watch = self._watched.get(lease.token)
+        if watch is not None and watch.lease is lease:
+            self.forget(lease.token)
 
     def watches(self, lease: Lease) -> bool:
         """Whether the lease is being renewed."""

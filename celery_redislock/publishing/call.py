@@ -36,7 +36,7 @@ class PublishingRun(Protocol):
     def holds(self, key: str) -> bool:
         """Whether the run has a lease on this key, lost or not."""
 
-    def is_followed_by(self, token: str, claim_ttl: Callable[[], float]) -> None:
+    def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
         """Note that the run has published its own task id again."""
 
 
@@ -59,7 +59,8 @@ class Call:
         args: of the call.
         kwargs: of the call.
         options: Celery's options of the publish, without this package's.
-        inherited: what the message carries whose run, or whose worker, publishes its own id again.
+        inherited: the header of the message whose task id is published again: by its run (a retry), or by
+            the worker's main process.
         lock_options: the task's, with the call's own.
         token: the identity of the message to be.
         is_eager: publishing runs the body in place.

@@ -86,9 +86,8 @@ STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
 def _end_fixed_id(call: Call, why: str) -> None:
     """Store a ready state for the id the caller chose, so that nobody waits for it for ever.
 
-    Under another key a job of that very id may be under way, or over: what it has recorded stays. One that
-    is still queued has recorded nothing, and cannot be told from an id nobody has used; its own states
-    come later.
+    A job with this id may exist under another key. A state that it has stored is kept. A queued one has
+    stored none and is overwritten; its own states follow.
     """
     task, task_id = call.task, call.task_id
     if not is_readable(task.backend):

@@ -73,6 +73,7 @@ class LockHandle:
 
         Raises:
             LockUnavailable: the lock server cannot be reached.
+            LockKeyError: the key on the server is not a lock.
         """
         hold = self._store.inspect(self.key)
         return None if hold is None else Holder.of(hold)
@@ -92,6 +93,7 @@ class LockHandle:
 
         Raises:
             LockUnavailable: the lock server cannot be reached.
+            LockKeyError: the key on the server is not a lock.
             ValueError: ``only`` is something else.
         """
         if only not in {None, QUEUED}:

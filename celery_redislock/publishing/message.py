@@ -22,6 +22,7 @@ import celery.app.task
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.store import Mark
 from celery_redislock.locks.tasklock import release_hold
 
 __all__ = ["HEADER", "Message", "is_result_ignored", "release_claim"]
@@ -137,6 +138,19 @@ class Message(NamedTuple):
         return {**(headers or {}), HEADER: self.dumps()}
 
 
+def identity_of(message: Message | None, task_id: str, properties: Mapping[str, Any] | None) -> str | None:
+    """Return the identity of a message: the same for its copies, another for each publish of its task id.
+
+    Its token. A message without a header has the broker's delivery tag where kombu makes one for each publish
+    (Redis, SQS and other virtual transports; 5.7.0, transport/virtual/base.py): it is restored with the
+    message. RabbitMQ numbers deliveries instead: there such a message has no identity, ``None``.
+    """
+    if message is not None:
+        return message.token
+    tag = (properties or {}).get("delivery_tag")
+    return f"{task_id}/{tag}" if isinstance(tag, str) else None
+
+
 def is_result_ignored(task: Any, asked: bool | None) -> bool:
     """Whether the result of a message is ignored: as the message asks itself, or else as its task does.
 
@@ -160,6 +174,9 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
     try:
         settings = read_settings("settings", app.conf.get, os.environ)
         if settings.enabled:
-            release_hold(store_of(app, settings), message.key, message.token, ran=ran, within=UNKNOWN_TTL)
+            # A run that it follows must not make a claim for it any more.
+            mark = Mark(message.token, UNKNOWN_TTL, is_done=True) if message.must_run else None
+            store = store_of(app, settings)
+            release_hold(store, message.key, message.token, ran=ran, within=UNKNOWN_TTL, mark=mark)
     except RedisLockError as problem:
         logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)

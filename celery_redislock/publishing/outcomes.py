@@ -1,10 +1,12 @@
 """What a result backend keeps of a task, and for whom."""
 
 import time
+from datetime import datetime, timezone
 from typing import Any
 
 from celery import states
 from celery.backends.base import DisabledBackend
+from celery.utils.time import maybe_iso8601
 
 from celery_redislock.locks.store import QUEUED, Hold
 from celery_redislock.locks.tasklock import TaskLock
@@ -12,7 +14,7 @@ from celery_redislock.locks.tasklock import TaskLock
 __all__ = [
     "DUPLICATE_OF",
     "is_readable",
-    "make_way",
+    "release_if_revoked",
     "state_of",
 ]
 
@@ -21,6 +23,9 @@ DUPLICATE_OF = "duplicate of"
 
 #: Seconds a claim is left alone: something just published is rarely revoked, and a look is a round trip.
 YOUNG = 2.0
+
+#: Seconds two hosts' clocks may differ when a revocation is dated.
+CLOCKS_DIFFER = 60.0
 
 
 def is_readable(backend: Any) -> bool:
@@ -37,7 +42,7 @@ def state_of(task: Any, task_id: str) -> str | None:
     return None if meta is None else str(meta.get("status"))
 
 
-def make_way(task: Any, lock: TaskLock, hold: Hold) -> bool:
+def release_if_revoked(task: Any, lock: TaskLock, hold: Hold) -> bool:
     """Release a hold that is the claim of a revoked message; whether it was, so that asking again pays.
 
     No hook of Celery fires for a revoked message until a worker receives it; only its state is written, by
@@ -53,8 +58,18 @@ def make_way(task: Any, lock: TaskLock, hold: Hold) -> bool:
         return False
     if str(meta.get("result")).startswith(DUPLICATE_OF):
         return False  # skipped as a duplicate, which is the same state
+    if _is_before(meta.get("date_done"), since - CLOCKS_DIFFER):
+        return False  # of an earlier job with this id
     lock.release(hold.token, ran=False)
     return True
+
+
+def _is_before(moment: Any, when: float) -> bool:
+    """Whether a result backend's date is earlier; one without a zone is taken for UTC."""
+    date = maybe_iso8601(moment)
+    if not isinstance(date, datetime):
+        return False
+    return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp() < when
 
 
 def _meta(task: Any, task_id: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing import duplicate
 from celery_redislock.publishing.call import Call, PublishingRun, Send
-from celery_redislock.publishing.outcomes import make_way
+from celery_redislock.publishing.outcomes import release_if_revoked
 from celery_redislock.publishing.signals import lock_acquired
 
 __all__ = ["NEEDS_NO_SERVER", "publish"]
@@ -69,7 +69,7 @@ def publish(
     return _claim_and_publish(call)
 
 
-def _claim_and_publish(call: Call, *, may_make_way: bool = True) -> Any:
+def _claim_and_publish(call: Call, *, may_ask_again: bool = True) -> Any:
     lock, scope = call.lock, call.scope
     # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
     required = call.lock_options.on_lock_error == "raise" and not call.must_run
@@ -84,8 +84,8 @@ def _claim_and_publish(call: Call, *, may_make_way: bool = True) -> Any:
         if claim.is_granted:
             lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
         return result
-    if may_make_way and make_way(call.task, lock, refused_by):
-        return _claim_and_publish(call, may_make_way=False)
+    if may_ask_again and release_if_revoked(call.task, lock, refused_by):
+        return _claim_and_publish(call, may_ask_again=False)
     return duplicate.at_publish(call, refused_by)
 
 
@@ -99,7 +99,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     if run.holds(lock.key):
         result = call.send(claimed=True, must_run=True)
         # After the publish, never before: a claim without a message would stay for an hour.
-        run.is_followed_by(call.token, call.claim_ttl)
+        run.note_follow_up(call.token, call.claim_ttl)
         return result
     if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True, must_run=True)

@@ -27,7 +27,7 @@ from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.locks.store import Grant, Mark, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing.message import HEADER, Message, is_result_ignored, release_claim
+from celery_redislock.publishing.message import HEADER, Message, identity_of, is_result_ignored, release_claim
 from celery_redislock.running.run import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
 
 __all__ = ["LockRequest"]
@@ -54,19 +54,16 @@ class LockRequest(Request):
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
-        delivery = Delivery(
-            new_token(self.id), time.time(), registry.type_to_name.get(getattr(message, "content_type", None))
-        )
-        self._run_token: str = delivery.token or ""
-        self._received_at = delivery.received_at
+        self._run_token, self._received_at = new_token(self.id), time.time()
+        serializer = registry.type_to_name.get(getattr(message, "content_type", None))
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
         self._request_dict["properties"] = {
             **self._request_dict["properties"],
-            FROM_MAIN_PROCESS: tuple(delivery),
+            FROM_MAIN_PROCESS: tuple(Delivery(self._run_token, self._received_at, serializer)),
         }
         self._lock_message = Message.of(self._request_dict, self.id)
         self._locked: tuple[TaskLock, LockOptions, Scope] | None = None
-        self._renewal: Renewal | None = None
+        self._renewal: HoldInHand | None = None
         self._is_over = False
         self._renew_claim()
 
@@ -234,7 +231,9 @@ class LockRequest(Request):
             lock, options, _ = locked
             # Not less than until the ETA and as long again: its claim was made for that.
             until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
-            self._renew(lock, message.token, options.lock_queue_ttl + max(0.0, until_eta))
+            ttl = options.lock_queue_ttl + max(0.0, until_eta)
+            # Soon: the message may have waited in its queue until little of its claim is left.
+            self._renew(lock, message.token, ttl, first=min(5.0, ttl / 30))
 
     def _renew_lease(self) -> None:
         locked = self._what_is_locked()
@@ -246,13 +245,14 @@ class LockRequest(Request):
             running = self._running_lock(lock, scope)
             self._renew(running, self._run_token, lock.ttl, max_hold=options.max_hold(limit))
 
-    def _renew(self, lock: TaskLock, token: str, ttl: float, *, max_hold: float | None = None) -> None:
-        self._renewal = Renewal(lock, Term(lock.key, token, ttl), self)
-        watchdog_of(lock.store).watch(self._renewal, max_hold=max_hold)
+    def _renew(self, lock: TaskLock, token: str, ttl: float, **when: Any) -> None:
+        self._renewal = HoldInHand(lock, Term(lock.key, token, ttl), self)
+        watchdog_of(lock.store).watch(self._renewal, **when)
 
     def _stop_renewing(self) -> None:
         if self._renewal is not None:
             self._renewal.end()
+            watchdog_of(self._renewal.store).unwatch(self._renewal)
             self._renewal = None
 
     def _end(self) -> None:
@@ -280,7 +280,8 @@ class LockRequest(Request):
         """Return the lock the run holds: see ``Run.running_lock``."""
         if scope.holds_while_running:
             return lock
-        return lock.of_message(self._lock_message.token if self._lock_message is not None else self.id)
+        properties = self._request_dict["properties"]
+        return lock.of_message(identity_of(self._lock_message, self.id, properties) or self.id)
 
     def _what_is_locked(self) -> tuple[TaskLock, LockOptions, Scope] | None:
         """Return what this message locks; ``None`` for nothing, or if only the child can tell."""
@@ -310,7 +311,7 @@ class LockRequest(Request):
         return self._locked
 
 
-class Renewal(Lease):
+class HoldInHand(Lease):
     """A hold of a message this process has in hand, renewed beside whoever holds it.
 
     So a child that keeps the interpreter in C code for minutes keeps its lock. This process does not
@@ -321,6 +322,7 @@ class Renewal(Lease):
         """Renew from now on what a request's message or run holds, as long as it is not over."""
         now = boottime()
         super().__init__(lock.store, term, Grant(0, False, now, now))
+        self.store = lock.store
         self._request = weakref.ref(request)
 
     @property

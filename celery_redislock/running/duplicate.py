@@ -23,8 +23,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
     """
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
-        is_copy = run.is_identified and hold.about.get("message", hold.owner) == run.identity
-        return wait_for(run, hold, held_for(hold), is_copy=is_copy)
+        return wait_for(run, hold, held_for(hold), is_copy=run.is_of_this_message(hold))
     conflict = conflict_of(run.task, run.lock, hold, run.request.args, run.request.kwargs, "server")
     if run.must_wait and not run.request.is_eager:
         announce(conflict, hold, what_happens="retry")

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.exceptions import Reject
 
-from celery_redislock.locks.store import Mark
+from celery_redislock.locks.store import Mark, new_token
 from celery_redislock.publishing.signals import lock_released
 from celery_redislock.running.run import Run, mark_ttl
 
@@ -41,12 +41,14 @@ def settle(run: Run, error: BaseException | None) -> None:
     if lease is None:
         _release_unused_claim(run, requeued=requeued)
         return
-    mark = Mark(run.identity, lock.ttl) if run.has_ended and run.can_come_again else None
+    leaves_mark = run.has_ended and run.can_come_again and run.is_identified
+    mark = Mark(run.identity, lock.ttl) if leaves_mark else None
     if run.followed_by and run.scope.holds_while_running:
         token, claim_ttl = run.followed_by[0]
         was_ours = lock.hand_on(lease, token, ttl=claim_ttl(), mark=mark)
     elif requeued and run.scope.holds_while_running:
-        was_ours = lock.hand_on(lease, run.identity, ttl=run.options.lock_queue_ttl)
+        token = run.identity if run.is_identified else new_token(run.lock.owner)
+        was_ours = lock.hand_on(lease, token, ttl=run.options.lock_queue_ttl)
     else:
         was_ours = lock.finish(lease, mark=mark)
         if was_ours and run.scope.holds_while_running:
@@ -67,7 +69,7 @@ def conclude(run: Run) -> None:
     if run.lease is not None and not run.lease.ended:
         run.running_lock.finish(run.lease)
     was_interrupted = sys.exc_info()[1] is not None
-    if run.has_ended and run.can_come_again and not was_interrupted:
+    if run.has_ended and run.can_come_again and run.is_identified and not was_interrupted:
         run.has_ended = False
         run.running_lock.mark_done(run.identity, mark_ttl(run.task.app))
 

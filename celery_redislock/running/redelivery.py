@@ -48,13 +48,13 @@ def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = Fa
         held_for: seconds the lock has been held.
         is_copy: the holder is a run of this very message.
     """
-    holder = "a copy of it that is ending" if hold is None else hold.owner
-    logger.info("%s waits: %r is held by %s", run.lock, run.lock.key, holder)
+    why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
+    logger.info("%s waits: %s", run.lock, why)
     pause = min(max(held_for, FIRST_PAUSE), run.options.lock_retry_delay)
-    return put_off(run, jittered(pause), is_copy=is_copy)
+    return put_off(run, jittered(pause), why, is_copy=is_copy)
 
 
-def put_off(run: Run, delay: float, *, is_copy: bool = False) -> Exception:
+def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False) -> Exception:
     """Publish a run's message again, to run no sooner than ``delay`` seconds from now; return what to raise.
 
     ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
@@ -63,6 +63,7 @@ def put_off(run: Run, delay: float, *, is_copy: bool = False) -> Exception:
         run: of this delivery.
         delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
             what a worker holds for its ETA a second time.
+        why: the run does not start now.
         is_copy: another delivery of this message was seen.
 
     Returns:
@@ -79,26 +80,25 @@ def put_off(run: Run, delay: float, *, is_copy: bool = False) -> Exception:
             return error
         rejected: Exception = Reject(error, requeue=True)
         return rejected
-    ignored: Exception = Ignore(f"it runs {delay:.1f} s later at the earliest: {run.lock.key!r} is held")
+    ignored: Exception = Ignore(f"published again, to run in {delay:.1f} s at the earliest: {why}")
     return ignored
 
 
 def jittered(delay: float) -> float:
-    """Spread a delay by a fifth either way, so that many waiting runs do not look all at once."""
-    return delay * random.uniform(0.8, 1.2)  # noqa: S311  not for secrets
+    """Shorten a delay by up to a fifth, so that many waiting runs do not look all at once."""
+    return delay * random.uniform(0.8, 1.0)  # noqa: S311  not for secrets
 
 
 def held_for(hold: Hold) -> float:
-    """Return the seconds a hold has lasted by its own account; 0 for one that does not tell."""
-    return 0.0 if hold.since is None else time.time() - hold.since
+    """Return the seconds a hold has lasted; ``inf`` for another program's, which does not say."""
+    return float("inf") if hold.since is None else time.time() - hold.since
 
 
 def _message(run: Run) -> Message:
     """Return what the next delivery of a message carries: the same, or the identity of one without."""
     if run.message is not None:
         return run.message
-    # Not its task id, unless a copy has that identity: publishing an id again is a new job.
-    return Message(run.lock.key, run.identity if run.was_delivered else new_token(run.lock.owner))
+    return Message(run.lock.key, run.identity if run.is_identified else new_token(run.lock.owner))
 
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:

@@ -13,9 +13,9 @@ from celery_redislock.declaring.declaration import Declaration, declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import new_token
+from celery_redislock.locks.store import Hold, new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import Message, is_result_ignored, release_claim
+from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, release_claim
 from celery_redislock.publishing.signals import lock_lost
 
 __all__ = [
@@ -84,12 +84,12 @@ class Run:
         scope: of the lock.
         message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
             other languages.
-        identity: of the message: its token, or the task id where it came without one.
+        identity: of the message: its token, or what stands for one where it came without (see
+            ``identity_of``), else the task id.
         has_claim: the message was accepted: its publisher took a claim for it, or a run left it one.
         is_accepted: the message was accepted before, at its publish or as the run it is a retry of.
         was_delivered: a copy of this message was delivered before, and may have run.
-        is_identified: the message can be told from another of its task id, which is a new job: by its
-            header; without one by its delivery, if that is not the first.
+        is_identified: ``identity`` is that of this message alone, and not of all with its task id.
         must_wait: the run waits for its lock whoever holds it, and is never a duplicate: what was
             accepted, retried or delivered before, and members of workflows.
         delivery: what the worker's main process knows about this delivery.
@@ -129,13 +129,14 @@ class Run:
             key=message.key if message is not None else None,
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
         )
-        self.identity: str = request.id if message is None else message.token
+        identity = identity_of(message, request.id, request.properties)
+        self.identity: str = identity or request.id
+        self.is_identified = identity is not None
         self.has_claim = message is not None and message.claimed
         self.is_accepted = self.has_claim or bool(request.retries)
         self.was_delivered = bool((request.delivery_info or {}).get("redelivered"))
         if message is not None and message.was_delivered:
             self.was_delivered = True
-        self.is_identified = message is not None or self.was_delivered
         self.must_wait = self.is_accepted or self.was_delivered or _is_in_workflow(request, message)
         self.can_come_again: bool = not request.is_eager and (
             self.was_delivered or can_come_again(task, request.eta, self.delivery.received_at)
@@ -181,7 +182,11 @@ class Run:
         """Whether this run has a lease on this key, lost or not."""
         return self.lease is not None and self.lease.key == key
 
-    def is_followed_by(self, token: str, claim_ttl: Callable[[], float]) -> None:
+    def is_of_this_message(self, hold: Hold) -> bool:
+        """Whether a hold of the run's own task id was taken for this very message."""
+        return self.is_identified and hold.about.get("message", hold.owner) == self.identity
+
+    def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
         """Note that the body has published its own task id again; called by the publish, in this thread.
 
         Args:

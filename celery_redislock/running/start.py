@@ -19,14 +19,14 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lock import keep_trying
-from celery_redislock.locks.store import QUEUED, Hold, Marked, Refusal
+from celery_redislock.locks.store import QUEUED, Hold, Mark, Marked, Refusal
 from celery_redislock.locks.tasklock import Started, TaskLock
-from celery_redislock.publishing.outcomes import make_way
+from celery_redislock.publishing.outcomes import release_if_revoked
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
 from celery_redislock.running.redelivery import jittered, late_copy, put_off, wait_for
-from celery_redislock.running.run import Run
+from celery_redislock.running.run import Run, mark_ttl
 
 __all__ = ["enter"]
 
@@ -67,8 +67,7 @@ def _take(run: Run, lock: TaskLock) -> None:
         lock.start,
         run.token,
         claim=claim,
-        message=run.identity,
-        is_new=not run.is_identified,
+        message=run.identity if run.is_identified else None,
         accepted=run.is_accepted,
         max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         on_lost=run.announce_loss,
@@ -77,7 +76,7 @@ def _take(run: Run, lock: TaskLock) -> None:
     if isinstance(answer, Refusal):
         hold = answer.hold
         own_claim, is_own_window = _own_claim(run, hold), _is_own_window(run, hold)
-        if own_claim is not None or is_own_window or make_way(run.task, lock, hold):
+        if own_claim is not None or is_own_window or release_if_revoked(run.task, lock, hold):
             accepted = run.is_accepted or is_own_window
             answer = _ask(run, lock, partial(attempt, claim=own_claim or claim, accepted=accepted))
     match answer:
@@ -117,25 +116,23 @@ def _own_claim(run: Run, hold: Hold) -> str | None:
     """
     if hold.is_window or hold.owner != run.lock.owner or hold.state != QUEUED:
         return None
-    is_bare = run.identity == run.lock.owner
-    return hold.token if is_bare or (run.request.retries and not run.was_delivered) else None
+    return hold.token if run.message is None or (run.request.retries and not run.was_delivered) else None
 
 
 def _is_own_window(run: Run, hold: Hold) -> bool:
     """Whether this very message was accepted when that window began."""
-    is_own = hold.is_window and hold.owner == run.lock.owner
-    return is_own and run.is_identified and hold.about.get("message", hold.owner) == run.identity
+    return hold.is_window and hold.owner == run.lock.owner and run.is_of_this_message(hold)
 
 
 def _leave_queue(run: Run) -> None:
     """Release the claim; a message that has none yields to a queued one, unless it has to run anyway."""
     lock, message = run.lock, run.message
-    if message is not None and (run.has_claim or run.must_wait):
+    if message is not None and (run.is_accepted or (run.must_wait and lock.period is None)):
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token, ran=True)
         return
     hold = _queued_before(run)
-    if hold is not None and make_way(run.task, lock, hold):
+    if hold is not None and release_if_revoked(run.task, lock, hold):
         hold = _queued_before(run)
     if hold is None:
         return
@@ -166,7 +163,7 @@ def _accept(run: Run) -> None:
     answer = _ask(
         run, lock, lambda: lock.accept(run.token, period, message=run.identity, stands_for_period=True)
     )
-    if isinstance(answer, Refusal) and answer.hold.owner != lock.owner:
+    if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
 
 
@@ -195,7 +192,7 @@ def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
         if run.request.is_eager:
             raise error.with_remark(NEEDS_NO_SERVER) from error
         logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, error)
-        instead = put_off(run, jittered(run.options.lock_retry_delay))
+        instead = put_off(run, jittered(run.options.lock_retry_delay), "the lock server does not answer")
         # With the broker gone as well the task fails visibly, and its error names the lock server.
         raise (instead if isinstance(instead, Ignore) or run.task.acks_late else error) from error
 
@@ -214,6 +211,7 @@ def _leave(run: Run, error: BaseException) -> None:
     if message is None or (run.scope.ends == "period" and run.was_delivered):
         return
     if isinstance(error, Exception):
-        run.lock.release(message.token, ran=run.was_delivered)
+        mark = Mark(message.token, mark_ttl(run.task.app), is_done=True) if message.must_run else None
+        run.lock.release(message.token, ran=run.was_delivered, mark=mark)
     elif not run.task.acks_late:  # acknowledged late, it is delivered again
         run.lock.release_later(message.token, ran=run.was_delivered)

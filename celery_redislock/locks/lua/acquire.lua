@@ -13,7 +13,6 @@
 --       5  name     of the lock, the index member
 --       6  period   ms until another one may be accepted; 0 for no window
 --       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
---       8  is_new   1: the mark is of an earlier message with this identity, and is deleted
 -- RETURNS {1, fence}            granted, the lock was free
 --         {2, fence}            granted, taken over from `from`
 --         {4, fence}            granted, already ours: the request was repeated
@@ -22,7 +21,7 @@
 --         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
 local lock, window, fence_key, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl, about, from, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local period, strict, is_new = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == '1'
+local period, strict = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local function belongs(value, to)
   return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -42,7 +41,7 @@ local ours = value and belongs(value, token)
 local kept = value and (ours or belongs(value, from))
 local opens_window = false
 -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
-local state = not ours and not is_new and redis.call('GET', mark)
+local state = not ours and redis.call('GET', mark)
 if state then
   return refused({3, state == 'done' and 1 or 0, redis.call('PTTL', mark)})
 end
@@ -67,9 +66,6 @@ local gone = index and redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 
 
 -- SET is the first write, so that a server short of memory refuses before anything has changed.
 redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
-if is_new then
-  redis.call('DEL', mark)
-end
 if opens_window then
   redis.call('SET', window, token .. '\0' .. about, 'PX', period)
 end

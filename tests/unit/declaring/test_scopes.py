@@ -24,7 +24,6 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claims, hol
 
     assert scope is SCOPES[name]
     assert (scope.claims_at_publish, scope.holds_while_running, scope.ends) == (claims, holds, ends)
-    assert scope.stands_for_period is (ends == "period")
     assert (options.client, options.server) == (client, server)
 
 

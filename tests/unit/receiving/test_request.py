@@ -621,3 +621,25 @@ def test_a_lease_that_cannot_be_shortened_is_warned_of(shop: Shop, caplog: Any) 
     request.on_timeout(False, 100)
 
     assert "could not shorten the lease on 'account:7'" in caplog.text
+
+
+def test_a_message_that_has_left_is_watched_no_more(shop: Shop) -> None:
+    """Law 10: a worker keeps nothing of the messages it received before."""
+    task = shop.unique(body, lock_key=KEY)
+    for number in range(3):
+        task.apply_async((number,))
+        shop.run()
+
+    assert watchdog_of(shop.store)._watched == {}
+
+
+def test_a_claim_is_renewed_soon_after_its_message_was_received(shop: Shop, monkeypatch: Any) -> None:
+    """Law 2: the message may have waited in its queue until little of its claim was left."""
+    firsts = []
+    watchdog = watchdog_of(shop.store)
+    monkeypatch.setattr(watchdog, "watch", lambda _lease, *, first, **_: firsts.append(first))
+    shop.unique(body, lock_key=KEY, lock_queue_ttl=60).delay(7)
+
+    shop.receive()
+
+    assert firsts == [2.0]

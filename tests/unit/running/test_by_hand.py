@@ -37,7 +37,8 @@ def test_a_task_run_by_hand_through_its_proxy_is_done(shop: Shop) -> None:
 
     proxy = shop.unique(sync, lazy=True, lock_key=KEY, acks_late=True)
     trace = build_tracer(proxy.name, proxy, app=shop.app)
-    request = {"id": "t1", "delivery_info": {"redelivered": True}}
+    properties = {"delivery_tag": "a tag"}
+    request = {"id": "t1", "delivery_info": {"redelivered": True}, "properties": properties}
 
     trace("t1", (7,), {}, request)
     trace("t1", (7,), {}, request)

@@ -179,7 +179,7 @@ def test_what_was_accepted_retried_delivered_before_or_is_part_of_a_workflow_wai
     """Laws 2, 6, 7 and 8: only a fresh publish may be dropped, whoever holds the key."""
     task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
 
-    with hold(task, 7), shop.running(task, **how), pytest.raises(Ignore, match="later at the earliest"):
+    with hold(task, 7), shop.running(task, **how), pytest.raises(Ignore, match="at the earliest"):
         task(7)
 
     assert shop.message().headers["id"] == "t1"

@@ -20,7 +20,7 @@ def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) 
     def look() -> None:
         while_running.extend(hold.state for hold in shop.held().values())
 
-    period = {"lock_period": 60} if scope.stands_for_period else {}
+    period = {"lock_period": 60} if scope.ends == "period" else {}
     task = shop.unique(look, lock=scope.name, lock_key=KEY, **period)
 
     task.delay()
@@ -30,8 +30,8 @@ def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) 
 
     assert after_publish == ([KEY] if scope.claims_at_publish else [])
     assert (while_running == ["running"]) is scope.holds_while_running
-    assert bool(while_running) is (scope.holds_while_running or scope.stands_for_period)
-    assert after_run == ([KEY] if scope.stands_for_period else [])
+    assert bool(while_running) is (scope.holds_while_running or scope.ends == "period")
+    assert after_run == ([KEY] if scope.ends == "period" else [])
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)

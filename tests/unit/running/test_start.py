@@ -266,16 +266,44 @@ def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) ->
     """Beat without the task imported: the workers decide which of its messages counts."""
     task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
 
-    with shop.running(task):
+    properties = {"delivery_tag": "first"}
+
+    with shop.running(task, properties=properties):
         first = task(7)
     with shop.running(task, task_id="t2"), pytest.raises(Ignore):
         task(7)
-    with shop.running(task):
+    with shop.running(task, properties=properties, delivery_info={"redelivered": True}):
         again = task(7)
 
     assert (first, again) == (7, 7)
     assert shop.held()[KEY].owner == "t1"
     assert shop.held()[KEY].expires_in == pytest.approx(50, abs=0.9)
+
+
+def test_a_task_id_that_is_sent_again_by_name_waits_for_the_period_to_pass(shop: Shop) -> None:
+    """A period counts for each publish, also for those of one task id."""
+    shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+    ran = []
+    for _ in range(2):
+        shop.app.send_task("shop.sync", (7,), task_id="daily")
+        ran.append(shop.run())
+
+    assert [isinstance(end, Ignore) for end in ran] == [False, True]
+    assert len(shop.messages()) == 1
+
+
+@pytest.mark.parametrize("lock", ["until_executing", "until_executed", "while_executing"])
+def test_a_member_of_a_workflow_waits_for_the_period_to_pass(shop: Shop, lock: str) -> None:
+    """Law 6 drops no member, and ``lock_period`` is the least time between two accepted."""
+    task = shop.unique(body, lock=lock, lock_period=50, lock_key=KEY)
+    task.delay(7)
+    shop.run()
+
+    task.apply_async((7,), group_id="g")
+    end = shop.run()
+
+    assert isinstance(end, Ignore)
+    assert len(shop.messages()) == 1
 
 
 def test_a_retry_of_until_expired_runs_whoever_was_accepted_meanwhile(shop: Shop) -> None:
