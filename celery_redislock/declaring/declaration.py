@@ -21,7 +21,7 @@ from celery_redislock.declaring.server import DECLARATION, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.store import LockStore, owner_name
 from celery_redislock.locks.tasklock import TaskLock
 
 #: A task's options in one go: this runs at every publish and every run.
@@ -93,7 +93,7 @@ class Declaration:
             self.store,
             key,
             task=self.task.name,
-            owner=task_id,
+            owner=owner_name(task_id) if "\0" in task_id else task_id,
             ttl=asked.lock_ttl,
             queue_ttl=asked.lock_queue_ttl,
             period=asked.lock_period,

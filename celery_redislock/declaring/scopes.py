@@ -42,7 +42,7 @@ class Scope:
     server: Strategy
 
 
-#: The scopes by name. A duplicate that was not refused at publish is never dropped by default.
+#: The scopes by name.
 SCOPES: Mapping[str, Scope] = {
     scope.name: scope
     for scope in (

@@ -25,9 +25,15 @@ QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
 def new_token(owner: str) -> str:
     """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce.
 
-    NUL ends a token on the server, so it is escaped in the owner, normally a task id.
+    The owner is normally a task id.
     """
-    return f"{owner.replace(chr(0), '%00')}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
+    name = owner_name(owner) if "\0" in owner else owner
+    return f"{name}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
+
+
+def owner_name(task_id: str) -> str:
+    """Return a task id as tokens have it: NUL ends a token on the server, and is escaped."""
+    return task_id.replace("\0", "%00")
 
 
 def owner_of(token: str) -> str:

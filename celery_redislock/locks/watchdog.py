@@ -127,7 +127,7 @@ class Watchdog:
         """Do not renew this very lease any more; a later one of the same token is still renewed."""
         watch = self._watched.get(lease.token)
         if watch is not None and watch.lease is lease:
-            self.forget(lease.token)
+            del self._watched[lease.token]
 
     def watches(self, lease: Lease) -> bool:
         """Whether the lease is being renewed."""

@@ -96,7 +96,7 @@ class Call:
         self.task = task
         self.declaration: Declaration = declaration_of(task)
         self.has_fixed_id = task_id is not None
-        self.task_id = task_id or uuid()
+        self.task_id = str(task_id) if task_id else uuid()  # Celery takes a UUID as well
         self.args, self.kwargs, self.options = args, kwargs, options
         self.lock_options: LockOptions = self.declaration.options
         self.is_eager, self.is_locked = self.declaration.always_eager, False

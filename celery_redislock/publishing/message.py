@@ -22,7 +22,7 @@ import celery.app.task
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import Mark
+from celery_redislock.locks.store import Mark, owner_name
 from celery_redislock.locks.tasklock import release_hold
 
 __all__ = ["HEADER", "Message", "is_result_ignored", "release_claim"]
@@ -103,8 +103,8 @@ class Message(NamedTuple):
         if message is None:
             return None
         # A message that came without a header and had to wait has its task id as token, slashes and all.
-        token = message.token
-        return message if token == task_id or token.rpartition("/")[0] == task_id else None
+        names = (message.token, message.token.rpartition("/")[0])
+        return message if task_id in names or owner_name(task_id) in names else None
 
     @classmethod
     def loads(cls, text: object) -> "Message | None":
@@ -138,17 +138,15 @@ class Message(NamedTuple):
         return {**(headers or {}), HEADER: self.dumps()}
 
 
-def identity_of(message: Message | None, task_id: str, properties: Mapping[str, Any] | None) -> str | None:
-    """Return the identity of a message: the same for its copies, another for each publish of its task id.
+def identity_of(task_id: str, properties: Mapping[str, Any] | None) -> str | None:
+    """Return the identity of a message without a header: the same for its copies, another for each publish.
 
-    Its token. A message without a header has the broker's delivery tag where kombu makes one for each publish
-    (Redis, SQS and other virtual transports; 5.7.0, transport/virtual/base.py): it is restored with the
-    message. RabbitMQ numbers deliveries instead: there such a message has no identity, ``None``.
+    It is made of the delivery tag, where kombu makes one for each publish (Redis, SQS and other virtual
+    transports; 5.7.0, transport/virtual/base.py): that is restored with the message. RabbitMQ numbers
+    deliveries instead: there such a message has no identity, ``None``.
     """
-    if message is not None:
-        return message.token
     tag = (properties or {}).get("delivery_tag")
-    return f"{task_id}/{tag}" if isinstance(tag, str) else None
+    return f"{owner_name(task_id)}/{tag}" if isinstance(tag, str) else None
 
 
 def is_result_ignored(task: Any, asked: bool | None) -> bool:

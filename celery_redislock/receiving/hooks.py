@@ -39,7 +39,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
             from celery_redislock.running.finish import is_requeued
 
             if not is_requeued(task, retval):
-                message = Message.of(request.headers, request.id)
+                message = Message.of(request.headers, str(request.id))
                 ran = bool((request.delivery_info or {}).get("redelivered") or request.retries)
                 release_claim(task.app, message, ran=ran or (message is not None and message.was_delivered))
         return

@@ -54,14 +54,15 @@ class LockRequest(Request):
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
-        self._run_token, self._received_at = new_token(self.id), time.time()
+        self._task_id = str(self.id)  # a number runs, as with plain Celery
+        self._run_token, self._received_at = new_token(self._task_id), time.time()
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
         self._request_dict["properties"] = {
             **self._request_dict["properties"],
             FROM_MAIN_PROCESS: tuple(Delivery(self._run_token, self._received_at, serializer)),
         }
-        self._lock_message = Message.of(self._request_dict, self.id)
+        self._lock_message = Message.of(self._request_dict, self._task_id)
         self._locked: tuple[TaskLock, LockOptions, Scope] | None = None
         self._renewal: HoldInHand | None = None
         self._is_over = False
@@ -135,14 +136,14 @@ class LockRequest(Request):
         # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
         may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
         if may_be_retried and self._has_retries_left():
-            return new_token(self.id), float(self.task.default_retry_delay)
+            return new_token(self._task_id), float(self.task.default_retry_delay)
         if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
             return None
         is_requeued = self.task.reject_on_worker_lost if is_loss else self._already_cancelled
         if not is_requeued or may_be_retried:
             return None  # after its last retry it is not requeued either
         message = self._lock_message
-        return (new_token(self.id) if message is None else message.token), 0.0
+        return (new_token(self._task_id) if message is None else message.token), 0.0
 
     def _is_loss(self, error: BaseException) -> bool:
         was_ended_by_worker = self._already_cancelled or self._already_revoked
@@ -247,12 +248,12 @@ class LockRequest(Request):
 
     def _renew(self, lock: TaskLock, token: str, ttl: float, **when: Any) -> None:
         self._renewal = HoldInHand(lock, Term(lock.key, token, ttl), self)
-        watchdog_of(lock.store).watch(self._renewal, **when)
+        self._renewal.watchdog.watch(self._renewal, **when)
 
     def _stop_renewing(self) -> None:
         if self._renewal is not None:
             self._renewal.end()
-            watchdog_of(self._renewal.store).unwatch(self._renewal)
+            self._renewal.watchdog.unwatch(self._renewal)
             self._renewal = None
 
     def _end(self) -> None:
@@ -280,8 +281,10 @@ class LockRequest(Request):
         """Return the lock the run holds: see ``Run.running_lock``."""
         if scope.holds_while_running:
             return lock
-        properties = self._request_dict["properties"]
-        return lock.of_message(identity_of(self._lock_message, self.id, properties) or self.id)
+        if self._lock_message is not None:
+            return lock.of_message(self._lock_message.token)
+        identity = identity_of(self._task_id, self._request_dict["properties"])
+        return lock.of_message(identity or self._task_id)
 
     def _what_is_locked(self) -> tuple[TaskLock, LockOptions, Scope] | None:
         """Return what this message locks; ``None`` for nothing, or if only the child can tell."""
@@ -299,7 +302,7 @@ class LockRequest(Request):
             lock = declaration.task_lock(
                 self.args,
                 self.kwargs,
-                self.id,
+                self._task_id,
                 options=options,
                 key=message.key if message is not None else None,
                 is_ignored=is_result_ignored(self.task, self.ignore_result),
@@ -322,7 +325,7 @@ class HoldInHand(Lease):
         """Renew from now on what a request's message or run holds, as long as it is not over."""
         now = boottime()
         super().__init__(lock.store, term, Grant(0, False, now, now))
-        self.store = lock.store
+        self.watchdog = watchdog_of(lock.store)
         self._request = weakref.ref(request)
 
     @property

@@ -118,19 +118,20 @@ class Run:
         """
         self.task = task
         self.request = request = task.request
+        task_id = str(request.id)  # a number runs, as with plain Celery
         self.options, self.scope, self.message = options, scope, message
         self.start_timeout = declaration.settings.start_timeout
         self.delivery = Delivery.of(request)
         self.lock: TaskLock = declaration.task_lock(
             request.args,
             request.kwargs,
-            request.id,
+            task_id,
             options=options,
             key=message.key if message is not None else None,
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
         )
-        identity = identity_of(message, request.id, request.properties)
-        self.identity: str = identity or request.id
+        identity = message.token if message is not None else identity_of(task_id, request.properties)
+        self.identity: str = identity or task_id
         self.is_identified = identity is not None
         self.has_claim = message is not None and message.claimed
         self.is_accepted = self.has_claim or bool(request.retries)
@@ -142,7 +143,7 @@ class Run:
             self.was_delivered or can_come_again(task, request.eta, self.delivery.received_at)
         )
         self.running_lock = self.lock if scope.holds_while_running else self.lock.of_message(self.identity)
-        self.token: str = self.delivery.token or new_token(request.id)
+        self.token: str = self.delivery.token or new_token(task_id)
         self.lease: Lease | None = None
         self.in_body = self.has_ended = False
         self.followed_by: list[tuple[str, Callable[[], float]]] = []
@@ -164,7 +165,7 @@ class Run:
         request.redislock_run = NOT_LOCKED
         if not request.id:
             return None  # made by hand, as test helpers do
-        message, run = Message.of(request.headers, request.id), None
+        message, run = Message.of(request.headers, str(request.id)), None
         try:
             declaration = declaration_of(task)
             settings, options = declaration.settings, declaration.options

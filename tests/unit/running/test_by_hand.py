@@ -1,6 +1,7 @@
 """Requests made by hand, as tests make them: with less in them than a worker puts there, or with more."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery.app.trace import build_tracer
@@ -57,3 +58,25 @@ def test_a_request_of_next_to_nothing_runs_the_body(shop: Shop, request_is: dict
     finally:
         task.pop_request()
     assert shop.held() == {}
+
+
+@pytest.mark.parametrize("task_id", ["a\0b", "import/7", UUID(int=7), 5], ids=repr)
+def test_a_task_id_of_any_kind_runs_and_leaves_no_lock(shop: Shop, task_id: Any) -> None:
+    """Law 2: what runs with plain Celery runs with a lock."""
+    task = shop.unique(run, lock_key=KEY, acks_late=True)
+    task.apply_async(task_id=task_id)
+
+    assert shop.run() == "ran"
+    assert (shop.messages(), shop.held()) == ([], {})
+
+
+@pytest.mark.parametrize("task_id", [5, 1.5, True, None], ids=repr)
+@pytest.mark.parametrize("lock", [None, "until_executed"])
+def test_a_raw_message_whose_id_is_no_text_ends_no_worker(shop: Shop, lock: Any, task_id: Any) -> None:
+    """Law 2: the main process receives it as plain Celery does."""
+    shop.unique(run, lock=lock, lock_key=KEY)
+    shop.app.send_task("shop.sync", task_id="t1")
+    message = shop.message()
+    message.headers["id"] = task_id
+
+    assert shop.receive(message).id == task_id
