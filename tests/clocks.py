@@ -1,7 +1,5 @@
 """A clock that only moves when a test says so."""
 
-__all__ = ["ManualClock"]
-
 
 class ManualClock:
     """Reads what it was set to; call it to read it."""

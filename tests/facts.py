@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["descendants", "lives", "wait_until"]
-
 
 def wait_until(fact: Callable[[], bool], timeout: float) -> bool:
     """Return True as soon as ``fact()`` does, False if it did not within ``timeout`` seconds."""

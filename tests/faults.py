@@ -15,8 +15,6 @@ from enum import Enum, auto
 
 from tests.operations import TOLD, operation_of
 
-__all__ = ["Fault", "FaultyProxy", "faulty_proxy"]
-
 #: Seconds after which a silent connection is closed, whatever became of the test.
 LIFE = 120.0
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["gets_through", "held_elsewhere"]
-
 
 def gets_through(action: Callable[[], object], *, within: int = 10) -> bool:
     """Fork, act in the child, reap it: whether it came to the end, by itself and in time.

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Interval", "violations"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:

@@ -4,8 +4,6 @@ import json
 
 from celery_redislock.locks.scripts import SCRIPTS, script
 
-__all__ = ["OPERATIONS", "TOLD", "operation_of"]
-
 #: What a task's life asks the lock server for.
 OPERATIONS = ("claim", "start", "renew", "release", "hand_on", "inspect", "mark_done")
 #: All that a request can be told as: an acquire is one of the first two of the above.

@@ -4,8 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PAGES", "ROOT", "Block", "blocks_of"]
-
 ROOT = Path(__file__).resolve().parents[1]
 #: Every page, by its path from the top of the checkout.
 PAGES = {

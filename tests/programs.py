@@ -5,8 +5,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-__all__ = ["run_program"]
-
 #: What every program has: a store, given as ``argv``, and a deadline for waiting.
 _PROLOGUE = """
 import os, signal, sys, threading, time

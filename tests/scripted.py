@@ -9,8 +9,6 @@ from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks.store import Grant, Renewal, Term
 from tests.clocks import ManualClock
 
-__all__ = ["Driven", "FailingStore", "ScriptedRenewer", "lease_on", "lock_on", "unavailable"]
-
 
 def unavailable() -> LockUnavailable:
     """The error of a server that does not answer."""

@@ -9,8 +9,6 @@ from typing import Any
 from celery_redislock import embedded
 from tests.facts import lives, wait_until
 
-__all__ = ["EmbeddedServer"]
-
 #: Seconds until a signal has had its effect, on the busiest machine.
 _PATIENCE = 10.0
 

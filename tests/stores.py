@@ -21,19 +21,6 @@ from tests.clocks import ManualClock
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
 
-__all__ = [
-    "ABOUT",
-    "MemoryCase",
-    "RedisCase",
-    "StoreCase",
-    "binary_named",
-    "granted",
-    "refused",
-    "server_names",
-    "start_server",
-    "with_options",
-]
-
 #: What holders say about themselves in these tests.
 ABOUT = {"id": "job", "host": "here", "state": "running"}
 

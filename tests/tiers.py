@@ -4,7 +4,5 @@ from functools import partial
 
 import pytest
 
-__all__ = ["slow"]
-
 #: A parameter whose tests take their time, as ``pytest.param``.
 slow = partial(pytest.param, marks=pytest.mark.slow)

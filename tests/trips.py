@@ -2,8 +2,6 @@
 
 from typing import Any, cast
 
-__all__ = ["Trips"]
-
 #: Whatever a client could send for a lock; commands that a script calls inside count as well, so GET,
 #: SET and the like are not looked at.
 COMMANDS = (

@@ -4,8 +4,6 @@ import os
 import select
 import threading
 
-__all__ = ["SWEEPING", "end_with_parent"]
-
 #: Let kombu look for messages to restore every second; its own default, ten times ten, would take minutes.
 #: A worker that is killed while it looks keeps the others from it, by default for five minutes.
 SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2}

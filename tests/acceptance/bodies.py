@@ -14,8 +14,6 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_redislock import LockLost
 
-__all__ = ["ENDINGS", "new_body"]
-
 
 def new_body() -> Callable[..., Any]:
     """Make a body of its own for each task: Celery keeps attributes on it."""

@@ -16,18 +16,6 @@ from tests.acceptance.worker import Worker
 from tests.tiers import slow
 from tests.workers import SWEEPING
 
-__all__ = [
-    "BROKERS_IN_TURN",
-    "ON_REDIS",
-    "RABBITMQ_QUEUES",
-    "REDIS",
-    "REDIS_FIRST",
-    "Site",
-    "conf_of",
-    "wait_copy",
-    "wait_late_copy",
-]
-
 #: What an app sets for each kind of queue, as Celery's manual has it for quorum queues.
 RABBITMQ_QUEUES: Mapping[str, Mapping[str, Any]] = {
     "classic": {},

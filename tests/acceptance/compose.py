@@ -8,8 +8,6 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 from tests.acceptance.programs import ROOT
 
-__all__ = ["COMPOSE", "Service", "services"]
-
 COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 

@@ -18,8 +18,6 @@ from tests.acceptance.terms import PATIENCE
 from tests.acceptance.worker import Worker
 from tests.history import violations
 
-__all__ = ["PATIENCE", "POOLS", "Project", "throughout", "wait_until"]
-
 #: Where every law is tried; gevent and solo have the endings, and a row for each law in ``test_everywhere``.
 POOLS = ("prefork", "threads")
 

@@ -17,8 +17,6 @@ import redis
 from celery_redislock.locks import Lease
 from tests.history import Interval
 
-__all__ = ["BEAT", "Body", "Journal", "overlaps_of"]
-
 #: Seconds between two signs of life of a body.
 BEAT = 0.02
 #: Seconds after which a body that is kept on goes on by itself, whatever became of the test.

@@ -9,8 +9,6 @@ from pydantic import BaseModel
 
 from celery_redislock import Conflict, SingletonTask
 
-__all__ = ["Order", "choose_strategy", "declare_kinds"]
-
 
 class Order(BaseModel):
     """A model as an argument."""

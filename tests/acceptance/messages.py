@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.acceptance.harness import Project
 
-__all__ = ["captured", "deliver"]
-
 
 def captured(project: Project, *, if_any: bool = False) -> dict[str, Any]:
     """Return the message that was published to the queue ``aside``, where no worker looks; {} for none."""

@@ -12,8 +12,6 @@ import pytest
 
 from tests.acceptance.programs import run_check, started, until
 
-__all__ = ["postgres"]
-
 #: Seconds it may take to begin.
 _STARTING = 60.0
 #: It refuses to be run by root. The signal: a change of user makes the kernel forget the one set before.

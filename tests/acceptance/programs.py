@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["ROOT", "Process", "free_port", "needs", "run_check", "started", "until"]
-
 ROOT = Path(__file__).resolve().parents[2]
 #: Debian's /usr/sbin/rabbitmq-* insist on a system user and its home; what they call does not.
 _MORE_PROGRAMS = (str(Path(sys.executable).parent), "/usr/lib/rabbitmq/bin")

@@ -28,8 +28,6 @@ from tests.acceptance.kinds import choose_strategy, declare_kinds
 from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
 from tests.workers import end_with_parent
 
-__all__ = ["DECLARED", "RESOURCE", "connection_name", "open_project", "settings_of"]
-
 
 def _note_lost_lease(lease: Lease) -> None:
     _journals[-1].note("lost leases", lease.token)

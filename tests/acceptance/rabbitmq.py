@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.acceptance.programs import Process, free_port, needs, started, until
 from tests.acceptance.terms import PATIENCE
 
-__all__ = ["RabbitMQ", "epmd_command", "node_environment", "rabbitmq_node"]
-
 #: Seconds a node may take until it is up.
 STARTING = 60.0
 #: Erlang's schedulers else spin for work, on cores that the tests need.

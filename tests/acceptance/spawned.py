@@ -15,8 +15,6 @@ from tests.acceptance.journal import Journal
 from tests.acceptance.project import settings_of
 from tests.workers import end_with_parent
 
-__all__ = ["work"]
-
 plan = json.loads(os.environ["PROJECT_PLAN"])
 app = Celery("spawned", broker=plan["broker"], backend=plan["backend"], include=[__name__])
 app.conf.update(settings_of(plan))

@@ -3,23 +3,6 @@
 Nowhere else: a slower machine, or another wording, is a change of one line.
 """
 
-__all__ = [
-    "CANNOT_START",
-    "CLAIM_GONE",
-    "DONE_BEFORE",
-    "FREED",
-    "LEASE",
-    "LONG_LEASE",
-    "LOST",
-    "PATIENCE",
-    "RETRY_DELAY",
-    "SHORT_LEASE",
-    "SOCKET_TIMEOUT",
-    "VISIBILITY_TIMEOUT",
-    "WITHOUT_LOCK",
-    "WORKFLOW",
-]
-
 #: Seconds of a lease that is renewed, on a busy machine too.
 LEASE = 4.0
 #: Seconds of a lease that is left to expire.

@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Worker"]
-
 #: Seconds a worker may take until it is ready, and until it has ended once killed.
 STARTING, ENDING = 60.0, 30.0
 

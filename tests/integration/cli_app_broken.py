@@ -2,6 +2,4 @@
 
 from tests.integration.cli_app import app
 
-__all__ = ["app"]
-
 app.conf.include = ["tests.integration.no_such_module"]

@@ -11,8 +11,6 @@ from celery_redislock.locks import Lock
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 
-__all__ = ["shop_at", "store_in", "work", "work_afresh"]
-
 
 def shop_at(url: str, prefix: str) -> Any:
     """A unique task of an app that keeps its locks there."""

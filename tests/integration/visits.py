@@ -8,8 +8,6 @@ from celery_redislock import LockUnavailable
 from tests.facts import wait_until
 from tests.integration.watched_shop import PATIENCE, NextCustomer, WatchedShop
 
-__all__ = ["Visit", "Visits"]
-
 #: How each operation comes to be asked for.
 DECLARED: dict[str, dict[str, Any]] = {
     "renew": {"lock_ttl": 0.9},

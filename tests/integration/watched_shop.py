@@ -21,8 +21,6 @@ from tests.facts import wait_until
 from tests.history import Interval
 from tests.unit.shop import Shop
 
-__all__ = ["PATIENCE", "SOCKET_TIMEOUT", "NextCustomer", "WatchedShop"]
-
 #: Seconds one attempt may take to be answered; short, because many tests wait it out.
 SOCKET_TIMEOUT = 0.2
 #: Seconds after which a lock that was owed back must be free, on a busy machine.

@@ -17,8 +17,6 @@ from tests.soak.faults import FAULTS
 from tests.soak.shop import TTL
 from tests.soak.stage import Stage
 
-__all__ = ["main"]
-
 #: Seconds what was accepted may take to end after the last fault: redeliveries, retries, waiting.
 DRAIN = 240.0
 #: Seconds after the last end until nothing may be held: leases of killed workers, what is given back late.

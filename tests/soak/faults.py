@@ -15,8 +15,6 @@ from tests.soak.shop import TTL
 if TYPE_CHECKING:
     from tests.soak.stage import Stage
 
-__all__ = ["FAULTS"]
-
 
 def _kill_child(stage: "Stage", chance: random.Random) -> None:
     if bodies := stage.journal.on_now():

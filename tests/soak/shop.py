@@ -20,8 +20,6 @@ from celery_redislock.locks.lease import Lease, boottime
 from tests.history import Interval
 from tests.workers import SWEEPING, end_with_parent
 
-__all__ = ["BEAT", "TTL", "Journal", "Run", "open_shop"]
-
 #: Seconds of a lease, and between two signs of life of a body.
 TTL, BEAT = 2.0, 0.05
 

@@ -16,8 +16,6 @@ from tests.acceptance.harness import Worker
 from tests.servers import EmbeddedServer
 from tests.soak.shop import Journal, open_shop
 
-__all__ = ["Stage"]
-
 
 class Stage:
     """Everything that runs, and what was published on it."""

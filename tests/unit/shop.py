@@ -27,21 +27,6 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.request import LockRequest
 
-__all__ = [
-    "KEY",
-    "SCOPES",
-    "Down",
-    "FlakyStore",
-    "Shop",
-    "body",
-    "carried",
-    "debts",
-    "einfo",
-    "no_broker",
-    "no_patience",
-    "open_shop",
-]
-
 NAME = "shop.sync"
 
 #: The key of the tests that need one.

@@ -8,8 +8,6 @@ from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
 from tests.acceptance.terms import PATIENCE
 
-__all__ = ["BROKER"]
-
 #: Before, a worker whose connection was lost starts nothing in its other processes until the body has ended
 #: that ran then (5.5.0, tried with plain tasks).
 _STARTS_MEANWHILE = celery.VERSION[:2] >= (5, 7)

@@ -9,8 +9,6 @@ from celery import states
 if TYPE_CHECKING:
     from tests.acceptance.endings.scene import Scene
 
-__all__ = ["AND_SOLO", "EVERY", "NARROW", "SHARED", "Act", "Case", "Ending", "Free", "Stage", "own"]
-
 #: The pools that every row is played in where it can happen; the commonest rows in ``solo``, too.
 EVERY = ("prefork", "threads", "gevent")
 AND_SOLO = (*EVERY, "solo")

@@ -8,8 +8,6 @@ from tests.acceptance.endings.ending import AND_SOLO, EVERY, Act, Case, Ending, 
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.terms import FREED, PATIENCE
 
-__all__ = ["BODY", "GOES_ON"]
-
 
 def _body(task: str, then: str | None = None, more: object = None) -> Act:
     """Publish a task and let its body end by itself."""

@@ -12,8 +12,6 @@ from tests.acceptance.harness import wait_until
 from tests.acceptance.terms import FREED, PATIENCE, SHORT_LEASE
 from tests.workers import SWEEPING
 
-__all__ = ["KILLS"]
-
 
 def _child(task: str, *, goes_on: bool = False) -> Act:
     """Kill the body's process."""

@@ -6,8 +6,6 @@ from tests.acceptance.endings.ending import Act, Case, Ending, Free
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.terms import FREED
 
-__all__ = ["LIMITS"]
-
 #: Seconds: ``time_limit`` of the project's task.
 LIMIT = 2.0
 

@@ -15,8 +15,6 @@ from tests.acceptance.messages import captured, deliver
 from tests.acceptance.project import RESOURCE
 from tests.acceptance.terms import SHORT_LEASE
 
-__all__ = ["MESSAGES"]
-
 #: In the main process, or at the publisher's, the pool makes no difference.
 ONE_POOL = ("prefork",)
 

@@ -10,8 +10,6 @@ from tests.acceptance.harness import wait_until
 from tests.acceptance.messages import captured, deliver
 from tests.acceptance.terms import FREED, LEASE, PATIENCE
 
-__all__ = ["EXPIRED", "REVOKED"]
-
 #: Seconds until a message expires.
 EXPIRES = 1.2
 

@@ -16,8 +16,6 @@ from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
 
-__all__ = ["Scene", "play"]
-
 #: Seconds a task goes on in its ``after_return``, when its result can be seen already.
 LINGERING = 0.15
 #: Seconds of its TTL a hold that was released has left at least, and one that expired at most.

@@ -13,8 +13,6 @@ from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
 from tests.acceptance.terms import FREED, PATIENCE
 
-__all__ = ["SHUTDOWNS"]
-
 
 def _warm(number: int, task: str = "executed") -> Act:
     """Ask the worker to end while a body runs, which ends when the worker has heard it."""

@@ -10,8 +10,6 @@ from celery import states
 from celery_redislock.publishing.handle import Holder
 from tests.acceptance.harness import Project
 
-__all__ = ["Glance", "Watch"]
-
 #: Seconds between two looks.
 APART = 0.01
 

@@ -6,8 +6,6 @@ from celery_redislock.declaring.call_options import override
 from celery_redislock.declaring.options import LockOptions, read_options, read_settings
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["called", "decide", "problems", "read", "settings_of"]
-
 PARAMETERS = ("account_id", "amount")
 
 

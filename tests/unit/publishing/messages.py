@@ -5,8 +5,6 @@ from typing import Any
 from celery_redislock.publishing.message import HEADER, Message
 from tests.unit.shop import Shop
 
-__all__ = ["body", "header_of", "only_header"]
-
 
 def body(account_id: int = 1, amount: int = 0) -> int:
     return account_id + amount
