@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import signal
 import sys
 from contextlib import closing
@@ -16,7 +15,7 @@ from importlib.metadata import version
 from types import FrameType
 from typing import Any
 
-from benchmarks.peers import ROOT
+import celery_redislock
 from benchmarks.scoreboard.judging import Outcome
 from benchmarks.scoreboard.libraries import OURS, PLAN
 from benchmarks.scoreboard.scenarios import SCENARIOS
@@ -64,7 +63,7 @@ def _about(library: str, url: str) -> dict[str, Any]:
     server = redis.Redis.from_url(url, decode_responses=True).info("server")
     kind = "Valkey" if "valkey_version" in server else "Redis"
     return {
-        "version": _our_version() if library == OURS else version(library),
+        "version": celery_redislock.__version__ if library == OURS else version(library),
         "conditions": {
             **{name: version(package) for name, package in (("Celery", "celery"), ("kombu", "kombu"))},
             "redis-py": version("redis"),
@@ -73,14 +72,6 @@ def _about(library: str, url: str) -> dict[str, Any]:
             "a prefork pool of": str(CONCURRENCY),
         },
     }
-
-
-def _our_version() -> str:
-    found = re.search(
-        r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert found
-    return found[1]
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
