@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import celery
 import pytest
 
 from celery_redislock import SingletonTask
@@ -122,7 +123,8 @@ def test_a_retry_that_cannot_be_published_leaves_nothing(shop: Shop, monkeypatch
     seen = followed(shop, monkeypatch, "retry", before=before, lock=lock)
 
     assert (seen["noted"], seen["after"], shop.messages()) == ([], None, [])
-    assert shop.state("same") == "FAILURE"
+    # Celery stores the failure of a rejected message since 5.7.
+    assert shop.state("same") == ("FAILURE" if celery.VERSION >= (5, 7) else "PENDING")
 
 
 def other_key(task: Any, account_id: int) -> None:
