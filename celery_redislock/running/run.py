@@ -202,8 +202,7 @@ class Run:
         In a scope that holds no lock while it runs only copies of this message are kept out: that is logged.
         """
         logger.warning(
-            "%s lost its lock on %r while running: %s; another run may hold it now, and on_lock_lost says "
-            "what becomes of this one",
+            "%s lost its lock on %r while running: %s; another run may hold it now",
             self.lock,
             lease.key,
             lease.lost_because,

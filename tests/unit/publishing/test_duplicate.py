@@ -279,6 +279,18 @@ def test_the_claim_of_a_revoked_message_makes_way(
     assert result.is_duplicate is not makes_way
 
 
+def test_the_revocation_of_an_earlier_job_leaves_a_claim_alone(shop: Shop, monkeypatch: Any) -> None:
+    """Law 3: its state stays in the result backend; one without a zone is taken for UTC."""
+    task = shop.unique(body, lock_key="account:7")
+    meta = {"status": "REVOKED", "result": "terminated", "date_done": "2020-01-01T00:00:00"}
+    monkeypatch.setattr(shop.app.backend, "get_task_meta", lambda *_, **__: meta)
+    clock = outcomes.time.time
+
+    with hold(task, 7, task_id="first", running=False):
+        monkeypatch.setattr(outcomes.time, "time", lambda: clock() + 3)
+        assert task.delay(7).is_duplicate
+
+
 # --- workflows -------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import task_postrun
 
-from celery_redislock import lock_acquired, lock_released
+from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.running import run as running
@@ -334,17 +334,31 @@ def test_a_lease_that_is_gone_becomes_no_claim_and_the_retry_waits_for_its_turn(
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("reason", ["revoked", "expired"])
+@pytest.mark.parametrize("reason", ["revoked", "expired", "before_start fails", "its start is cut short"])
 def test_a_retry_that_was_dropped_before_the_body_ended_gets_no_claim(
-    shop: Shop, scope: str, reason: str
+    shop: Shop, monkeypatch: Any, scope: str, reason: str
 ) -> None:
     """Law 4: whoever drops it marks it done, so that the lease is released instead."""
+    debts(shop, monkeypatch)
+
+    class Checked(SingletonTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            if self.request.retries and reason == "before_start fails":
+                raise ValueError(reason)
 
     def sync(self: Any, account_id: int) -> None:
         self.retry(countdown=50, throw=False)
-        shop.receive()._announce_revoked(reason, False, None, reason == "expired")
+        retry = shop.receive()
+        if reason in {"revoked", "expired"}:
+            retry._announce_revoked(reason, False, None, reason == "expired")
+        else:
+            shop.store.failures = reason == "its start is cut short"
+            shop.store.error = lambda _verb: ValueError(reason)
+            shop.run(retry)
 
-    shop.unique(sync, bind=True, lock_key=KEY, **SCOPES[scope]).delay(7)
+    shop.unique(sync, bind=True, base=Checked, lock_key=KEY, **SCOPES[scope]).delay(7)
     message = shop.message()
 
     shop.run(shop.receive(message))

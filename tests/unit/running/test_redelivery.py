@@ -260,6 +260,18 @@ def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
     assert pause_of(shop.message()) == pytest.approx(expected, abs=1)
 
 
+def test_on_quorum_queues_a_message_waits_for_a_second_at_least(shop: Shop, monkeypatch: Any) -> None:
+    """Law 2: the broker keeps it there, and takes no part of a second."""
+    monkeypatch.setattr(redelivery, "detect_quorum_queues", lambda *_: (True, "a queue"))
+    task = shop.unique(body, lock_key=KEY, lock="while_executing")
+    task.delay(7)
+
+    with hold(task, 7):
+        shop.run()
+
+    assert pause_of(shop.message()) == pytest.approx(1, abs=0.5)
+
+
 def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
     """Published again as Celery's own retry does it: nothing of it is lost but its retry count stays."""
     task = shop.unique(body, lock_key=KEY, lock="while_executing")
@@ -281,11 +293,13 @@ def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
     )
     before = shop.message()
     before.accept = prepare_accept_content(["pickle"])
+    before.headers["x-death"] = [{"queue": "celery_delayed_0"}]
 
     with hold(task, 7):
         assert isinstance(shop.run(shop.receive(before)), Ignore)
 
     again = shop.message()
+    assert "x-death" not in again.headers  # RabbitMQ would take it for a message that goes in circles
     again.accept = before.accept
     assert again.decode() == before.decode()
     assert again.content_type == before.content_type == "application/x-python-serialize"

@@ -9,6 +9,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_redislock import LockLost, SingletonTask
 from celery_redislock.locks.lease import InertLease
+from celery_redislock.running.run import run_of
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body
 
@@ -196,3 +197,18 @@ def test_every_form_of_an_eager_call_answers_a_skip_in_one_way(form: str, backen
     with hold(task, 7, task_id="first"), pytest.raises(TaskRevokedError, match=r"^duplicate of first$"):
         task(7)  # a direct call has no result to tell by, and None could be the body's
     assert call().get() == 7
+
+
+def test_the_loss_of_a_lease_on_a_message_is_only_logged(shop: Shop, caplog: Any) -> None:
+    """``on_lock_lost`` is about a lock of the key, which ``until_executing`` does not hold while it runs."""
+    losses: list[Any] = []
+    shop.app.conf.redislock_on_lock_lost = losses.append
+
+    def sync(self: Any, account_id: int) -> None:
+        run_of(self.request).lease.lose("it was taken away")
+
+    shop.unique(sync, bind=True, lock_key=KEY, lock="until_executing", acks_late=True).delay(7)
+    shop.run()
+
+    assert losses == []
+    assert "lost its lock on 'message:" in caplog.text
