@@ -56,7 +56,7 @@ def release(
             answer = place.store.force_release(each.key, expected=each.holder.token)
             if answer.took_away:
                 facts = each.key, each.holder.owner, each.holder.state, reason
-                logger.warning("released %r by force from %s (%s): %s", *facts)
+                logger.warning("released %r by force from %r (%s): %r", *facts)
                 released.append(each)
             elif answer.held_by is not None:
                 kept.append(Seen.of(answer.held_by))

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.locks.store import Hold, LockStore
+from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.publishing.handle import Holder
 
 #: More names than this are not looked through.
@@ -32,6 +32,10 @@ class Trouble(click.ClickException):
     """What keeps a command from answering; one line, exit status 2."""
 
     exit_code = 2
+
+    def format_message(self) -> str:
+        """Escape what a terminal would obey."""
+        return printable(self.message)
 
 
 @contextmanager
@@ -233,7 +237,7 @@ def duration(seconds: float | None) -> str:
     """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``; ``-`` for ``None``."""
     if seconds is None:
         return "-"
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(min(seconds, YEAR_10000))))
 
 
 def printable(text: object) -> str:

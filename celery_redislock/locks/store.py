@@ -7,7 +7,6 @@ Both pass the same contract tests.
 
 import base64
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,9 @@ from typing import Any, NamedTuple
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
+
+#: Seconds since the epoch: no calendar shows what comes later.
+YEAR_10000 = 253_402_300_800
 
 #: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
 #: has not passed.
@@ -69,14 +71,15 @@ class Hold:
     def state(self) -> str | None:
         """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
         state = ACCEPTED if self.is_window else self.about.get("state")
-        return state if isinstance(state, str) else None
+        return state if isinstance(state, str) and state.isprintable() else None
 
     @property
     def since(self) -> float | None:
         """When the holder took it, in seconds since the epoch by its own clock; ``None`` if unknown."""
         since = self.about.get("since")
-        is_time = isinstance(since, int | float) and not isinstance(since, bool) and math.isfinite(since)
-        return since if is_time else None
+        if isinstance(since, int | float) and not isinstance(since, bool) and 0 <= since < YEAR_10000:
+            return since
+        return None
 
     @classmethod
     def parse(cls, name: str, value: bytes, expires_in: float, *, is_window: bool) -> "Hold":
@@ -84,9 +87,11 @@ class Hold:
         token, _, text = value.partition(b"\0")
         try:
             about = json.loads(text) if text else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             about = {}
-        about = about if isinstance(about, dict) else {}
+        # Without what is nested: it may be so deep that nobody could copy or print it.
+        facts = about.items() if isinstance(about, dict) else ()
+        about = {field: fact for field, fact in facts if isinstance(fact, str | int | float)}
         return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
 
 

@@ -2,9 +2,11 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from celery_redislock.locks.store import QUEUED, Hold, LockStore
+
+T = TypeVar("T")
 
 logger = logging.getLogger("celery_redislock")
 
@@ -43,9 +45,9 @@ class Holder:
         return cls(
             owner=hold.owner,
             state=hold.state or "foreign",
-            task=about.get("task"),
-            host=about.get("host"),
-            pid=about.get("pid"),
+            task=_only(str, about.get("task")),
+            host=_only(str, about.get("host")),
+            pid=_only(int, about.get("pid")),
             since=hold.since,
             remaining=hold.expires_in,
             token=hold.token,
@@ -105,5 +107,10 @@ class LockHandle:
         release = self._store.force_release(self.key, expected=seen.token)
         if not release.took_away:
             return None
-        logger.warning("released %r by force from %s (%s): %s", self.key, seen.owner, seen.state, reason)
+        logger.warning("released %r by force from %r (%s): %r", self.key, seen.owner, seen.state, reason)
         return seen
+
+
+def _only(kind: type[T], fact: object) -> T | None:
+    """Return the fact if it is of this kind: any program may have written it."""
+    return fact if isinstance(fact, kind) else None

@@ -245,7 +245,7 @@ class TestRelease:
 
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"released night: taken from {owner} (shop.nightly, running, ")
-        assert f"released 'night' by force from {owner} (running): host died" in done.stderr
+        assert f"released 'night' by force from {owner!r} (running): 'host died'" in done.stderr
         assert shell.store.inspect("night") is None
 
     def test_without_a_terminal_and_yes_it_refuses(self, shell: Shell) -> None:

@@ -34,7 +34,7 @@ class TestLostReply:
 
         assert victim is not None
         assert victim.owner == "t1"
-        assert caplog.messages == ["released 'night' by force from t1 (queued): purged"]
+        assert caplog.messages == ["released 'night' by force from 't1' (queued): 'purged'"]
         assert lossy.inspect("night") is None
 
     def test_the_command_line_says_that_it_was_released(
@@ -46,7 +46,7 @@ class TestLostReply:
 
         assert done.output.startswith("released night: taken from t1 ")
         assert done.exit_code == 0
-        assert caplog.messages == ["released 'night' by force from t1 (queued): purged"]
+        assert caplog.messages == ["released 'night' by force from 't1' (queued): 'purged'"]
         assert lossy.inspect("night") is None
 
     def test_a_holder_that_came_meanwhile_is_no_victim(self, lossy: RedisStore) -> None:

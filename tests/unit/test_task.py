@@ -187,7 +187,7 @@ def test_a_forced_release_names_its_reason_and_ends_the_period_too(shop: Shop, c
     assert task.lock_for(7).holder() is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.message == f"released 'account:7' by force from {result.id} (queued): purged"
+    assert record.message == f"released 'account:7' by force from {result.id!r} (queued): 'purged'"
     assert task.lock_for(7).release(reason="again") is None
 
 
