@@ -173,6 +173,8 @@ def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
     from celery_redislock.locks.connection import check_options, pool_of  # noqa: PLC0415  imports redis
 
     url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
+    # The virtual host "/" is database 0 to kombu, and none to Celery's class (5.7.0, backends/redis.py).
+    url = re.sub(r"(?<!:)/(/|%2[Ff])(?=[;?]|$)", "/", url)
     if _scheme(url) == "unix":
         return pool_of(url)
     if _scheme(url) == "sentinel" and not place.options.get("master_name"):

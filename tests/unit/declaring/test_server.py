@@ -10,6 +10,8 @@ import celery
 import pytest
 import redis
 from celery import Celery
+from kombu import Connection
+from kombu.transport import redis as redis_transport
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import store_of, use_store
@@ -83,6 +85,20 @@ def test_a_url_means_here_what_it_means_to_celery(url: str, expected: dict[str, 
     found = reached(url) if place == "url" else reached(**{place: url})
 
     assert found == expected
+
+
+@pytest.mark.parametrize("path", ["", "/", "//", "/%2f", "//?", "/2", "//2"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "sentinel"])
+def test_a_brokers_database_is_the_one_kombu_takes(scheme: str, path: str) -> None:
+    """Its virtual host ``/`` among them, which Celery does not take for a result backend's database."""
+    kombu_takes = redis_transport.Channel._prepare_virtual_host(
+        None, Connection(f"redis://h{path}").virtual_host
+    )
+    url = f"{scheme}://h{path};{scheme}://i{path}"
+
+    found = connections(broker_url=url, broker_transport_options={"master_name": "m"})
+
+    assert found._kwargs["db"] == kombu_takes == (2 if path.endswith("2") else 0)
 
 
 @pytest.mark.parametrize(
