@@ -200,15 +200,6 @@ class TestHandOn:
 
         granted(case.take(C, instead_of=B, period=60.0))
 
-    def test_a_broken_index_keeps_no_lock_and_gets_no_ttl(self, server_case: RedisCase) -> None:
-        server_case.take(A, 5.0)
-        index = f"{server_case.prefix}:index"
-        server_case.client.set(index, "no sorted set")
-        server_case.foreign = (index,)
-
-        assert server_case.store.hand_on("n", A, B, 30.0, about=ABOUT).released
-        assert (server_case.holder(), server_case.client.pttl(index)) == (B, -1)
-
 
 class TestUnawaited:
     """``mark_done`` is sent, and its answer read by whoever uses the connection next."""

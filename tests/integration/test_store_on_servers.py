@@ -87,22 +87,43 @@ class TestWrongTypes:
         assert answer.renewed == [False, True]
         assert (server_case.remaining("good") or 0.0) > 25.0
 
-    def test_a_broken_index_grants_nothing_half(self, server_case: RedisCase) -> None:
-        """Refused as a whole: a lock that was written before the error would be nobody's."""
+    @pytest.mark.parametrize("kind", ["string", "hash", "sorted set"])
+    def test_another_programs_index_stops_nothing_and_is_left_as_it_is(
+        self, server_case: RedisCase, kind: str
+    ) -> None:
+        """Laws 2 and 3: no accepted job is lost for a list, and no key that is not ours gets an end."""
+        client, index = server_case.client, f"{server_case.prefix}:index"
+        write = {
+            "string": lambda: client.set(index, "theirs"),
+            "hash": lambda: client.hset(index, "theirs", "1"),
+            "sorted set": lambda: client.zadd(index, {"theirs": 1}),
+        }
+        write[kind]()
+        server_case.foreign = (index,)
+        before = client.dump(index)
+
+        granted(server_case.take(A, 5.0, period=60.0))
+        assert server_case.store.renew([Term("n", A, 30.0), Term("gone", A, 30.0)]).renewed == [True, None]
+        assert server_case.store.hand_on("n", A, B, 30.0, about={}).released
+        assert granted(server_case.take(A, instead_of=B)).taken_over
+        assert server_case.store.release("n", A, undo=True).released
+        granted(server_case.take(A))
+        assert server_case.store.force_release("n").released
+
+        assert (client.dump(index), client.pttl(index)) == (before, -1)
+        if kind != "sorted set":
+            with pytest.raises(LockKeyError, match=f"WRONGTYPE .* {index} is another program's"):
+                server_case.store.names()
+
+    def test_an_index_of_another_type_that_ends_stops_nothing_either(self, server_case: RedisCase) -> None:
         index = f"{server_case.prefix}:index"
-        server_case.client.set(index, "no sorted set", px=30_000)
+        server_case.client.set(index, "theirs", px=30_000)
 
-        with pytest.raises(LockKeyError, match="index"):
-            server_case.take(A, period=60.0)
-        assert server_case.keys() == [index]
-
-    def test_a_broken_index_costs_no_lease_and_keeps_no_lock(self, server_case: RedisCase) -> None:
-        server_case.take(A, 5.0)
-        index = f"{server_case.prefix}:index"
-        server_case.client.set(index, "no sorted set", px=30_000)
-
-        assert server_case.store.renew([Term("n", A, 30.0)]).renewed == [True]
-        assert server_case.store.release("n", A).released
+        granted(server_case.take(A, 60.0))
+        assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [True]
+        assert server_case.store.hand_on("n", A, B, 60.0, about={}).released
+        assert server_case.store.release("n", B).released
+        assert server_case.client.pttl(index) <= 30_000
 
 
 class TestIndex:

@@ -61,8 +61,13 @@ if strict > 0 then
   fence = math.max(fence, (tonumber(redis.call('GET', fence_key) or '0') or 0) + 1)
 end
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- A hundred at a time: the first acquire after a quiet hour must not stall the server.
-local gone = index and redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
+-- An index without an end, or of another type, is somebody else's key. A hundred at a time: the first acquire
+-- after a quiet hour must not stall the server.
+local gone = index and redis.call('PTTL', index) ~= -1
+  and redis.pcall('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
+if not gone or gone.err then
+  index = nil
+end
 
 -- SET is the first write, so that a server short of memory refuses before anything has changed.
 redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)

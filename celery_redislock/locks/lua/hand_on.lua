@@ -39,10 +39,10 @@ if keep > 0 and state == 'done' then
 elseif keep > 0 then
   redis.call('SET', mark, state, 'PX', keep, 'NX')
 end
--- pcall: a broken index is no reason to keep a lock.
+-- pcall: a broken index is no reason to keep a lock. Without an end it is somebody else's key.
 if index and goes_on then
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  local added = redis.pcall('ZADD', index, now + ttl, name)
+  local added = redis.call('PTTL', index) ~= -1 and redis.pcall('ZADD', index, now + ttl, name)
   if type(added) == 'number' and redis.call('PTTL', index) < ttl then
     redis.call('PEXPIRE', index, ttl)
   end

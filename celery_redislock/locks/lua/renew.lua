@@ -15,6 +15,10 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local longest = 0
 local renewed, gone = false, nil
+-- An index without an end, or of another type, is somebody else's key, and is not given one.
+if index and redis.call('PTTL', index) == -1 then
+  index = nil
+end
 for i = 1, count do
   local token, ttl, name = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
   local value = redis.pcall('GET', KEYS[i])
@@ -31,7 +35,6 @@ for i = 1, count do
     gone = KEYS[i]
   else
     redis.call('PEXPIRE', KEYS[i], ttl)
-    -- An index of another type is somebody else's key, and is not given a ttl.
     if index and type(redis.pcall('ZADD', index, now + ttl, name)) == 'number' then
       longest = math.max(longest, ttl)
     end
