@@ -48,6 +48,7 @@ class MemoryStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
+        starts_run: bool = False,  # noqa: ARG002  no server, no limit
     ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()

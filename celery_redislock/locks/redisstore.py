@@ -88,12 +88,13 @@ class RedisStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
+        starts_run: bool = False,
     ) -> Grant | Refusal | Marked:
-        base, opens_for = self._base(name), _ms(period) if period else 0
+        base, opens_for, starts = self._base(name), _ms(period) if period else 0, int(starts_run)
         call = self._call(
             "acquire",
             [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
-            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms],
+            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms, starts],
             name=name,
             replicas=self._min_replicas,
         )

@@ -222,6 +222,7 @@ class LockStore(ABC):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
+        starts_run: bool = False,
     ) -> Grant | Refusal | Marked:
         """Take the hold, keep it, or take it over; one round trip.
 
@@ -234,6 +235,8 @@ class LockStore(ABC):
             period: least time between two acceptances by the server's clock; taking over is no new one.
             message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
                 one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
+            starts_run: a run begins with it, so a server that is out of memory grants it all the same, as it
+                does what holds already and what is taken over. Any other hold it refuses.
         """
 
     @abstractmethod

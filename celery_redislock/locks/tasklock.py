@@ -102,7 +102,8 @@ class TaskLock:
     ) -> Grant | Refusal | Marked:
         """Ask for a claim under this token: as a publish does, and a worker for a message without one.
 
-        ``message`` is the message's identity, by which its copies know it; the token unless it differs.
+        ``message`` is the message's identity, by which its copies know it; ``None`` at its publish, where
+        that is the token.
 
         Raises:
             LockUnavailable: the server did not answer; the claim may have been taken.
@@ -110,7 +111,8 @@ class TaskLock:
         """
         about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
         period = None if stands_for_period else self.period
-        return self.store.acquire(self.key, token, ttl, about=about, period=period)
+        starts_run = message is not None  # a worker asks when a run starts
+        return self.store.acquire(self.key, token, ttl, about=about, period=period, starts_run=starts_run)
 
     def start(
         self,
@@ -144,6 +146,7 @@ class TaskLock:
             instead_of=claim,
             period=None if accepted else self.period,
             message=message,
+            starts_run=True,
         )
         if not isinstance(answer, Grant):
             return answer

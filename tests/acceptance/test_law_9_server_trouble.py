@@ -18,9 +18,11 @@ import redis
 from celery.result import AsyncResult
 
 from celery_redislock import LockUnavailable
+from celery_redislock.locks import Lock, connect
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.terms import (
     CANNOT_START,
+    CLAIM_GONE,
     FREED,
     LEASE,
     LONG_LEASE,
@@ -29,6 +31,7 @@ from tests.acceptance.terms import (
     SHORT_LEASE,
     SOCKET_TIMEOUT,
     WITHOUT_LOCK,
+    WORKFLOW,
 )
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
@@ -46,6 +49,13 @@ CALLS: dict[str, tuple[tuple[object, ...], int]] = {
     "release": ((0.2,), 1),
     "hand_on": ((0.2, "retry"), 2),
 }
+
+
+#: Tasks of every scope; of those that hold nothing while they run, one whose message may be delivered again.
+IN_EVERY_SCOPE = (
+    *("executed", "executed_period", "while_executing", "while_executing_acks_late"),
+    *("until_executing", "until_executing_acks_late", "until_expired", "until_expired_acks_late"),
+)
 
 
 @pytest.fixture
@@ -321,28 +331,41 @@ def test_scripts_flushed_and_connections_killed_all_the_time_lose_nothing(
         project.wait_free(each, FREED)
 
 
-def test_a_server_without_memory_grants_nothing_and_takes_releases(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
+def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more(
+    project: Project, lock_server: EmbeddedServer, key: str
 ) -> None:
-    """``noeviction``: nothing is granted, and the publisher is told; releases still work."""
-    project = _started(new_project, lock_server)
+    """``noeviction``, in every scope: what is queued starts, is retried and ends; publishers are told."""
+    calls: list[tuple[str, tuple[object, ...]]] = [
+        *((name, ()) for name in IN_EVERY_SCOPE),
+        ("executed", (0.0, "retry")),
+        ("until_executing", (0.0, "retry")),
+    ]
+    results: dict[str, AsyncResult[str]] = {}
+    for number, (name, more) in enumerate(calls):
+        with_claim, without = f"{key}-{number}", f"{key}-{number}-without"
+        results[with_claim] = project.app.tasks[f"project.{name}"].delay(with_claim, *more)
+        results[without] = project.app.send_task(f"project.{name}", (without, *more))
     client: redis.Redis = redis.Redis.from_url(lock_server.redis_url)
     with closing(client):
-        with project.kept_on(key):
-            result = project.executed.delay(key)
-            project.wait_started(key)
-            client.config_set("maxmemory-policy", "noeviction")
-            client.config_set("maxmemory", 1)
-        assert result.get(timeout=PATIENCE) == f"{key} done"
-        project.wait_free(key, FREED)
-        with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
-            project.executed.delay(key)
-        waiting = project.app.send_task("project.executed", (key,))
-        wait_until(lambda: project.lines(CANNOT_START), PATIENCE, "it is put off")
-        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+        project.start_worker("prefork")
 
-    assert waiting.get(timeout=PATIENCE) == f"{key} done"
-    assert len(project.bodies(key)) == 2
+        ended = {each: result.get(timeout=WORKFLOW) for each, result in results.items()}
+        for publish in (project.executed.delay, project.until_expired.delay):
+            with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
+                publish(f"{key} new")
+        with (
+            closing(connect(lock_server.redis_url)) as store,
+            pytest.raises(LockUnavailable, match=r"OOM|maxmemory"),
+        ):
+            Lock(store, key).acquire(timeout=0)
+
+    assert ended == {each: f"{each} done" for each in results}
+    assert [len(project.bodies(each)) for each in results] == [1] * (len(results) - 4) + [2] * 4
+    left = [holder for each in results if (holder := project.holder(each)) is not None]
+    assert {holder.state for holder in left} == {"window"}  # of lock_period, which has not passed
+    assert project.lines(CANNOT_START) == project.lines(CLAIM_GONE) == []
 
 
 def test_a_replica_of_a_dead_master_grants_nothing_and_takes_releases_as_a_primary(

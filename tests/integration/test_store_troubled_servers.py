@@ -10,7 +10,7 @@ import redis
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Grant, Hold, Mark, Term
+from celery_redislock.locks.store import Grant, Hold, Mark, Marked, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
@@ -67,24 +67,47 @@ class TestOutOfMemory:
         yield
         case.client.config_set("maxmemory", 0)
 
-    def test_nothing_more_is_granted_and_nothing_half_written(self, case: RedisCase) -> None:
+    @pytest.mark.parametrize("instead_of", [None, "another's"])
+    def test_nothing_more_is_granted_and_nothing_half_written(
+        self, case: RedisCase, instead_of: str | None
+    ) -> None:
         before = case.keys()
         with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
-            case.take(B, name="new", period=60.0)
+            case.take(B, name="new", period=60.0, instead_of=instead_of)
 
         assert case.keys() == before
+
+    def test_what_was_accepted_starts(self, case: RedisCase) -> None:
+        """Law 2: a claim becomes a lease, and a message without one, or without a key, gets one."""
+        assert granted(case.take(B, instead_of=A)).taken_over
+        granted(case.take(B, name="new", period=60.0, starts_run=True))
+
+        assert [case.holder(), case.holder("new"), case.holder("other")] == [B, B, A]
+        assert case.store.names() == ["other", "n", "new"]
+        assert case.remaining("new", "window")
+
+    def test_a_start_is_refused_by_a_holder_and_by_a_mark_as_ever(self, case: RedisCase) -> None:
+        case.store.release("other", A, mark=Mark("message", 60.0))
+
+        assert refused(case.take(B, starts_run=True)).hold.token == A
+        assert isinstance(case.take(B, name="other", message="message", starts_run=True), Marked)
 
     def test_a_lock_is_given_back_all_the_same(self, case: RedisCase) -> None:
         assert case.store.release("n", A).released
         assert case.store.release("other", A, mark=Mark("message", 60.0)).released
         assert case.remaining("other") is None
 
-    def test_a_hold_that_cannot_be_handed_on_stays_as_it_is(self, case: RedisCase) -> None:
-        with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
-            case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("message", 60.0))
+    def test_a_retry_keeps_the_lock_and_every_mark_is_left(self, case: RedisCase) -> None:
+        """Laws 7 and 8: also where the hold has gone meanwhile."""
+        assert case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("first", 60.0)).released
+        assert case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("first", 60.0)).released
+        assert not case.store.release("gone", A, mark=Mark("second", 60.0, is_done=True)).released
+        assert not case.store.hand_on("gone", A, B, 30.0, about=ABOUT, mark=Mark("third", 60.0)).released
 
-        assert case.holder() == A
-        assert case.store.release("n", A).released
+        assert (case.holder(), case.holder("gone")) == (B, None)
+        assert case.remaining("n", "mark:first")
+        assert case.remaining("gone", "mark:second")
+        assert case.remaining("gone", "mark:third")
 
     def test_a_mark_that_is_refused_costs_the_next_request_nothing(self, case: RedisCase) -> None:
         """Its answer is read by the next request on its connection, and not taken for that one's."""

@@ -13,6 +13,7 @@
 --       5  name     of the lock, the index member
 --       6  period   ms until another one may be accepted; 0 for no window
 --       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
+--       8  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
 -- RETURNS {1, fence}            granted, the lock was free
 --         {2, fence}            granted, taken over from `from`
 --         {4, fence}            granted, already ours: the request was repeated
@@ -21,7 +22,7 @@
 --         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
 local lock, window, fence_key, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl, about, from, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local period, strict = tonumber(ARGV[6]), tonumber(ARGV[7])
+local period, strict, starts = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == '1'
 
 local function belongs(value, to)
   return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -69,7 +70,11 @@ if not gone or gone.err then
   index = nil
 end
 
--- SET is the first write, so that a server short of memory refuses before anything has changed.
+-- Short of memory, a server refuses SET as a script's first write, before anything has changed; not as its
+-- second one, and GETEX counts as the first. What was accepted must be able to start, run and end.
+if kept or starts then
+  redis.call('GETEX', lock)
+end
 redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
 if opens_window then
   redis.call('SET', window, token .. '\0' .. about, 'PX', period)

@@ -28,7 +28,9 @@ local value = redis.call('GET', lock)
 local held = belongs(value, old)
 local goes_on = held and redis.call('EXISTS', theirs) == 0
 local time = redis.call('TIME')
--- The lock is the first write, so that a server short of memory refuses before anything has changed.
+-- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails; and
+-- a server short of memory refuses SET as a script's first write only.
+redis.call('GETEX', lock)
 if goes_on then
   redis.call('SET', lock, new .. '\0' .. about, 'PX', ttl)
 elseif held then
@@ -52,8 +54,6 @@ end
 if held then
   return {1}
 end
--- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails.
-redis.call('GETEX', lock)
 if not value then
   return {0}
 end

@@ -21,6 +21,9 @@ local function ours(value)
 end
 
 local value = redis.call('GET', lock)
+-- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails; and
+-- a server short of memory refuses SET as a script's first write only.
+redis.call('GETEX', lock)
 local opened = undo == '1' and ours(redis.call('GET', window))
 if ours(value) then
   redis.call('DEL', lock)
@@ -35,16 +38,10 @@ if opened then
     redis.pcall('ZREM', index, name .. '\0window')
   end
 end
--- After DEL: a server short of memory refuses SET unless the script has written before, and the lock must be
--- released even then.
 if keep > 0 and state == 'done' then
   redis.call('SET', mark, state, 'PX', keep)
 elseif keep > 0 then
   redis.call('SET', mark, state, 'PX', keep, 'NX')
-end
-if not ours(value) then
-  -- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails.
-  redis.call('GETEX', lock)
 end
 if not value then
   return {0}
