@@ -167,6 +167,37 @@ class TestIndex:
 
         assert server_case.client.zcard(index) == 901
 
+    @pytest.mark.parametrize("verb", ["renew", "hand_on"])
+    def test_one_that_has_expired_is_made_anew_with_an_end(self, server_case: RedisCase, verb: str) -> None:
+        """Law 4: it lives as long as the longest hold it lists, whoever puts that there."""
+        index = f"{server_case.prefix}:index"
+        server_case.take(A, 60.0)
+        server_case.client.delete(index)
+
+        if verb == "renew":
+            assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [True]
+        else:
+            assert server_case.store.hand_on("n", A, B, 60.0, about={}).released
+
+        assert server_case.store.names() == ["n"]
+        assert 55_000 < server_case.client.pttl(index) <= 60_000
+
+    @pytest.mark.parametrize("verb", ["renew", "release", "hand_on"])
+    def test_who_comes_late_does_not_take_the_present_holder_off_it(
+        self, server_case: RedisCase, verb: str
+    ) -> None:
+        """Law 3: its lease has expired, and the lock is another's."""
+        server_case.take(B)
+
+        if verb == "renew":
+            assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [False]
+        elif verb == "release":
+            assert not server_case.store.release("n", A, undo=True).released
+        else:
+            assert not server_case.store.hand_on("n", A, "job-a/2", 60.0, about={}).released
+
+        assert server_case.store.names() == ["n"]
+
     def test_a_lock_found_missing_is_taken_off_it(self, server_case: RedisCase) -> None:
         """Deleted by hand or evicted: its entry would stay until its time is up."""
         for verb in (
