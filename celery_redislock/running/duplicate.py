@@ -5,8 +5,14 @@ from collections.abc import Callable, Mapping
 from celery.exceptions import Ignore
 
 from celery_redislock.locks.store import Hold
-from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
-from celery_redislock.publishing.outcomes import DUPLICATE_OF
+from celery_redislock.publishing.conflict import (
+    DUPLICATE_OF,
+    announce,
+    choose,
+    conflict_of,
+    duplicate_error,
+    log_skip,
+)
 from celery_redislock.publishing.results import Skipped
 from celery_redislock.running.redelivery import held_for, wait_for
 from celery_redislock.running.run import Run
