@@ -4,12 +4,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from celery import states
-
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.call import Call, runs_in_this_thread
-from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
-from celery_redislock.publishing.outcomes import DUPLICATE_OF, is_readable, state_of
+from celery_redislock.publishing.conflict import (
+    DUPLICATE_OF,
+    announce,
+    choose,
+    conflict_of,
+    duplicate_error,
+    log_skip,
+)
 from celery_redislock.publishing.results import LockEagerResult
 
 __all__ = ["STRATEGIES", "at_publish"]
@@ -86,18 +90,13 @@ STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
 def _end_fixed_id(call: Call, why: str) -> None:
     """Store a ready state for the id the caller chose, so that nobody waits for it for ever.
 
-    A job with this id may exist under another key. A state that it has stored is kept. A queued one has
-    stored none and is overwritten; its own states follow.
+    Nothing is read: a publish waits for no answer of a result backend. So a job of this id under another
+    key has its state overwritten, but for a SUCCESS, which most backends keep; its next states follow.
     """
-    task, task_id = call.task, call.task_id
-    if not is_readable(task.backend):
-        return  # rpc:// stores a state for its caller only
-    state = state_of(task, task_id)
-    if state == states.PENDING:
-        task.backend.mark_as_revoked(task_id, why)
-    elif state is None:
-        logger.warning(
-            "%r is a %s; whoever waits for that id waits in vain: the result backend does not answer",
-            task_id,
-            why,
-        )
+    backend, task_id = call.task.backend, call.task_id
+    if backend.as_uri() == "rpc://":
+        return  # it stores a state for its caller only
+    try:
+        backend.mark_as_revoked(task_id, why)
+    except Exception as error:  # noqa: BLE001  every backend has errors of its own
+        logger.warning("%r is a %s; whoever waits for that id waits in vain: %r", task_id, why, error)

@@ -12,7 +12,6 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing import duplicate
 from celery_redislock.publishing.call import Call, PublishingRun, Send
-from celery_redislock.publishing.outcomes import release_if_revoked
 from celery_redislock.publishing.signals import lock_acquired
 
 __all__ = ["NEEDS_NO_SERVER", "publish"]
@@ -69,7 +68,7 @@ def publish(
     return _claim_and_publish(call)
 
 
-def _claim_and_publish(call: Call, *, may_ask_again: bool = True) -> Any:
+def _claim_and_publish(call: Call) -> Any:
     lock, scope = call.lock, call.scope
     # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
     required = call.lock_options.on_lock_error == "raise" and not call.must_run
@@ -84,8 +83,6 @@ def _claim_and_publish(call: Call, *, may_ask_again: bool = True) -> Any:
         if claim.is_granted:
             lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
         return result
-    if may_ask_again and release_if_revoked(call.task, lock, refused_by):
-        return _claim_and_publish(call, may_ask_again=False)
     return duplicate.at_publish(call, refused_by)
 
 

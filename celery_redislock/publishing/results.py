@@ -77,7 +77,7 @@ class LockEagerResult(AnyEagerResult):
 
 
 class Skipped(Ignore):
-    """Ends a run in place that is a duplicate."""
+    """Ends a run that is a duplicate."""
 
 
 def _rebuild(

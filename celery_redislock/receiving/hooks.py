@@ -51,10 +51,9 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
 
 def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim is released."""
-    from celery_redislock.publishing.message import Message, release_claim
+    from celery_redislock.receiving.consumer import release_unwanted
 
-    headers = getattr(message, "headers", None) or {}
-    release_claim(sender.app, Message.of(headers, str(headers.get("id"))))
+    release_unwanted(sender.app, message)
 
 
 def _last_call(**_: Any) -> None:
@@ -68,7 +67,9 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     """``worker_init``, in the main process before the pool exists."""
     import celery_redislock.publishing.publish
     import celery_redislock.running.unique  # noqa: F401  before the fork, so that pool children share them
+    from celery_redislock.receiving.consumer import Unreceived
 
+    sender.app.steps["consumer"].add(Unreceived)
     program = sys.modules.get("celery.apps.worker")
     if program is None or not isinstance(sender, program.Worker):
         _check_worker(sender)  # one in another program, whose log is its own matter

@@ -28,6 +28,8 @@ from celery_redislock.locks.store import Grant, Mark, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message, identity_of, is_result_ignored, release_claim
+from celery_redislock.publishing.results import Skipped
+from celery_redislock.running.redelivery import PutOff
 from celery_redislock.running.run import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
 
 __all__ = ["LockRequest"]
@@ -90,7 +92,13 @@ class LockRequest(Request):
             self._let_die()
         elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
             self._settle_for_dead_child(error)
-        return super().on_failure(exc_info, send_failed_event, return_ok)
+        answer = super().on_failure(exc_info, send_failed_event, return_ok)
+        # For an Ignore Celery sends no event: whoever watches would see the task started for ever.
+        if isinstance(error, Skipped):
+            self.send_event("task-revoked", terminated=False, signum=None, expired=False)
+        elif isinstance(error, PutOff):
+            self.send_event("task-retried", exception=str(error), traceback=None)
+        return answer
 
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Mapping
 
-from celery.exceptions import Ignore
-
 from celery_redislock.locks.store import Hold
-from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
-from celery_redislock.publishing.outcomes import DUPLICATE_OF
+from celery_redislock.publishing.conflict import (
+    DUPLICATE_OF,
+    announce,
+    choose,
+    conflict_of,
+    duplicate_error,
+    log_skip,
+)
 from celery_redislock.publishing.results import Skipped
 from celery_redislock.running.redelivery import held_for, wait_for
 from celery_redislock.running.run import Run
@@ -41,16 +45,14 @@ def skip(run: Run, hold: Hold) -> Exception:
     log_skip(run.lock, hold, side="server")
     run.request.redislock_skipped = True
     why = f"{DUPLICATE_OF} {hold.owner}"
-    if run.request.is_eager:
-        return Skipped(why)
-    run.task.backend.mark_as_revoked(
-        run.lock.owner,
-        why,
-        request=run.request,
-        store_result=not run.lock.is_ignored,
-    )
-    ignored: Exception = Ignore(why)
-    return ignored
+    if not run.request.is_eager:
+        run.task.backend.mark_as_revoked(
+            run.lock.owner,
+            why,
+            request=run.request,
+            store_result=not run.lock.is_ignored,
+        )
+    return Skipped(why)
 
 
 def refuse(run: Run, hold: Hold) -> Exception:  # noqa: ARG001  as every strategy

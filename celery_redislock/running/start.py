@@ -21,7 +21,6 @@ from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavail
 from celery_redislock.locks.lock import keep_trying
 from celery_redislock.locks.store import QUEUED, Hold, Mark, Marked, Refusal
 from celery_redislock.locks.tasklock import Started, TaskLock
-from celery_redislock.publishing.outcomes import release_if_revoked
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
@@ -76,7 +75,7 @@ def _take(run: Run, lock: TaskLock) -> None:
     if isinstance(answer, Refusal):
         hold = answer.hold
         own_claim, is_own_window = _own_claim(run, hold), _is_own_window(run, hold)
-        if own_claim is not None or is_own_window or release_if_revoked(run.task, lock, hold):
+        if own_claim is not None or is_own_window:
             accepted = run.is_accepted or is_own_window
             answer = _ask(run, lock, partial(attempt, claim=own_claim or claim, accepted=accepted))
     match answer:
@@ -132,8 +131,6 @@ def _leave_queue(run: Run) -> None:
         lock.release(message.token, ran=True)
         return
     hold = _queued_before(run)
-    if hold is not None and release_if_revoked(run.task, lock, hold):
-        hold = _queued_before(run)
     if hold is None:
         return
     # A claim of its own token: its publisher did not learn that it was granted.

@@ -28,8 +28,6 @@ class Free(Enum):
     SOON = auto()
     #: By the end of its TTL.
     EXPIRED = auto()
-    #: For the next publish, which finds it held by a message that will never run.
-    NEXT_PUBLISH = auto()
 
 
 class Stage(NamedTuple):

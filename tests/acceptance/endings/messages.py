@@ -51,6 +51,12 @@ def _spoil_body(message: dict[str, Any]) -> None:
     message["body"] = base64.b64encode(b"{").decode()
 
 
+def _pickle_what_is_gone(message: dict[str, Any]) -> None:
+    message["content-type"] = "application/x-python-serialize"
+    message["content-encoding"] = "binary"
+    message["body"] = base64.b64encode(b"cof_nobody\nGone\n.").decode()
+
+
 def _purge(scene: Scene) -> float:
     scene.publish(lock_queue_ttl=SHORT_LEASE)
     purged = time.monotonic()
@@ -84,8 +90,13 @@ MESSAGES = (
     # Celery logs and acknowledges it (worker/consumer/consumer.py, on_decode_error).
     Ending(
         "body not readable",
-        _tampered(_spoil_body, lock_queue_ttl=SHORT_LEASE),
-        _never(Free.EXPIRED, **_EXPIRED),
+        _tampered(_spoil_body),
+        _never(Free.RELEASED, EVERY, is_lost=True),
+    ),
+    Ending(
+        "body not readable, as a class is missing",
+        _tampered(_pickle_what_is_gone, task="until_expired"),
+        _never(Free.RELEASED, is_lost=True),
     ),
     Ending("purged", _purge, _never(Free.EXPIRED, **_EXPIRED), own(workers=0)),
     Ending(

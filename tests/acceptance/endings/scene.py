@@ -125,7 +125,7 @@ def _wait_over(case: Case, scene: Scene, caused: float | None) -> None:
         last = scene.watch.last if scene.watch is not None else None
         ended = [body.ended_by for body in scene.bodies]
         is_at_end = _is_at_end(case, last.state if last else None) and ended == [*case.ends]
-        return is_at_end and (case.free == Free.NEXT_PUBLISH or _is_free(scene, since))
+        return is_at_end and _is_free(scene, since)
 
     def seen() -> str:
         last = scene.watch.last if scene.watch is not None else None
@@ -153,7 +153,7 @@ def _stores(case: Case) -> bool:
 
 def _judge(ending: Ending, case: Case, scene: Scene, caused: float | None) -> None:
     watch, bodies = scene.watch, scene.bodies
-    if watch is None or case.free == Free.NEXT_PUBLISH:
+    if watch is None:
         return
     cause = caused if caused is not None else bodies[-1].end
     began = bodies[-1].start if bodies else cause
@@ -194,8 +194,7 @@ def _publish_again(case: Case, scene: Scene) -> None:
         published: AsyncResult = scene.project.executed.delay(scene.key)
         return None if published.is_duplicate else published
 
-    patience = case.within if case.free == Free.NEXT_PUBLISH else 0.0
-    result: Any = wait_until(accepted, patience, "the key can be used again")
+    result: Any = wait_until(accepted, 0.0, "the key can be used again")
     if scene.has_workers:
         assert result.get(timeout=PATIENCE) == f"{scene.key} done"
         assert [body.ended_by for body in scene.bodies] == [*case.ends, ""]

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -14,11 +15,10 @@ from celery_redislock.locks import Lock
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing import outcomes
 from celery_redislock.publishing.conflict import log_skip
 from celery_redislock.testing import hold
 from tests.unit.publishing.messages import body, header_of
-from tests.unit.shop import Shop, debts
+from tests.unit.shop import Down, Shop, debts
 
 # --- strategies ------------------------------------------------------------------------------
 
@@ -154,10 +154,9 @@ def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop
     [
         (None, False, "REVOKED"),
         (None, True, "PENDING"),
-        ("STARTED", False, "STARTED"),
-        ("RETRY", False, "RETRY"),
+        ("STARTED", False, "REVOKED"),
+        ("FAILURE", False, "REVOKED"),
         ("SUCCESS", False, "SUCCESS"),
-        ("FAILURE", False, "FAILURE"),
     ],
 )
 def test_a_fixed_id_that_was_skipped_is_ready_and_says_why(
@@ -165,13 +164,12 @@ def test_a_fixed_id_that_was_skipped_is_ready_and_says_why(
 ) -> None:
     """Who waits for that id must not wait for ever.
 
-    A job of that id under another key keeps its state, and so does the holder's own id.
+    Celery's own backend keeps a SUCCESS, and the holder's own id is left alone.
     """
     task = shop.unique(body)
     first = task.delay(7)
     if before is not None:
-        outcome = ValueError("x") if before in {"RETRY", "FAILURE"} else 1
-        shop.app.backend.store_result("mine", outcome, before)
+        shop.app.backend.store_result("mine", ValueError("x") if before == "FAILURE" else 1, before)
 
     task.apply_async((7,), task_id="mine", ignore_result=ignore_result)
     task.apply_async((7,), task_id=first.id)
@@ -190,6 +188,34 @@ def test_where_states_cannot_be_read_none_is_written_for_a_skip(backend: str, ca
 
     assert task.apply_async((7,), task_id="mine").id == first.id
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"task_id": "mine"}])
+def test_a_publish_reads_nothing_from_the_result_backend(
+    shop: Shop, monkeypatch: Any, caplog: Any, options: dict[str, str]
+) -> None:
+    """Law 9: a backend that does not answer keeps no caller waiting; one that fails is told of in the log."""
+
+    def read(*_: Any, **__: Any) -> None:
+        message = "a publish has read from the result backend"
+        raise Down(message)
+
+    def write(*_: Any, **__: Any) -> None:
+        message = "the backend is away"
+        raise OSError(message)
+
+    task = shop.unique(body)
+    first, clock = task.delay(7), time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + 5)
+    for verb in ("get_task_meta", "get_state", "get_status", "get_result", "wait_for", "get", "mget"):
+        monkeypatch.setattr(shop.app.backend, verb, read)
+    monkeypatch.setattr(shop.app.backend, "store_result", write)
+
+    result = task.apply_async((7,), **options)
+
+    assert (result.id, result.is_duplicate) == (first.id, True)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert ["waits in vain" in warning for warning in warnings] == [True] * len(options)
 
 
 # --- waiting for the holder's result ---------------------------------------------------------
@@ -250,45 +276,6 @@ def test_a_plain_lock_excludes_a_task_by_its_key(shop: Shop, lock_key: str | Non
             assert task.delay("a:b c").is_duplicate
         with hold(task, "a:b c"):
             assert not Lock(shop.store, name).acquire(timeout=0)
-
-
-@pytest.mark.parametrize(
-    ("reason", "age", "state", "makes_way"),
-    [
-        ("terminated", 3.0, "queued", True),
-        ("terminated", 1.0, "queued", False),
-        ("terminated", 3.0, "running", False),
-        ("duplicate of somebody", 3.0, "queued", False),
-        (None, 3.0, "queued", False),
-    ],
-)
-def test_the_claim_of_a_revoked_message_makes_way(
-    shop: Shop, monkeypatch: Any, reason: str | None, age: float, state: str, *, makes_way: bool
-) -> None:
-    """Law 2: no worker has seen it yet, and nobody else would release it. A run keeps its lock."""
-    task = shop.unique(body, lock_key="account:7")
-    clock = outcomes.time.time
-    with hold(task, 7, task_id="first", running=state == "running"):
-        if reason is not None:
-            shop.app.backend.mark_as_revoked("first", reason)
-        shop.store.calls.clear()
-        monkeypatch.setattr(outcomes.time, "time", lambda: clock() + age)
-
-        result = task.delay(7)
-
-    assert result.is_duplicate is not makes_way
-
-
-def test_the_revocation_of_an_earlier_job_leaves_a_claim_alone(shop: Shop, monkeypatch: Any) -> None:
-    """Law 3: its state stays in the result backend; one without a zone is taken for UTC."""
-    task = shop.unique(body, lock_key="account:7")
-    meta = {"status": "REVOKED", "result": "terminated", "date_done": "2020-01-01T00:00:00"}
-    monkeypatch.setattr(shop.app.backend, "get_task_meta", lambda *_, **__: meta)
-    clock = outcomes.time.time
-
-    with hold(task, 7, task_id="first", running=False):
-        monkeypatch.setattr(outcomes.time, "time", lambda: clock() + 3)
-        assert task.delay(7).is_duplicate
 
 
 # --- workflows -------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""A step of the worker's consumer: it frees the keys of messages for which no request is ever made.
+
+Celery sends no signal for a message that is revoked while no worker has it, and none for one whose body
+cannot be read. Both are heard of in the worker's main process.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import ChainMap
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery.bootsteps import Step
+from celery.utils.functional import maybe_list
+from celery.worker.consumer.control import Control
+
+from celery_redislock.declaring.options import read_settings
+from celery_redislock.declaring.server import store_of
+from celery_redislock.exceptions import LockKeyError
+from celery_redislock.locks.lock import keep_trying
+from celery_redislock.locks.store import QUEUED, Hold, LockStore, owner_name
+from celery_redislock.publishing.message import Message, release_claim
+
+__all__ = ["Unreceived", "release_unwanted"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Seconds for which revoked ids are gathered, so that many revocations cost one look at the locks.
+GATHERING = 1.0
+
+#: How many locks one look goes through at most, the soonest to expire first.
+MOST_LOCKS = 10_000
+
+#: Seconds for which a look is tried again while the lock server does not answer.
+PATIENCE = 60.0
+
+
+class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
+    """Hears of revocations and of bodies that cannot be read; added to the steps of a worker's consumer."""
+
+    requires = (Control,)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Only where there are unique tasks."""
+        return any(hasattr(task, "_lock_names") for task in consumer.app.tasks.values())
+
+    def create(self, consumer: Any) -> None:
+        """Stand before Celery's own callbacks (5.5.0 to 5.7.0); called once, before the consumer starts."""
+        consumer.on_decode_error = partial(_release_unread, consumer, consumer.on_decode_error)
+        node, revoked = consumer.blueprint[Control.name].box.node, Revoked(consumer.app)
+        # This worker's own commands: those of Celery, and of the app, are kept for all workers together.
+        ours = {name: partial(_hear, revoked, node.handlers[name]) for name in ("revoke", "terminate")}
+        node.handlers = ChainMap(ours, node.handlers)
+
+
+class Revoked:
+    """Ids that were revoked, until a thread has released the claims that are held for them.
+
+    A claim, and no more: a run, and a period, end by themselves. It is released by its token, so a message
+    that starts all the same takes its lock as one without a claim.
+    """
+
+    def __init__(self, app: Any) -> None:
+        """Of this worker's app; starts no thread yet."""
+        self._app = app
+        self._ids: set[str] = set()
+        self._lock = threading.Lock()
+        self._is_looking = False
+
+    def add(self, ids: object) -> None:
+        """Release the claims of these task ids within seconds; called where nothing may block."""
+        with self._lock:
+            self._ids.update(owner_name(str(one)) for one in maybe_list(ids) or ())
+            if self._ids and not self._is_looking:
+                threading.Thread(target=self._look, name="redislock-revoked", daemon=True).start()
+                self._is_looking = True
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(GATHERING)
+            with self._lock:
+                ids, self._ids = self._ids, set()
+                self._is_looking = bool(ids)
+            if not ids:
+                return
+            try:
+                keep_trying(partial(self.release_claims, ids), for_seconds=PATIENCE)
+            except Exception as error:  # noqa: BLE001  the thread looks for later ones
+                logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
+
+    def release_claims(self, ids: set[str]) -> None:
+        """Release the claims that are held for these task ids, in one look at the locks there are.
+
+        Raises:
+            LockUnavailable: the lock server did not answer; looking again is safe.
+            LockOptionError: no lock server is configured.
+        """
+        settings = read_settings("settings", self._app.conf.get, os.environ)
+        if not settings.enabled:
+            return
+        store = store_of(self._app, settings)
+        for name in store.names(limit=MOST_LOCKS):
+            hold = _look_at(store, name)
+            if hold is None or hold.is_window or hold.state != QUEUED or hold.owner not in ids:
+                continue
+            if store.release(name, hold.token, undo=True).released:
+                logger.info("released the claim of %s on %r: it was revoked", hold.owner, name)
+
+
+def release_unwanted(app: Any, message: Any) -> None:
+    """Release the claim of a message that this worker drops unread, and its period if nothing ran."""
+    headers = getattr(message, "headers", None) or {}
+    carried = Message.of(headers, str(headers.get("id")))
+    if carried is not None:
+        is_again = (getattr(message, "delivery_info", None) or {}).get("redelivered")
+        release_claim(app, carried, ran=bool(is_again or headers.get("retries") or carried.was_delivered))
+
+
+def _release_unread(consumer: Any, drop: Callable[..., None], message: Any, error: Exception) -> None:
+    try:
+        release_unwanted(consumer.app, message)
+    finally:
+        drop(message, error)
+
+
+def _hear(revoked: Revoked, command: Callable[..., Any], state: Any, **arguments: Any) -> Any:
+    try:
+        revoked.add(arguments.get("task_id"))
+    except Exception:
+        logger.exception("could not note which tasks were revoked; their claims are left to expire")
+    return command(state, **arguments)
+
+
+def _look_at(store: LockStore, name: str) -> Hold | None:
+    try:
+        return store.inspect(name, to_decide=True)
+    except LockKeyError:
+        return None  # somebody else's

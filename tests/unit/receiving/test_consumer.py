@@ -1,0 +1,135 @@
+"""What a worker's consumer hears of messages it makes no request for: the claims of revoked ids."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.worker.consumer.control import Control
+
+from celery_redislock import LockLost
+from celery_redislock.exceptions import LockKeyError
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.receiving import consumer
+from celery_redislock.receiving.consumer import Revoked, Unreceived
+from tests.unit.shop import SCOPES, Shop, body
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The threads that were started: each ends when the test calls it, and nobody sleeps."""
+    started: list[Any] = []
+    monkeypatch.setattr(
+        consumer.threading,
+        "Thread",
+        lambda target, **_: SimpleNamespace(start=lambda: started.append(target)),
+    )
+    monkeypatch.setattr(consumer.time, "sleep", lambda _seconds: None)
+    return started
+
+
+def listening(app: Any, **commands: Any) -> Any:
+    """Add the step to a consumer with these control commands; return its mailbox's node."""
+    node = SimpleNamespace(handlers=commands)
+    blueprint = {Control.name: SimpleNamespace(box=SimpleNamespace(node=node))}
+    parent = SimpleNamespace(app=app, blueprint=blueprint, on_decode_error=lambda *_: None)
+    Unreceived(parent).include(parent)
+    return node
+
+
+def test_claims_of_revoked_ids_are_released_and_nothing_else(
+    shop: Shop, monkeypatch: Any, caplog: Any
+) -> None:
+    """Laws 2 and 3: a run and a period end by themselves, other ids' claims stay, as do others' keys."""
+    task = shop.unique(body, lock_period=50)
+    expired = shop.unique(body, name="shop.expired", **SCOPES["until_expired"])
+    for number, task_id in enumerate(("revoked", "too", "mine")):
+        task.apply_async((number,), task_id=task_id)
+    shop.messages()
+    expired.apply_async((7,), task_id="revoked")
+    shop.store.acquire("its run", "revoked/r", 30, about={"state": "running"})
+    shop.store.acquire("a foreign lock", "revoked", 30, about={})
+    shop.store.acquire("a list", "revoked/x", 30, about={"state": "queued"})
+    inspect = shop.store.inspect
+
+    def look(name: str, **options: Any) -> Any:
+        if name == "a list":
+            raise LockKeyError(name, "its key holds a list")
+        return inspect(name, **options)
+
+    monkeypatch.setattr(shop.store, "inspect", look)
+    caplog.set_level("INFO", logger="celery_redislock")
+
+    Revoked(shop.app).release_claims({"revoked", "too", "unknown"})
+
+    left = {hold.name: hold.owner for hold in shop.held().values()}
+    claims = {task.lock_for(2).key: "mine", expired.lock_for(7).key: "revoked"}
+    assert left == {**claims, "its run": "revoked", "a foreign lock": "revoked", "a list": "revoked"}
+    assert sorted(line.split(" on ")[0] for line in caplog.messages if "released" in line) == [
+        "released the claim of revoked",
+        "released the claim of too",
+    ]
+    assert [task.delay(number).is_duplicate for number in range(3)] == [False, False, True]
+
+
+def test_many_revocations_cost_one_look_and_none_waits_for_it(
+    shop: Shop, monkeypatch: Any, threads: list[Any]
+) -> None:
+    """Law 10; ids come alone and in lists, as texts and as numbers."""
+    shop.unique(body)
+    looked: list[set[str]] = []
+    monkeypatch.setattr(Revoked, "release_claims", lambda _self, ids: looked.append(ids))
+    said: list[Any] = []
+    node = listening(
+        shop.app, revoke=lambda state, **given: said.append((state, given)) or "ok", terminate=None
+    )
+
+    for task_id in ("a", ["b", 3], None, []):
+        assert node.handlers["revoke"]("state", task_id=task_id, terminate=True) == "ok"
+
+    assert (len(threads), looked) == (1, [])
+    threads.pop()()
+    assert looked == [{"a", "b", "3"}]
+    node.handlers["revoke"]("state", task_id="c")
+    threads.pop()()
+    assert looked[1:] == [{"c"}]
+    assert said[0] == ("state", {"task_id": "a", "terminate": True})
+
+
+def test_a_look_that_fails_ends_no_later_one(
+    shop: Shop, monkeypatch: Any, caplog: Any, threads: list[Any]
+) -> None:
+    """Law 9: it is logged, and the command is carried out whatever becomes of the look."""
+    shop.unique(body, lock_key="account:7").apply_async((7,), task_id="a")
+    node = listening(shop.app, revoke=lambda _state, **_: "ok", terminate=lambda _state, **_: "ok")
+    monkeypatch.setattr(consumer, "keep_trying", lambda attempt, **_: attempt())
+    for problem in (LockLost("x", "y", 1), None):
+
+        def names(*, limit: int = 0, problem: Any = problem) -> list[str]:
+            if problem is not None:
+                raise problem
+            return MemoryStore.names(shop.store, limit=limit)
+
+        monkeypatch.setattr(shop.store, "names", names)
+        assert node.handlers["terminate"](None, signal="KILL", task_id="a") == "ok"
+        threads.pop()()
+    assert shop.held() == {}
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+    monkeypatch.setattr(Revoked, "add", None)
+    assert node.handlers["revoke"](None, task_id="a") == "ok"
+
+
+def test_an_app_without_unique_tasks_or_locks_listens_to_nothing(shop: Shop, monkeypatch: Any) -> None:
+    """Law 10; and the commands of other apps in this process are left alone."""
+    commands = {"revoke": str, "terminate": str}
+    plain = SimpleNamespace(tasks={"plain": shop.app.tasks["celery.chain"]})
+    assert listening(plain, **commands).handlers == commands
+
+    shop.unique(body)
+    node = listening(shop.app, **commands)
+    assert node.handlers["revoke"] is not str
+    assert commands["revoke"] is str
+
+    shop.app.conf.redislock_enabled = False
+    monkeypatch.setattr(shop.store, "names", None)
+    Revoked(shop.app).release_claims({"a"})
