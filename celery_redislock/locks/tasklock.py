@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import hostname
+from celery_redislock.locks.process import is_dead, place_of
 from celery_redislock.locks.store import (
     ACCEPTED,
     QUEUED,
@@ -61,8 +62,9 @@ class Started(NamedTuple):
 class TaskLock:
     """The lock of one call: its name, its owner, how long it lives, and where it is kept.
 
-    Every method takes one round trip, bounded by two socket timeouts, and may be repeated with the
-    same token. It is used by one thread at a time, in whichever process publishes, receives or runs.
+    Every method takes one round trip, bounded by two socket timeouts, and may be repeated with the same
+    token; :meth:`accept` and :meth:`start` take two more where a dead run holds the lock. It is used by one
+    thread at a time, in whichever process publishes, receives or runs.
 
     Attributes:
         store: where the lock is kept.
@@ -73,6 +75,7 @@ class TaskLock:
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
         is_ignored: the result of this call is not stored.
+        main_process: of the worker, as leases name it; ``None`` for this process.
     """
 
     store: LockStore
@@ -84,6 +87,7 @@ class TaskLock:
     queue_ttl: float
     period: float | None
     is_ignored: bool = False
+    main_process: str | None = None
 
     def __str__(self) -> str:
         """As Celery's own log lines name a task."""
@@ -112,7 +116,11 @@ class TaskLock:
         about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
         period = None if stands_for_period else self.period
         starts_run = message is not None  # a worker asks when a run starts
-        return self.store.acquire(self.key, token, ttl, about=about, period=period, starts_run=starts_run)
+        ask = partial(
+            self.store.acquire, self.key, token, ttl, about=about, period=period, starts_run=starts_run
+        )
+        answer = ask()
+        return ask() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
 
     def start(
         self,
@@ -138,7 +146,8 @@ class TaskLock:
             LockUnavailable: the server did not answer; the lease may have been taken.
             LockKeyError: the key on the server is not a lock.
         """
-        answer = self.store.acquire(
+        ask = partial(
+            self.store.acquire,
             self.key,
             token,
             self.ttl,
@@ -148,6 +157,9 @@ class TaskLock:
             message=message,
             starts_run=True,
         )
+        answer = ask()
+        if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
+            answer = ask()
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
@@ -202,6 +214,16 @@ class TaskLock:
         longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
         return release_hold(self.store, self.key, token, ran=ran, within=longest, mark=mark)
 
+    def release_if_dead(self, hold: Hold) -> bool:
+        """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
+        if hold.state != RUNNING or not is_dead(hold.about.get("at")):
+            return False
+        answer = self.release(hold.token, ran=True)
+        if answer is not None and answer.released:
+            line = "%r was held by %r, but its worker was killed (pid %r): released"
+            logger.warning(line, hold.name, hold.owner, hold.about.get("pid"))
+        return True
+
     def release_later(self, token: str, *, ran: bool) -> None:
         """Owe the release of a token that an unanswered request may have left held; it is renewed no more."""
         watchdog_of(self.store).forget(token)
@@ -233,6 +255,8 @@ class TaskLock:
         }
         if message is not None:
             about["message"] = message
+        if state == RUNNING and (place := place_of(self.main_process)) is not None:
+            about["at"] = place
         if self.is_ignored:
             about["ignored"] = True
         return about

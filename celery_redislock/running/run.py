@@ -60,11 +60,13 @@ class Delivery(NamedTuple):
         token: of the run, ``None`` where no main process saw the message.
         received_at: seconds since the epoch, ``None`` likewise.
         serializer: kombu's name of the message's serializer, ``None`` for the task's own.
+        main_process: as leases name it, ``None`` where that cannot be told.
     """
 
     token: str | None = None
     received_at: float | None = None
     serializer: str | None = None
+    main_process: str | None = None
 
     @classmethod
     def of(cls, request: Any) -> "Delivery":
@@ -130,6 +132,7 @@ class Run:
             key=message.key if message is not None else None,
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
         )
+        self.lock.main_process = self.delivery.main_process
         identity = message.token if message is not None else identity_of(task_id, request.properties)
         self.identity: str = identity or task_id
         self.is_identified = identity is not None

@@ -131,6 +131,8 @@ def _leave_queue(run: Run) -> None:
         lock.release(message.token, ran=True)
         return
     hold = _queued_before(run)
+    if hold is not None and lock.release_if_dead(hold):
+        hold = _queued_before(run)
     if hold is None:
         return
     # A claim of its own token: its publisher did not learn that it was granted.

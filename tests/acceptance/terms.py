@@ -18,6 +18,8 @@ VISIBILITY_TIMEOUT = 2
 #: Seconds within which a lock is free that a worker's main process releases, or that is owed. Celery looks
 #: for dead children every 5 s (5.7.0, ``concurrency/asynpool.py``).
 FREED = 10.0
+#: Seconds within which a lock is free whose worker was killed, for the next one that asks on its machine.
+DEAD = 3.0
 #: Seconds after which a fact that has not come counts as one that never will.
 PATIENCE = 30.0
 #: The same for a whole workflow.
@@ -27,6 +29,8 @@ WORKFLOW = 2 * PATIENCE
 DONE_BEFORE = "was delivered again after"
 #: A run learns that its lease is gone.
 LOST = "lost its lock"
+#: A lease was released because its run is dead.
+KILLED = "its worker was killed"
 #: A claim expired before its message was run.
 CLAIM_GONE = "was gone when it started"
 #: A run is put off because the lock server does not answer.

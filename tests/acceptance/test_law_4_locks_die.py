@@ -5,16 +5,25 @@ The endings of a task are in ``endings/``.
 
 import os
 import signal
+import sys
+import time
+from collections.abc import Callable
 
 import pytest
 from billiard.exceptions import WorkerLostError
 
+from tests.acceptance.brokers import REDIS_FIRST, Site
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.terms import (
+    DEAD,
+    KILLED,
     LEASE,
+    LONG_LEASE,
     LOST,
     PATIENCE,
 )
+from tests.facts import lives
+from tests.tiers import slow
 
 pytestmark = pytest.mark.law(4)
 
@@ -93,3 +102,98 @@ def test_on_rabbitmq_a_killed_child_frees_its_lock_within_seconds(rabbitmq: Proj
 
         assert rabbitmq.holder(key) is None
     assert rabbitmq.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
+
+
+# --- a run known to be dead holds nothing ----------------------------------------------------
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of other processes")
+
+
+@ON_LINUX
+@pytest.mark.parametrize("pool", ["prefork", slow("threads")])
+@pytest.mark.parametrize("task", ["executed", slow("while_executing_or_skip")])
+def test_the_key_of_a_killed_worker_can_be_used_at_once(
+    new_project: Callable[..., Project], key: str, pool: str, task: str
+) -> None:
+    """Its lease has minutes left; a worker that is started at once need not wait for them."""
+    project = new_project()
+    worker, work = project.start_worker(pool), getattr(project, task)
+    with project.kept_on(key):
+        work.apply_async((key,), lock_ttl=LONG_LEASE)
+        body = project.wait_started(key)
+        os.killpg(worker.process.pid, signal.SIGKILL)
+        wait_until(lambda: not lives(worker.process.pid) and not lives(body.pid), PATIENCE, "both are dead")
+    project.start_worker(pool)
+    asked = time.monotonic()
+    result = work.delay(key)
+
+    assert not result.is_duplicate
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert project.bodies(key)[1].start - asked < DEAD
+    assert project.overlaps(key, killed=1) == []
+
+
+@ON_LINUX
+@pytest.mark.parametrize(
+    "task", ["executed_acks_late", "until_executing_acks_late", slow("while_executing_acks_late")]
+)
+@pytest.mark.parametrize("broker", REDIS_FIRST)
+def test_the_message_of_a_killed_worker_runs_as_soon_as_it_is_delivered_again(
+    site_on: Callable[..., Site], key: str, broker: str, task: str
+) -> None:
+    """Law 8: the copy takes over, whether the dead run held its key or its message."""
+    site = site_on(broker)
+    project = site.ready()
+    with project.kept_on(key):
+        result = getattr(project, task).apply_async((key,), lock_ttl=LONG_LEASE, lock_retry_delay=60.0)
+        body = project.wait_started(key)
+        site.kill(body)
+        wait_until(lambda: not lives(body.pid), PATIENCE, "both are dead")
+        project.wait_received(result.id, 2)
+        project.wait_started(key, 2, timeout=DEAD)
+
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert project.overlaps(key, killed=1) == []
+    assert [line for line in project.lines(KILLED) if result.id in line]
+
+
+@ON_LINUX
+def test_a_child_that_outlives_its_main_process_keeps_its_lock(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """Law 1: its body goes on. Dead itself, it holds nothing."""
+    project = new_project()
+    worker = project.start_worker("prefork")
+    with project.kept_on(f"{key} outliving"):
+        project.executed.apply_async((key, 0.0, "outlive"), lock_ttl=LONG_LEASE)
+        body = project.wait_started(key)
+        wait_until(lambda: project.notes(f"outliving {key}"), PATIENCE, "its main process may end")
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(PATIENCE)
+        results = throughout(1.0, lambda: project.executed.delay(key))
+        assert lives(body.pid)
+        assert {result.is_duplicate for result in results} == {True}
+        os.kill(body.pid, signal.SIGKILL)
+        wait_until(lambda: not lives(body.pid), PATIENCE, "it is dead")
+
+    assert not project.executed.delay(key).is_duplicate
+
+
+@ON_LINUX
+def test_the_lock_of_a_killed_child_is_left_to_its_main_process(prefork: Project, key: str) -> None:
+    """Which knows whether the message runs again, and whose claim the lease then becomes."""
+    with prefork.kept_on(key):
+        result = prefork.executed_reject_on_worker_lost.apply_async((key,), lock_ttl=LONG_LEASE)
+        body = prefork.wait_started(key)
+        os.kill(body.pid, signal.SIGKILL)
+        wait_until(lambda: not lives(body.pid), PATIENCE, "it is dead")
+        others = []
+        wait_until(
+            lambda: others.append(prefork.executed.delay(key)) or len(prefork.bodies(key)) > 1,
+            PATIENCE,
+            "the message runs again",
+        )
+
+    assert {other.is_duplicate for other in others} == {True}
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert not [line for line in prefork.lines(KILLED) if result.id in line]

@@ -6,10 +6,11 @@ import time
 
 from celery import states
 
+from celery_redislock.declaring.declaration import declaration_of
 from tests.acceptance.endings.ending import Act, Case, Ending, Free, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
-from tests.acceptance.terms import FREED, PATIENCE, SHORT_LEASE
+from tests.acceptance.terms import DEAD, FREED, PATIENCE
 from tests.workers import SWEEPING
 
 
@@ -25,15 +26,24 @@ def _child(task: str, *, goes_on: bool = False) -> Act:
     return act
 
 
+def _claims_next(scene: Scene) -> bool:
+    """Claim the key as the next publish does, and give it back, as one that fails."""
+    lock = declaration_of(scene.project.executed).task_lock((scene.key,), {}, "next")
+    with lock.claim("next/1", ttl=60.0, stands_for_period=False, required=True) as claim:
+        return claim.is_granted
+
+
 def _worker(task: str) -> Act:
     """Kill the main process of the body's worker; prefork's children die with it."""
 
     def act(scene: Scene) -> float:
-        with scene.running(task, lock_ttl=SHORT_LEASE) as body:
+        with scene.running(task) as body:
             worker = next(one for one in scene.project.workers if one.process.pid == body.worker)
             killed = time.monotonic()
             worker.signal(signal.SIGKILL)
             worker.process.wait(PATIENCE)
+        if task == "executed":
+            wait_until(lambda: _claims_next(scene), DEAD, "the next publish is accepted")
         if task == "executed_acks_late" and scene.project.pool == "gevent":
             # An idle worker of this pool does not look for unacknowledged messages
             # (kombu 5.7.0, transport/redis.py, MultiChannelPoller.get): keep the other one busy.
@@ -73,19 +83,19 @@ KILLS = (
             Case(
                 ("prefork", "threads", "gevent"),
                 (None,),
-                Free.EXPIRED,
-                SHORT_LEASE + 1.0,
+                Free.RELEASED,
+                DEAD,
                 states.PENDING,
                 is_lost=True,
             ),
-            Case(("solo",), (None,), Free.EXPIRED, SHORT_LEASE + 1.0, states.PENDING),
+            Case(("solo",), (None,), Free.RELEASED, DEAD, states.PENDING),
         ),
         own(),
     ),
     Ending(
         "worker killed, late ack",
         _worker("executed_acks_late"),
-        (Case(("prefork", "threads", "gevent"), (None, ""), Free.EXPIRED, SHORT_LEASE + 1.0, slow=True),),
+        (Case(("prefork", "threads", "gevent"), (None, ""), Free.RELEASED, FREED, slow=True),),
         own(workers=2, broker_transport_options={"visibility_timeout": 3, **SWEEPING}),
     ),
 )

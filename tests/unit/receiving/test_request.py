@@ -19,6 +19,7 @@ from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
+from celery_redislock.locks.process import this_process
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
@@ -73,13 +74,13 @@ def test_every_delivery_has_a_token_of_its_own_which_travels_in_a_copy_of_the_pr
     message = request.message
     names = {*message.headers, "properties", "reply_to", "correlation_id", "hostname", "delivery_info"}
 
-    token, received_at, serializer = request.request_dict["properties"][FROM_MAIN_PROCESS]
+    token, received_at, serializer, process = request.request_dict["properties"][FROM_MAIN_PROCESS]
 
     assert isinstance(request, symbol_by_name(SingletonTask.Request))
     assert token == request._run_token != shop.receive(message)._run_token
     assert token.startswith("t1/")
     assert time.time() - received_at < 60
-    assert serializer == "json"
+    assert (serializer, process) == ("json", this_process())
     assert FROM_MAIN_PROCESS not in message.properties
     assert set(request.request_dict) == names | {"args", "kwargs"}
 

@@ -1,0 +1,81 @@
+"""Whether the processes that hold a lease are dead, as another process of their machine can tell. Linux only.
+
+A lease's *place* is 24 characters, three times eight: the machine (a digest of boot, pid and time namespace,
+and host name); the worker's main process (its pid, and when it started); the process that runs the body,
+likewise, and the same one where the two are one. On any doubt they live, and the lease ends with its ttl.
+"""
+
+import os
+from base64 import b64decode, urlsafe_b64encode
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def this_process() -> str | None:
+    """Return machine and process, 16 characters; ``None`` where it cannot be told. Read once per process."""
+    return _named(os.getpid())
+
+
+def place_of(main: str | None) -> str | None:
+    """Return the place of a lease that this process takes; ``None`` where it cannot be told.
+
+    *main* is :func:`this_process` of the worker's main process, ``None`` where there is none.
+    """
+    here = this_process()
+    main = main or here
+    return main + here[8:] if main and here and main[:8] == here[:8] else None
+
+
+def is_dead(place: object) -> bool:
+    """Whether both processes of a place are known to be dead; it may be anything, as anybody may write it."""
+    here = this_process()
+    if here is None or not isinstance(place, str) or len(place) != 24 or place[:8] != here[:8]:
+        return False
+    try:
+        processes = b64decode(place[8:], altchars=b"-_", validate=True)
+    except ValueError:
+        return False
+    return len(processes) == 12 and _is_gone(processes[:6]) and _is_gone(processes[6:])
+
+
+@lru_cache(maxsize=1)
+def _named(pid: int) -> str | None:
+    own = _PROC / "self"
+    try:
+        # One number alone: this /proc is that of our own pid namespace.
+        if f"\nNSpid:\t{pid}\n" not in (own / "status").read_text():
+            return None
+        boot, pids = (_PROC / "sys/kernel/random/boot_id").read_text(), (own / "ns/pid").readlink()
+        times = (own / "ns/time").readlink() if (own / "ns/time").is_symlink() else ""  # since Linux 5.6
+        process, _ = _look(pid)
+        # By host name, because copies of a running virtual machine may share all the rest.
+        machine = sha256(f"{boot}\n{pids}\n{times}\n{os.uname().nodename}".encode()).digest()
+    except (OSError, ValueError, IndexError):
+        return None
+    return urlsafe_b64encode(machine[:6] + process).decode()
+
+
+def _is_gone(process: bytes) -> bool:
+    pid = int.from_bytes(process[:3], "big")
+    try:
+        with suppress(PermissionError):  # another user's
+            os.kill(pid, 0)
+        now, is_zombie = _look(pid)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, IndexError):
+        return False
+    return is_zombie or now != process
+
+
+def _look(pid: int) -> tuple[bytes, bool]:
+    """Return a process as six bytes, and whether it and all its threads have ended, reaped by nobody."""
+    # The command's name before them may hold anything. Proc(5) counts fields from 1, and these from 3.
+    fields = (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    started = int(fields[19]) & 0xFFFFFF
+    ended = fields[0] in {b"Z", b"X"} and int(fields[17]) <= 1
+    return pid.to_bytes(3, "big") + started.to_bytes(3, "big"), ended

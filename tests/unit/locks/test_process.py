@@ -1,0 +1,202 @@
+"""Which process holds a lease, and when it is known to be dead."""
+
+import base64
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks import process
+from celery_redislock.locks.process import is_dead, place_of, this_process
+from tests.forks import gets_through
+
+pytestmark = [
+    pytest.mark.law(4),
+    pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of other processes"),
+]
+
+
+@contextmanager
+def child(life: Callable[[], object]) -> Iterator[tuple[int, str]]:
+    """Fork; yield the child's pid and its place when it has told it, and is about to live its life."""
+    mine, its = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(its, (place_of(None) or "").encode())
+        life()
+        os._exit(0)
+    try:
+        yield pid, os.read(mine, 99).decode()
+    finally:
+        os.close(mine)
+        os.close(its)
+        with suppress(ProcessLookupError):  # a test has reaped it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def wait_zombie(pid: int) -> None:
+    """Return when its main thread has ended; nobody reaps it."""
+    deadline = time.monotonic() + 10
+    while b") Z " not in Path(f"/proc/{pid}/stat").read_bytes():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def of(machine: str, *processes: bytes) -> str:
+    return machine[:8] + base64.urlsafe_b64encode(b"".join(processes)).decode()
+
+
+def here() -> str:
+    name = this_process()
+    assert name is not None
+    return name
+
+
+def test_a_place_is_24_characters_and_begins_with_the_workers_main_process() -> None:
+    """A lease must stay small; threads, gevent and solo have one process for both."""
+    mine = place_of(None)
+    assert mine == place_of(here()) == here() + here()[8:]
+    assert mine is not None
+    assert len(mine) == 24
+    with child(lambda: None) as (_, its):
+        assert its[:8] == mine[:8]
+        assert its[8:] != mine[8:]
+        assert place_of(its[:16]) == its[:16] + here()[8:]
+
+
+def test_who_runs_in_a_namespace_of_his_own_has_no_place_under_another_main_process() -> None:
+    assert place_of("elsewher" + here()[8:]) is None
+
+
+def test_a_run_is_dead_when_its_process_and_its_main_process_are_gone() -> None:
+    """Neither alone is enough: the main process settles a dead child, and a child may outlive it."""
+
+    def live() -> None:
+        Path("/proc/self/comm").write_text(") Z 1 (")
+        signal.pause()
+
+    with child(live) as (pid, its):
+        assert not is_dead(its)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert is_dead(its)
+        assert not is_dead(here() + its[16:])
+        assert not is_dead(its[:16] + here()[8:])
+
+
+def test_a_process_that_nobody_has_reaped_is_gone() -> None:
+    """In a container that has no init, a killed worker stays a zombie."""
+    with child(lambda: None) as (pid, its):
+        wait_zombie(pid)
+        assert is_dead(its)
+
+
+def test_a_process_whose_main_thread_has_ended_lives_while_another_thread_does() -> None:
+    """It is a zombie by its state, and its body may go on."""
+
+    def live_on() -> None:
+        threading.Thread(target=signal.pause, daemon=True).start()
+        ctypes.CDLL(None).pthread_exit(None)
+
+    with child(live_on) as (pid, its):
+        wait_zombie(pid)
+        assert not is_dead(its)
+
+
+def test_another_process_with_its_pid_is_another_process() -> None:
+    """A pid comes again, after a restart of a container at once; its start does not."""
+    pid = os.getpid().to_bytes(3, "big")
+    assert is_dead(of(here(), *[pid + b"\0\0\1"] * 2))
+    assert not is_dead(of("elsewher", *[pid + b"\0\0\1"] * 2))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_another_users_process_lives_though_it_may_not_be_signalled() -> None:
+    mine = place_of(None)
+
+    def look_as_nobody() -> None:
+        assert this_process()
+        os.setuid(65534)
+        with pytest.raises(PermissionError):
+            os.kill(os.getppid(), 0)
+        assert not is_dead(mine)
+
+    assert gets_through(look_as_nobody)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        None, 7, 1e400, True, [], {}, "", "short", "*" * 16, "=" * 16, "A" * 15, "A" * 17,
+        "AAAA" * 3 + "AA==", "é" * 16, "\ud800" * 16, "\0" * 16, "AAAAAAAA" * 2, ["A"] * 16,
+    ],
+)  # fmt: skip
+def test_whatever_else_stands_there_names_nobody_who_is_dead(garbage: Any) -> None:
+    """Anybody may write values; on any doubt a holder lives."""
+    assert not is_dead(garbage)
+    if isinstance(garbage, str):
+        assert not is_dead(here()[:8] + garbage)
+
+
+def test_a_process_that_proc_hides_lives(tmp_path: Path, monkeypatch: Any) -> None:
+    """Mounted with ``hidepid``: its pid is taken, by it or by another one."""
+    recycled = of(here(), *[os.getpid().to_bytes(3, "big") + b"\0\0\1"] * 2)
+    monkeypatch.setattr(process, "_PROC", tmp_path)
+
+    assert not is_dead(recycled)
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: Any) -> Callable[[], str | None]:
+    """What this process is called by the files of a ``/proc`` in ``tmp_path``."""
+    for name in ("sys/kernel/random/boot_id", "self/status", f"{os.getpid()}/stat"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes((Path("/proc") / name).read_bytes())
+    (tmp_path / "self/ns").mkdir()
+    for kind in ("pid", "time"):
+        (tmp_path / "self/ns" / kind).symlink_to(f"{kind}:[1]")
+    monkeypatch.setattr(process, "_PROC", tmp_path)
+    return lambda: process._named.__wrapped__(os.getpid())
+
+
+@pytest.mark.parametrize("name", ["sys/kernel/random/boot_id", "self/ns/pid", "self/ns/time"])
+def test_another_boot_or_namespace_is_another_machine(
+    tmp_path: Path, proc: Callable[[], str | None], name: str
+) -> None:
+    """A reboot, or a container, gives the pid to somebody else."""
+    before = proc()
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to(tmp_path / "self/status")  # other text, and another link
+    after = proc()
+
+    assert before is not None
+    assert after is not None
+    assert before[:8] != after[:8]
+    assert before[8:] == after[8:] == here()[8:]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("self/status", None), ("sys/kernel/random/boot_id", None), ("self/ns/pid", None), ("{}/stat", None),
+     ("self/status", "NSpid:\t4711\t{}\n"), ("self/status", "\n"), ("{}/stat", "1 (init) S")],
+)  # fmt: skip
+def test_where_proc_does_not_tell_a_lease_has_no_place(
+    tmp_path: Path, proc: Callable[[], str | None], name: str, text: str | None
+) -> None:
+    """Another system, a sandbox, or the ``/proc`` of another pid namespace: the ttl decides."""
+    assert proc()
+    path = tmp_path / name.format(os.getpid())
+    path.unlink()
+    if text is not None:
+        path.write_text(f"Name:\tcelery\n{text}".format(os.getpid()))
+
+    assert proc() is None

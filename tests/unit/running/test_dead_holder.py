@@ -1,0 +1,128 @@
+"""A lease whose run is known to be dead is in nobody's way; whatever else stands there is."""
+
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks.process import place_of, this_process
+from celery_redislock.locks.store import RUNNING
+from tests.unit.shop import KEY, SCOPES, Shop, body, carried
+
+pytestmark = [
+    pytest.mark.law(4),
+    pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of other processes"),
+]
+
+#: The process of this pid that began in the first tick after boot.
+DEAD = "AAAB"
+
+
+def dead_place() -> str:
+    here = this_process()
+    assert here is not None
+    return here[:8] + 2 * (here[8:12] + DEAD)
+
+
+def held(shop: Shop, key: str = KEY, *, owner: str = "gone", **about: Any) -> str:
+    """Let somebody hold a key, by default a run that is dead; return its token."""
+    about = {"state": RUNNING, "pid": 4711, "at": dead_place(), **about}
+    token = f"{owner}/nonce"
+    shop.store.acquire(key, token, 30, about=about)
+    shop.store.calls.clear()
+    return token
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
+def test_a_publish_is_accepted_at_once(shop: Shop, caplog: Any, scope: str) -> None:
+    """And a line names what was released, and whose it was."""
+    task = shop.unique(body, lock_key=KEY, **SCOPES[scope])
+    held(shop)
+
+    result = task.delay(7)
+
+    assert not result.is_duplicate
+    assert shop.store.calls == ["acquire", "release", "acquire"]
+    assert [token.partition("/")[0] for token, _ in shop.states()] == [result.id]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "celery_redislock"]
+    assert all(fact in line for fact in (repr(KEY), "'gone'", "4711", "its worker was killed"))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_run_starts_at_once(shop: Shop, scope: str) -> None:
+    """Published without a claim, so that nothing but its start can find the dead."""
+    shop.unique(body, lock_key=KEY, **SCOPES[scope])
+    shop.app.send_task("shop.sync", (7,))
+    token = held(shop)
+
+    assert shop.run() == 7
+
+    assert token not in dict(shop.states())
+
+
+@pytest.mark.parametrize("scope", ["until_executing", "until_expired"])
+def test_a_message_delivered_again_runs_at_once(shop: Shop, scope: str) -> None:
+    """Where no lock is held while running, the dead run's lease is on the message."""
+    shop.unique(body, lock_key=KEY, acks_late=True, **SCOPES[scope]).delay(7)
+    message = shop.message()
+    name = f"message:{carried(message).token}"
+    token = held(shop, name, owner=message.headers["id"])
+
+    assert shop.run(shop.receive(message, redelivered=True)) == 7
+
+    assert token not in dict(shop.states())
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"state": "queued"},
+        {"at": place_of(None)},
+        {"at": None},
+        {"at": "another machine's place!"},
+        {"at": [7]},
+    ],
+    ids=["a claim", "it lives", "unknown", "elsewhere", "garbage"],
+)
+def test_whoever_may_live_is_left_alone(shop: Shop, about: dict[str, Any]) -> None:
+    """A claim's message lives on in the broker, whoever has published it."""
+    task = shop.unique(body, lock_key=KEY)
+    token = held(shop, **about)
+
+    assert task.delay(7).is_duplicate
+
+    assert shop.store.calls == ["acquire"]
+    assert token in dict(shop.states())
+
+
+def test_a_period_outlives_the_run_that_was_accepted(shop: Shop) -> None:
+    """Law 2: ``lock_period`` is no lease."""
+    task = shop.unique(body, lock_key=KEY, lock_period=50)
+    about = {"state": RUNNING, "at": dead_place()}
+    shop.store.acquire(KEY, "gone/nonce", 30, about=about, period=50)
+
+    assert task.delay(7).is_duplicate
+    assert shop.held() == {}
+
+
+def test_only_a_lease_says_who_holds_it(shop: Shop) -> None:
+    """The main process's name comes with the delivery: a child that is adopted has another parent."""
+    seen: list[Any] = []
+
+    def look(account_id: int = 7) -> None:
+        seen.append(shop.holder(KEY))
+
+    shop.unique(look, lock_key=KEY).delay(7)
+    (claim,) = shop.held().values()
+    request = shop.receive()
+    here = this_process()
+    assert here is not None
+    main = here[:12] + DEAD
+    brought = request.request_dict["properties"]
+    brought["redislock"] = (*brought["redislock"][:3], main)
+    shop.run(request)
+
+    assert "at" not in claim.about
+    assert [hold.about["at"] for hold in seen] == [main + here[8:]]
+    assert seen[0].about["pid"] == os.getpid()
