@@ -2,6 +2,8 @@
 
 The names below are resolved on first use, so that importing this package, or
 ``celery_redislock.locks`` from it, imports neither Celery nor redis.
+
+(PYTEST_DONT_REWRITE: without this word pytest warns if the package of a plugin is imported before it starts.)
 """
 
 from importlib import import_module

@@ -55,6 +55,14 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         self.expires_in = expires_in
         self.is_window = is_window
 
+    @property
+    def retry_after(self) -> int | None:
+        """Whole seconds until ``lock_period`` has passed, as HTTP's ``Retry-After`` has them.
+
+        ``None`` where the lock of a queued or running task refused it: nobody knows when that one ends.
+        """
+        return math.ceil(self.expires_in) if self.is_window else None
+
     def __str__(self) -> str:
         if self.is_window:
             return (

@@ -1,12 +1,9 @@
 """For the tests of your own project: locks in memory, or none at all.
 
-Needs no server. As pytest fixtures, in your ``conftest.py``::
-
-    pytest_plugins = ["celery_redislock.testing"]
+Needs no server. pytest has the fixtures wherever this package is installed::
 
     def test_a_second_click_is_skipped(redislock_memory):
-        with redislock_memory(app):
-            ...
+        ...
 
 Without pytest, :func:`memory_locks` and :func:`locks_off` are context managers.
 Eager mode (``task_always_eager``, ``.apply()``) takes no locks unless
@@ -17,29 +14,23 @@ tested without a worker::
     with memory_locks(app), hold(sync_account, 42):
         assert sync_account.delay(42).is_duplicate
 
-A ``conftest.py`` may name this module as a plugin and import from it as well. (PYTEST_DONT_REWRITE: there
-is no ``assert`` here that pytest would have to rewrite; without this word it warns when it comes too late
-for that, pytest 8.0 to 9.2, ``mark_rewrite`` in _pytest/assertion/rewrite.py.)
+Every pytest run of the environment loads this module, those of other projects too. So it imports nothing
+before it is needed. A ``conftest.py`` may name it as a plugin and import from it as well.
+(PYTEST_DONT_REWRITE: there is no ``assert`` here that pytest would have to rewrite; without this word it
+warns when it comes too late for that, pytest 8.0 to 9.2, ``mark_rewrite`` in _pytest/assertion/rewrite.py.)
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
-
-from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.options import ENABLED_VARIABLE
-from celery_redislock.declaring.server import use_store
-from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import QUEUED, RUNNING, Grant, LockStore, Refusal, Term, new_token
-from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing.publish import NEEDS_NO_SERVER
-from celery_redislock.task import SingletonTask
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from celery_redislock.locks.memory import MemoryStore
+    from celery_redislock.locks.store import LockStore
+    from celery_redislock.task import SingletonTask
 
 try:
     import pytest
@@ -50,7 +41,7 @@ __all__ = ["hold", "locks_off", "memory_locks"]
 
 
 @contextmanager
-def memory_locks(app: "Celery", store: LockStore | None = None) -> Iterator[LockStore]:
+def memory_locks(app: "Celery", store: "LockStore | None" = None) -> Iterator["LockStore"]:
     """Keep this app's locks in memory while the block runs; this process only.
 
     Args:
@@ -60,6 +51,9 @@ def memory_locks(app: "Celery", store: LockStore | None = None) -> Iterator[Lock
     Yields:
         The store, to look into: ``store.names()``, ``store.inspect(name)``.
     """
+    from celery_redislock.declaring.server import use_store
+    from celery_redislock.locks.memory import MemoryStore
+
     store = store or MemoryStore()
     before = use_store(app, store)
     try:
@@ -75,6 +69,8 @@ def locks_off() -> Iterator[None]:
     The same switch as ``redislock_enabled = False``, through the environment variable
     ``REDISLOCK_ENABLED``.
     """
+    from celery_redislock.declaring.options import ENABLED_VARIABLE
+
     before = os.environ.get(ENABLED_VARIABLE)
     os.environ[ENABLED_VARIABLE] = "0"
     try:
@@ -88,7 +84,7 @@ def locks_off() -> Iterator[None]:
 
 @contextmanager
 def hold(
-    task: SingletonTask, *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
+    task: "SingletonTask", *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
 ) -> Iterator[str]:
     """Hold the lock a call of the task would take, as another run or queued message would.
 
@@ -111,7 +107,21 @@ def hold(
         LockUnavailable: the app keeps its locks on a server, and that cannot be reached.
         TypeError: the task takes no lock, or the arguments do not fit it.
     """
-    _check_takes_a_lock(task)
+    from celery_redislock.declaring.declaration import declaration_of
+    from celery_redislock.exceptions import LockUnavailable
+    from celery_redislock.locks.lease import Lease
+    from celery_redislock.locks.store import QUEUED, RUNNING, Grant, Refusal, Term, new_token
+    from celery_redislock.locks.watchdog import watchdog_of
+    from celery_redislock.publishing.publish import NEEDS_NO_SERVER
+    from celery_redislock.task import SingletonTask
+
+    given: object = task
+    if not isinstance(given, SingletonTask):
+        message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}"
+        raise TypeError(message)
+    if declaration_of(task).options.scope is None:
+        message = f"{task.name} takes no lock (lock=None), so nobody would notice that it is held"
+        raise TypeError(message)
     lock = declaration_of(task).task_lock(args, kwargs, task_id)
     token = new_token(task_id)
     try:
@@ -132,21 +142,30 @@ def hold(
         lock.finish(lease)
 
 
-def _check_takes_a_lock(task: object) -> None:
-    if not isinstance(task, SingletonTask):
-        message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {task!r}"
-        raise TypeError(message)
-    if declaration_of(task).options.scope is None:
-        message = f"{task.name} takes no lock (lock=None), so nobody would notice that it is held"
-        raise TypeError(message)
-
-
 if pytest is not None:
 
     @pytest.fixture
-    def redislock_memory() -> "Callable[..., AbstractContextManager[LockStore]]":
-        """:func:`memory_locks`, to be called with the app."""
-        return memory_locks
+    def redislock_memory(request: pytest.FixtureRequest) -> Iterator["MemoryStore"]:
+        """Keep the locks of every Celery app in memory for one test.
+
+        Of those that exist when the test begins; ``celery_app`` of Celery's plugin too, if the test uses it.
+        It is the store, to look into; called with an app, :func:`memory_locks`.
+        """
+        from celery._state import _get_active_apps
+
+        from celery_redislock.locks.memory import MemoryStore
+
+        if "celery_app" in request.fixturenames:
+            request.getfixturevalue("celery_app")  # it may have been asked for after this one
+
+        class Store(MemoryStore):
+            __call__ = staticmethod(memory_locks)
+
+        store = Store()
+        with ExitStack() as apps:
+            for app in list(_get_active_apps()):
+                apps.enter_context(memory_locks(app, store))
+            yield store
 
     @pytest.fixture
     def redislock_off() -> Iterator[None]:

@@ -1,6 +1,6 @@
 """The command line: ``celery -A proj redislock …``, and ``celery-redislock …`` for those without an app.
 
-Exit status of every command: 0 found or released; 1 nothing is held, or nothing
+Exit status: 0 listed, found or released; 1 what was named is not held, or nothing
 was released; 2 usage, settings or server trouble.
 
 Every ``celery`` command imports this module (click-plugins loads what the

@@ -23,9 +23,9 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
 
     PATTERN matches keys as a shell does file names: * ? [abc].
 
-    Exit status: 0 there are some, 1 there are none, 2 trouble.
+    Exit status: 0, also if there are none; 2 trouble.
     """
-    with reported():
+    with reported("list the locks"):
         place = place_of(ctx)
         wanted = (
             seen
@@ -45,15 +45,15 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     else:
         which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
         click.echo(printable(f"no lock{which} is held on {place.store.server}"))
-    ctx.exit(0 if shown else 1)
 
 
 def _table(shown: Sequence[Seen]) -> str:
     rows: list[list[str]] = [["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]]
     for seen in shown:
         holder = seen.holder
+        owner = holder.owner if len(holder.owner) <= 40 else f"{holder.owner[:39]}…"
         times = [duration(seen.age), "no end" if seen.remaining is None else duration(seen.remaining)]
-        cells = [seen.key, holder.state, holder.task or "-", holder.owner, seen.where, *times]
+        cells = [seen.key, holder.state, holder.task or "-", owner, seen.where, *times]
         rows.append([printable(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

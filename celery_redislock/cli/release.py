@@ -10,7 +10,7 @@ from celery_redislock.cli.subject import (
     Seen,
     Trouble,
     held,
-    key_of,
+    look,
     place_of,
     printable,
     reported,
@@ -22,7 +22,7 @@ logger = logging.getLogger("celery_redislock")
 
 
 @click.command()
-@click.argument("subject", metavar="KEY | TASK [ARGUMENT]...", nargs=-1, required=True)
+@click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
 @click.option("--reason", required=True, help="Why; it is logged.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message, never a run's lock.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -37,16 +37,16 @@ def release(
     run may start beside it. Only the holder seen here loses the lock, not one that came meanwhile.
 
     With --queued, a TASK without arguments stands for all its queued claims: for use after a purge.
+    A TASK_ID stands for all locks it holds.
 
     Exit status: 0 released, 1 nothing was released, 2 trouble.
     """
-    with reported():
+    with reported("release the lock"):
         place = place_of(ctx)
         if queued and len(subject) == 1 and subject[0] in place.tasks():
             seen = [each for each in held(place) if each.holder.task == subject[0]]
         else:
-            hold = place.store.inspect(key_of(place, subject))
-            seen = [] if hold is None else [Seen.of(hold)]
+            _, seen = look(place, subject)
         kept = [each for each in seen if queued and each.holder.state != QUEUED]
         chosen = [each for each in seen if each not in kept]
         if chosen and not (yes or as_json):

@@ -8,7 +8,7 @@ from celery_redislock.cli.subject import (
     Place,
     Seen,
     duration,
-    key_of,
+    look,
     place_of,
     printable,
     reported,
@@ -18,7 +18,7 @@ from celery_redislock.locks.store import ACCEPTED
 
 
 @click.command()
-@click.argument("subject", metavar="KEY | TASK [ARGUMENT]...", nargs=-1, required=True)
+@click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @click.pass_context
 def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
@@ -26,23 +26,22 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
 
     A TASK's arguments are JSON each (a word that is no JSON is a string); NAME=JSON is a keyword
     argument; they are bound as by delay(). Put -- in front of one that begins with a dash.
-    Without an app there are no tasks to name, only keys.
+    Without an app there are no tasks to name, only keys. A TASK_ID stands for all locks it holds.
 
     Exit status: 0 it is held, 1 it is not, 2 trouble.
     """
-    with reported():
+    with reported("look at the lock"):
         place = place_of(ctx)
-        key = key_of(place, subject)
-        hold = place.store.inspect(key)
-    seen = None if hold is None else Seen.of(hold)
+        key, found = look(place, subject)
     if as_json:
-        command = place.release_command(key)
-        write_json({"server": place.store.server, "key": key, "lock": seen, "release_command": command})
-    elif seen is None:
-        click.echo(printable(f"nobody holds the key {key}"))
+        lock = {"lock": found[0] if found else None, "release_command": place.release_command(key)}
+        write_json({"server": place.store.server, "key": key, **lock, "locks": found})
+    elif found:
+        click.echo("\n\n".join(_description(place, seen) for seen in found))
     else:
-        click.echo(_description(place, seen))
-    ctx.exit(0 if seen else 1)
+        by_id = ", and no task of that id holds a lock" if subject == (key,) else ""
+        click.echo(printable(f"nobody holds the key {key}{by_id}"))
+    ctx.exit(0 if found else 1)
 
 
 def _description(place: Place, seen: Seen) -> str:

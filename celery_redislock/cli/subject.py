@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.publishing.handle import Holder
 
@@ -39,8 +39,10 @@ class Trouble(click.ClickException):
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def reported(doing: str) -> Iterator[None]:
     """Turn this package's errors into one line and exit status 2; their texts show no password.
+
+    ``doing`` is what the user wanted; where the server failed, it is said.
 
     Raises:
         Trouble: in place of them.
@@ -48,7 +50,10 @@ def reported() -> Iterator[None]:
     try:
         yield
     except RedisLockError as error:
-        raise Trouble(" ".join(str(error).split())) from error
+        text = str(error)
+        if isinstance(error, LockUnavailable):
+            text = f"cannot {doing} on {error.server}: {error.reason}"
+        raise Trouble(" ".join(text.split())) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +130,27 @@ def _place_of_url(url: str | None, prefix: str) -> Place:
     return Place(connect(plain, prefix=prefix), command)
 
 
-def key_of(place: Place, words: Sequence[str]) -> str:
-    """Read ``KEY`` or ``TASK [ARGUMENT …]``; a held lock may be called as its task is.
+def look(place: Place, words: Sequence[str]) -> tuple[str, list["Seen"]]:
+    """Read ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID``; return key and locks.
 
-    An argument is JSON, else a string; ``NAME=JSON`` is a keyword argument.
+    A task id may hold several. Only a word that is no held key costs a look at every lock.
 
     Raises:
         Trouble: arguments after something that is no task, or that do not fit it; a task that is
             not unique.
+    """
+    key = _key_of(place, words)
+    hold = place.store.inspect(key)
+    if hold is not None:
+        return key, [Seen.of(hold)]
+    found = [seen for seen in held(place) if seen.holder.owner == key] if [*words] == [key] else []
+    return found[0].key if found else key, found
+
+
+def _key_of(place: Place, words: Sequence[str]) -> str:
+    """Return the key that the words name; a held lock may be called as its task is.
+
+    An argument is JSON, else a string; ``NAME=JSON`` is a keyword argument.
     """
     name, *given = words
     task = place.tasks().get(name)

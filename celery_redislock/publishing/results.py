@@ -13,6 +13,10 @@ else:
     AnyResult, AnyEagerResult = AsyncResult, EagerResult
 
 
+def _described(result: Any) -> str:
+    return f"<{type(result).__name__}: {result.id}{' (duplicate)' if result.is_duplicate else ''}>"
+
+
 class LockResult(AnyResult):
     """The result of a publish of a unique task. Picklable.
 
@@ -25,6 +29,7 @@ class LockResult(AnyResult):
     """
 
     is_duplicate: bool = False
+    __repr__ = _described
 
     if TYPE_CHECKING:
 
@@ -49,6 +54,7 @@ class LockEagerResult(AnyEagerResult):
     """
 
     is_duplicate: bool = False
+    __repr__ = _described
 
     @classmethod
     def duplicate(cls, task_id: str, name: str, why: str) -> "LockEagerResult":

@@ -27,9 +27,9 @@ def sync_account(account_id: int) -> str:
     return f"account {account_id} is in sync"
 
 
-@app.task(base=SingletonTask, on_conflict="raise", lock_ttl=20.0)
+@app.task(base=SingletonTask, on_conflict="raise", lock_period=600.0)
 def build_report(account_id: int) -> str:
-    """At most one queued or running per account; whoever asks again is told so."""
+    """At most one queued or running per account, and one in ten minutes; whoever asks again is told so."""
     wait_for_the_bank("report", account_id)
     return f"report on account {account_id}"
 

@@ -4,7 +4,6 @@ Publishing talks to the lock server and the broker, and blocks meanwhile. So end
 plain functions, which FastAPI calls in threads; one that has to be ``async`` publishes in a thread itself.
 """
 
-import math
 from uuid import UUID
 
 from fastapi import FastAPI, Request, Response
@@ -51,12 +50,12 @@ async def report(account_id: int) -> Started:
 
 @api.exception_handler(DuplicateTask)
 def already_at_work(_: Request, duplicate: DuplicateTask) -> JSONResponse:
-    """Tell who is at work, and when the lock ends unless its holder renews it."""
-    headers = {}
-    if math.isfinite(duplicate.expires_in):  # another program may hold it without end
-        headers["Retry-After"] = str(math.ceil(duplicate.expires_in))
+    """Tell who is or was at work, and when to come again if that is known: not while it is at work."""
+    headers = {} if duplicate.retry_after is None else {"Retry-After": str(duplicate.retry_after)}
     return JSONResponse(
-        {"detail": "already at work", "task_id": duplicate.task_id}, status_code=409, headers=headers
+        {"detail": "already done" if headers else "already at work", "task_id": duplicate.task_id},
+        status_code=409,
+        headers=headers,
     )
 
 

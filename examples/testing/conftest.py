@@ -9,9 +9,6 @@ from celery.contrib.testing.worker import start_worker
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import LockStore
-from celery_redislock.testing import memory_locks
-
-pytest_plugins = ["celery_redislock.testing"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +25,9 @@ def eager() -> Iterator[None]:
 
 
 @pytest.fixture
-def locks(eager: None) -> Iterator[LockStore]:
+def locks(eager: None, redislock_memory: LockStore) -> LockStore:
     """The locks, in memory; no server is asked."""
-    with memory_locks(shop.app) as store:
-        yield store
+    return redislock_memory
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -50,7 +50,9 @@ EXAMPLES = {
     "canvas": Example(is_slow=True),
     "plain_lock": Example(is_slow=True, processes=7),
     "testing": Example(processes=3, says="17 passed in "),
-    "django_project": Example(("django",), 5, is_slow=True),
+    "django_project": Example(
+        ("django",), 5, is_slow=True, says="INFO celery_redislock: skipped examples.django_"
+    ),
     "fastapi_app": Example(("fastapi", "uvicorn"), 6),
 }
 #: The last one of an example's commands runs it.

@@ -97,11 +97,14 @@ def _key_of(shell: Shell, *words: str) -> str:
 
 
 class TestList:
-    def test_nothing_held_is_said_and_is_exit_status_1(self, shell: Shell) -> None:
-        done = shell.celery("list")
+    def test_that_nothing_is_held_is_said_and_is_no_failure(self, shell: Shell) -> None:
+        """A script under ``set -e`` goes on where nothing runs."""
+        done, as_json = shell.celery("list"), shell.celery("list", "--json")
 
-        assert done.returncode == 1
+        assert (done.returncode, as_json.returncode) == (0, 0)
         assert done.stdout.startswith("no lock is held on ")
+        document = json.loads(as_json.stdout)
+        assert (document["locks"], document["more"]) == ([], False)
 
     def test_locks_are_listed_soonest_to_expire_first(self, shell: Shell) -> None:
         shell.hold("late", ttl=300.0)
@@ -162,10 +165,10 @@ class TestList:
         assert (len(limited["locks"]), limited["more"]) == (2, True)
 
     def test_that_nothing_is_held_is_an_answer_wherever_it_is_asked(self, shell: Shell) -> None:
-        """Also where the app's modules cannot be imported: exit status 1 is for monitoring to rely on."""
+        """Also where the app's modules cannot be imported."""
         done = shell.celery("list", "--task", "shop.nightly", app="tests.integration.cli_app_broken")
 
-        assert (done.returncode, done.stderr) == (1, "")
+        assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("no lock for shop.nightly is held on ")
 
 
@@ -182,6 +185,25 @@ class TestShow:
         assert shell.celery("show", "shop.sync_account", "43").returncode == 1
         assert shell.celery("show", "shop.sync_account", '"42"').returncode == 1
 
+    def test_a_task_id_shows_all_that_its_task_holds(self, shell: Shell) -> None:
+        """It is what one has from Flower, Sentry or a log; a key of that name comes first."""
+        for key, owner in (("night", "job-1"), ("day", "job-1"), ("noon", "job-2"), ("job-2", "job-3")):
+            shell.store.acquire(key, new_token(owner), 60.0, about=_about("shop.nightly", "running"))
+
+        shown, second = shell.standalone("show", "job-1"), shell.celery("show", "job-1", "--json")
+        (by_key,) = json.loads(shell.standalone("show", "job-2", "--json").stdout)["locks"]
+        nobody = shell.standalone("show", "job-4")
+
+        assert shown.returncode == 0, shown.stderr
+        assert {"key           night", "key           day"} <= set(shown.stdout.splitlines())
+        document = json.loads(second.stdout)
+        assert {lock["key"] for lock in document["locks"]} == {"night", "day"}
+        assert document["lock"]["key"] == document["locks"][0]["key"] == document["key"]
+        assert document["release_command"].endswith(document["lock"]["key"])
+        assert (by_key["key"], by_key["owner"]) == ("job-2", "job-3")
+        assert nobody.returncode == 1
+        assert nobody.stdout == "nobody holds the key job-4, and no task of that id holds a lock\n"
+
     def test_a_negative_number_comes_after_two_dashes(self, shell: Shell) -> None:
         done = shell.celery("show", "--json", "--", "shop.sync_account", "-1")
 
@@ -193,6 +215,7 @@ class TestShow:
 
         assert done.returncode == 1
         assert done.stdout.startswith("nobody holds the key shop.included:v1:")
+        assert "task of that id" not in done.stdout
 
     def test_the_release_command_it_shows_releases_the_lock(self, shell: Shell) -> None:
         shell.hold("a 'quoted' night")
@@ -247,6 +270,16 @@ class TestRelease:
         assert done.stdout.startswith(f"released night: taken from {owner} (shop.nightly, running, ")
         assert f"released 'night' by force from {owner!r} (running): 'host died'" in done.stderr
         assert shell.store.inspect("night") is None
+
+    def test_a_task_id_stands_for_all_that_its_task_holds(self, shell: Shell) -> None:
+        for key, owner in (("night", "job-1"), ("day", "job-1"), ("noon", "job-2")):
+            shell.store.acquire(key, new_token(owner), 60.0, about=_about("shop.nightly", "running"))
+
+        done = shell.standalone("release", "job-1", "--reason", "host died", "--yes")
+
+        assert done.returncode == 0, done.stderr
+        assert "released night: taken from job-1" in done.stdout
+        assert shell.store.names() == ["noon"]
 
     def test_without_a_terminal_and_yes_it_refuses(self, shell: Shell) -> None:
         shell.hold("night")
@@ -361,10 +394,16 @@ class TestTrouble:
             unused.bind(("127.0.0.1", 0))
             url = f"redis://me:hush@127.0.0.1:{unused.getsockname()[1]}/0"
             shell = Shell(url, url, prefix, connect(url))
-            for done in (shell.celery("list"), shell.standalone("list")):
+            tried = {
+                "list the locks": (shell.celery("list"), shell.standalone("list")),
+                "look at the lock": (shell.standalone("show", "night"),),
+                "release the lock": (shell.standalone("release", "night", "--reason", "x", "--yes"),),
+            }
+            for doing, done in [(doing, done) for doing, all_done in tried.items() for done in all_done]:
                 assert done.returncode == 2
                 assert done.stdout == ""
                 assert done.stderr.count("\n") == 1
+                assert done.stderr.startswith(f"Error: cannot {doing} on redis://")
                 assert "Connection refused" in done.stderr
                 assert "hush" not in done.stderr
 

@@ -53,6 +53,14 @@ assert balance == 50 and fence > 0
 database.execute("UPDATE account SET fence = 9e18")  # a later holder was here
 assert "later holder" in str(set_balance.apply((1, 60)).result)
 """,
+    "docs/quickstart.md": """
+import contextlib, io, logging.config
+with contextlib.redirect_stderr(io.StringIO()) as shown:
+    logging.config.dictConfig(LOGGING)
+    sync_account.delay(45)
+    assert sync_account.apply_async((45,), on_conflict="skip").is_duplicate
+assert shown.getvalue().startswith("skipped "), shown.getvalue()
+""",
     "docs/workflows.md": """
 from celery.contrib.testing.worker import start_worker
 from celery_redislock import lock_acquired

@@ -131,6 +131,7 @@ def told() -> float:
     except DuplicateTask as duplicate:
         assert_type(duplicate.key, str)
         assert_type(duplicate.task_id, str)
+        assert_type(duplicate.retry_after, int | None)
         return duplicate.expires_in
     return 0.0
 

@@ -78,6 +78,13 @@ class TestSeen:
 
         assert [line.index("running") for line in lines[1:]] == [lines[0].index("STATE")] * 2
 
+    def test_a_long_owner_does_not_widen_the_table(self) -> None:
+        """A task id can be anything; JSON and ``show`` have all of it."""
+        seen = _seen(token=f"{'a' * 300}/nonce")
+
+        assert f"  {'a' * 39}…  " in _table([seen])
+        assert seen.as_json()["owner"] == "a" * 300
+
     def test_what_a_terminal_would_obey_is_escaped(self) -> None:
         assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
         assert "\x1b" not in _table([_seen(name="a\x1b[2J")])

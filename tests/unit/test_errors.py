@@ -45,6 +45,21 @@ def test_an_error_travels_with_its_facts(error: RedisLockError, way: str) -> Non
         again = backend.exception_to_python(json.loads(json.dumps(backend.prepare_exception(error, "json"))))
 
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    assert getattr(again, "retry_after", None) == getattr(error, "retry_after", None)
+
+
+@pytest.mark.parametrize(("lock", "seconds"), [("until_expired", 120), ("until_executed", None)])
+def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
+    shop: Shop, lock: str, seconds: int | None
+) -> None:
+    """A period has an end, in whole seconds as HTTP has them; nobody knows when a task ends."""
+    task = shop.unique(body, lock=lock, lock_period=120.0, on_conflict="raise")
+    task.delay(7)
+
+    with pytest.raises(DuplicateTask) as raised:
+        task.delay(7)
+
+    assert raised.value.retry_after == seconds
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

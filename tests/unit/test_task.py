@@ -111,14 +111,16 @@ def test_every_result_knows_whether_it_is_a_duplicate(shop: Shop) -> None:
 
 @pytest.mark.parametrize("is_duplicate", [True, False])
 @pytest.mark.parametrize("call", [lambda task: task.delay(7), lambda task: task.apply((7,))])
-def test_a_result_pickles_with_what_it_knows(shop: Shop, call: Any, *, is_duplicate: bool) -> None:
-    """``is_duplicate`` survives a pickle."""
+def test_a_result_shows_and_pickles_what_it_knows(shop: Shop, call: Any, *, is_duplicate: bool) -> None:
+    """``is_duplicate`` survives a pickle, and is seen in a shell; as a string it is Celery's, the id."""
     result = call(shop.unique(body))
     result.is_duplicate = is_duplicate
 
     again = pickle.loads(pickle.dumps(result))  # noqa: S301  our own bytes
 
     assert (again.id, again.is_duplicate, type(again)) == (result.id, is_duplicate, type(result))
+    shown = f"<{type(result).__name__}: {result.id}{' (duplicate)' if is_duplicate else ''}>"
+    assert (repr(again), str(again)) == (shown, result.id)
 
 
 def test_a_result_is_celerys_in_every_other_way(shop: Shop) -> None:

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -20,27 +22,116 @@ from tests.unit.shop import Shop, no_patience
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_conftest_may_name_the_plugin_and_import_from_it(tmp_path: Path) -> None:
-    """Pytest warns of a plugin that is imported before it is named, unless it says it has no asserts."""
-    (tmp_path / "conftest.py").write_text(
-        'from celery_redislock.testing import memory_locks\npytest_plugins = ["celery_redislock.testing"]\n'
-    )
-    (tmp_path / "test_shop.py").write_text(
-        "import os\n\ndef test_off(redislock_off):\n    assert os.environ['REDISLOCK_ENABLED'] == '0'\n"
+#: A project whose tests lie below its root, as Django's often do.
+PROJECT = {
+    "backend/shop.py": """
+        from celery import Celery
+        from celery_redislock import SingletonTask
+
+        app = Celery("shop", broker="redis://127.0.0.1:1/0")
+        app.conf.update(task_always_eager=True, redislock_eager=True)
+
+        @app.task(base=SingletonTask)
+        def sync_account(account_id):
+            return account_id
+        """,
+    "backend/tests/conftest.py": """
+        import sys
+        from pathlib import Path
+
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from celery_redislock.testing import hold
+        """,
+    "backend/tests/test_shop.py": """
+        import pytest
+        from celery_redislock import SingletonTask
+        from celery_redislock.testing import hold
+        from shop import app, sync_account
+
+        @pytest.mark.usefixtures("redislock_memory")
+        def test_locks_are_in_memory_once_the_fixture_is_asked_for():
+            with hold(sync_account, 42):
+                assert sync_account.delay(42).is_duplicate
+                assert sync_account.delay(43).get() == 43
+
+        def test_each_test_has_fresh_locks_to_look_into(redislock_memory):
+            assert redislock_memory.names() == []
+            with hold(sync_account, 42) as name:
+                assert redislock_memory.names() == [name]
+
+        def test_called_with_an_app_it_gives_a_block_locks_of_its_own(redislock_memory):
+            with hold(sync_account, 42), redislock_memory(app) as store:
+                assert store.names() == []
+                assert not sync_account.delay(42).is_duplicate
+
+        def test_celerys_own_app_is_meant_whatever_the_order(redislock_memory, celery_app):
+            task = celery_app.task(base=SingletonTask, shared=False, lazy=False)(sync_account.run)
+            with hold(task, 42) as name:
+                assert redislock_memory.names() == [name]
+
+        def test_without_locks(redislock_off):
+            assert not sync_account.delay(42).is_duplicate
+        """,
+}
+
+
+@pytest.mark.parametrize("way", ["installed", "named", "installed and named", "given", "imported before"])
+def test_pytest_has_the_fixtures_in_a_project_below_its_root(tmp_path: Path, way: str) -> None:
+    """Without a word in ``conftest.py`` where the package is installed; no warning, however it is loaded."""
+    if way not in {"named", "given"} and not entry_points(group="pytest11", name="celery_redislock.testing"):
+        pytest.skip("the project is not installed")
+    files = dict(PROJECT)
+    if "named" in way:
+        files["conftest.py"] = 'pytest_plugins = ["celery_redislock.testing"]'
+    given = ["-p", "celery_redislock.testing"] if way == "given" else []
+
+    done = run_pytest(
+        tmp_path,
+        files,
+        *given,
+        *("-p", "celery.contrib.pytest"),
+        before="import celery_redislock.task" if way == "imported before" else "",
+        autoload="installed" in way or way == "imported before",
     )
 
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), str(tmp_path)],
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+def test_a_project_without_unique_tasks_pays_nothing_for_the_plugin(tmp_path: Path) -> None:
+    """Every pytest run of the environment loads it: it brings neither Celery nor redis."""
+    test = """
+        import sys
+
+        def test_nothing_is_imported(request):
+            assert request.config.pluginmanager.has_plugin("celery_redislock.testing")
+            assert not {"celery", "kombu", "redis", "celery_redislock.locks"} & set(sys.modules)
+        """
+
+    done = run_pytest(tmp_path, {"test_other.py": test}, "-p", "celery_redislock.testing")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_pytest(
+    folder: Path, files: Mapping[str, str], *words: str, before: str = "", autoload: bool = False
+) -> "subprocess.CompletedProcess[str]":
+    """Write the files, and run pytest on them; a warning is an error."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(dedent(text))
+    program = f"import sys\n{before}\nimport pytest\nsys.exit(pytest.main(sys.argv[1:]))"
+    options = ["-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(folder), *words, str(folder)]
+    environment = dict(os.environ) if autoload else {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *options],
         check=False,
         capture_output=True,
         text=True,
         timeout=60,
         cwd=ROOT,
+        env=environment,
     )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
 
 
 def body(account_id: int) -> int:
