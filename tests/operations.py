@@ -23,8 +23,11 @@ def operation_of(request: bytes) -> str | None:
     name = _NAMES.get(words[1].decode(), "unknown")
     if name != "acquire":
         return name
-    about = words[3 + int(words[2]) + 2]
-    return "start" if json.loads(about).get("state") == "running" else "claim"
+    about = words[3 + int(words[2]) + 2 :]
+    try:
+        return "start" if json.loads(about[0]).get("state") == "running" else "claim"
+    except (IndexError, ValueError):
+        return None  # a request longer than what was received at once
 
 
 #: By text and by digest.

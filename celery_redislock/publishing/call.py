@@ -12,7 +12,7 @@ from celery_redislock.declaring.call_options import split_call_options, to_heade
 from celery_redislock.declaring.declaration import Declaration, declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
-from celery_redislock.locks.store import new_token
+from celery_redislock.locks.store import new_token, owner_name
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import Message, is_result_ignored
 
@@ -146,7 +146,8 @@ class Call:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
         if not _task_stack.stack:
             return None
-        return next((run for run in runs_in_this_thread() if run.lock.owner == self.task_id), None)
+        owner = owner_name(self.task_id)
+        return next((run for run in runs_in_this_thread() if run.lock.owner == owner), None)
 
     def claim_ttl(self) -> float:
         """Return the seconds a claim lives: countdown or ETA and ``lock_queue_ttl``, capped by ``expires``.

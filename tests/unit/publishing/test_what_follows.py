@@ -6,6 +6,7 @@ import celery
 import pytest
 
 from celery_redislock import SingletonTask
+from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
 from tests.unit.publishing.messages import body, header_of, only_header
 from tests.unit.shop import Shop
@@ -18,7 +19,9 @@ WAYS = {
 }
 
 
-def followed(shop: Shop, monkeypatch: Any, way: str, *, before: Any = None, **options: Any) -> dict[str, Any]:
+def followed(
+    shop: Shop, monkeypatch: Any, way: str, *, before: Any = None, task_id: str = "same", **options: Any
+) -> dict[str, Any]:
     """Run a task that publishes its own id; return what was there when that was sent, and after the run."""
     seen: dict[str, Any] = {}
 
@@ -43,7 +46,7 @@ def followed(shop: Shop, monkeypatch: Any, way: str, *, before: Any = None, **op
             seen["noted"] = [token for token, _ in run.followed_by]
 
     task = shop.unique(again, bind=True, lock_key="account:{account_id}", lock_period=90, **options)
-    task.apply_async((7,), task_id="same")
+    task.apply_async((7,), task_id=task_id)
     first = shop.message()
     seen["first"] = header_of(first)
     shop.run(shop.receive(first))
@@ -51,16 +54,17 @@ def followed(shop: Shop, monkeypatch: Any, way: str, *, before: Any = None, **op
     return seen
 
 
+@pytest.mark.parametrize("task_id", ["same", "sa\0me"], ids=repr)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_retry_is_published_at_once_under_its_own_token_and_noted_after_that(
-    shop: Shop, monkeypatch: Any, way: str
+    shop: Shop, monkeypatch: Any, way: str, task_id: str
 ) -> None:
     """Law 7: no death of the child loses it. It asks nothing; its claim is made when the body has unwound."""
-    seen = followed(shop, monkeypatch, way)
+    seen = followed(shop, monkeypatch, way, task_id=task_id)
 
     header = only_header(shop)
     assert header == Message("account:7", header.token, claimed=True, must_run=True)
-    assert header.token.startswith("same/")
+    assert header.token.startswith(f"{owner_name(task_id)}/")
     assert header.token != seen["first"].token
     assert (seen["noted_before"], seen["noted"]) == ([], [header.token])
     assert (seen["requests"], seen["held"]) == (0, ["running"])

@@ -1,0 +1,126 @@
+"""What must hold at the end of a round. Pure: facts in, and in words what contradicts them."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_redislock.locks.store import owner_name
+from tests.history import Interval, violations
+
+#: What a task may end with because its process was killed, as with plain Celery.
+OF_THE_DEAD = frozenset({"WorkerLostError", "Terminated", "ChordError"})
+#: What a publish may raise, and a worker's log may show: somebody's decision, or a server that was away.
+EXPECTED = frozenset({
+    "DuplicateTask", "LockLost", "LockUnavailable", "OnPurpose", "OperationalError", "ConnectionError", "TimeoutError",
+    *OF_THE_DEAD,
+})  # fmt: skip
+
+#: What begins the fate of a call for which nothing more will come.
+LAST = ("lost: FAILURE", "lost: REVOKED")
+
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)"
+    r"(?:\n\n(?:The above exception|During handling).*\n\nTraceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*))*"
+)
+
+
+@dataclass
+class Facts:
+    """What is known about a round when it is over.
+
+    Attributes:
+        calls: what was accepted, workflows together.
+        finished: by the number of a call, the highest number of retries with which its body came to its end.
+        asked: by the number of a call, the retries that it has asked for.
+        states: by task id: its state, and the name of its error.
+        revoked: task ids.
+        received_by_dead: task ids that workers had received which were killed later.
+    """
+
+    calls: Sequence[Sequence[Mapping[str, Any]]] = ()
+    finished: Mapping[int, int] = field(default_factory=dict)
+    asked: Mapping[int, int] = field(default_factory=dict)
+    states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    revoked: frozenset[str] = frozenset()
+    received_by_dead: frozenset[str] = frozenset()
+
+
+def fate(call: Mapping[str, Any], facts: Facts) -> str:
+    """Return what became of an accepted call; ``lost: ...`` for what plain Celery would not lose."""
+    number, task_id = call["number"], call["id"]
+    state, error = facts.states.get(task_id, ("PENDING", ""))
+    is_ready = state in {"SUCCESS", "FAILURE", "REVOKED"}
+    if task_id in facts.revoked:
+        return "revoked"
+    if facts.finished.get(number, -1) >= facts.asked.get(number, 0):
+        return "finished" if is_ready else f"lost: the result, which is {state}"
+    if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask"):
+        return "dropped as a duplicate"
+    if error in OF_THE_DEAD:
+        return "died with its child"
+    if call["early"] and task_id in facts.received_by_dead:
+        return "died with its worker"
+    if call["early"] and error in {"LockUnavailable", "OperationalError"}:
+        return "failed visibly, both servers away"
+    return f"lost: {state} {error}"
+
+
+def fates(facts: Facts) -> dict[str, str]:
+    """Return what became of each accepted call, by ``task number [id]``; a workflow breaks as a whole."""
+    found = {}
+    for calls in facts.calls:
+        of_workflow = [fate(call, facts) for call in calls]
+        is_broken = any(one != "finished" and not one.startswith("lost") for one in of_workflow)
+        for call, one in zip(calls, of_workflow, strict=True):
+            name = f"{call['task']} {call['number']} [{call['id']}]"
+            found[name] = "its workflow broke" if is_broken and one.startswith("lost") else one
+    return found
+
+
+def overlaps(starts: Mapping[str, Any], beats: Mapping[str, Any], ends: Mapping[str, Any]) -> list[str]:
+    """Return where two bodies were on at once under one key, or two of one message."""
+    history = []
+    for name, body in starts.items():
+        seen, deadline = beats.get(name, (body["start"], body["deadline"]))
+        if name in ends:
+            seen, _, deadline = ends[name]
+        who = f"{body['task']} {body['number']} [{body['id']}], retries {body['retries']}, pid {body['pid']}"
+        if body["key"] is not None:
+            history.append(Interval(body["key"], who, body["fence"], body["start"], seen, deadline))
+        if body["message"] is not None:
+            history.append(Interval(f"message {body['message']}", who, None, body["start"], seen, deadline))
+    return violations(history)
+
+
+def left_behind(keys: Mapping[str, tuple[int, bytes]], *, may_be_unpublished: bool) -> list[str]:
+    """Return what is left on the lock server and should not be.
+
+    Args:
+        keys: by name, the milliseconds it lives and its value; ``b""`` where it is no string.
+        may_be_unpublished: publishers died, or failed: a claim of theirs stays for ``lock_queue_ttl``.
+    """
+    found = []
+    for key, (left, value) in keys.items():
+        is_claim = b'"state":"queued"' in value.replace(b" ", b"")
+        if left < 0:
+            found.append(f"{key} lives for ever: {value!r}")
+        elif key.endswith(":lock") and not (is_claim and may_be_unpublished):
+            found.append(f"{key} is left for {left} ms: {value!r}")
+    return found
+
+
+def tracebacks(log: str) -> list[str]:
+    """Return the tracebacks that pass through this package and end in nothing that was to be expected."""
+    found = []
+    for match in _TRACEBACK.finditer(log):
+        text, last = match.group(), match.group().rpartition("\n")[2]
+        name = re.split(r"[:(]", last, maxsplit=1)[0].rpartition(".")[2].strip()
+        if "/celery_redislock/" in text and name not in EXPECTED:
+            found.append("\n".join(text.splitlines()[-6:]))
+    return sorted(set(found))
+
+
+def unexplained(refused_for: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return the holders for whose sake calls were refused, and of whom nobody has ever heard."""
+    return sorted(set(refused_for) - {*known, *map(owner_name, known)})

@@ -1,0 +1,74 @@
+"""What a round is drawn from: workers, broker, lock server, and what its tasks declare."""
+
+import random
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+#: Seconds of a lease. A machine that stands still for longer loses it, as it should; each loss costs a retry.
+TTL = 3.0
+#: Seconds a claim outlives its last sign of life: longer than most messages wait, and some must find it gone.
+QUEUE_TTL = 20.0
+#: Bodies at once in a worker, by its pool: two cores are there for all of it.
+POOLS: Mapping[str, int] = {"prefork": 3, "threads": 3, "gevent": 3, "solo": 1}
+BROKERS = ("redis", "classic", "quorum")
+#: ``secured``: TLS, and the documented ACL user.
+LOCK_SERVERS = ("plain", "plain", "secured")
+SCOPES = (
+    "until_executed",
+    "until_executed",
+    "while_executing",
+    "while_executing",
+    "until_executing",
+    "until_expired",
+)
+STRATEGIES = ("skip", "raise", "retry")
+#: How a call ends; most of them just end.
+ENDINGS = ("", "", "", "", "", "", "fail", "retry", "retry_quietly", "retry_slowly")
+KEYS, TASKS = 12, 8
+
+
+class Round(NamedTuple):
+    """One round, as its seed and number say."""
+
+    seed: str
+    pools: tuple[str, ...]
+    broker: str
+    locks: str
+    tasks: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def summary(self) -> str:
+        """What it is played on."""
+        return f"{' and '.join(self.pools)} on {self.broker}, {self.locks} lock server"
+
+
+def draw(seed: int, number: int, brokers: tuple[str, ...]) -> Round:
+    """Draw a round; the same one for the same arguments."""
+    name = f"{seed}:{number}"
+    chance = random.Random(name)  # noqa: S311  not for secrets
+    return Round(
+        seed=name,
+        pools=tuple(chance.choice(list(POOLS)) for _ in range(2)),
+        # In turn: a minute is to meet more than one.
+        broker=brokers[(seed + number) % len(brokers)],
+        locks=chance.choice(LOCK_SERVERS),
+        tasks={f"attack.{place}": _options(chance) for place in range(TASKS)},
+    )
+
+
+def _options(chance: random.Random) -> dict[str, Any]:
+    scope, late = chance.choice(SCOPES), chance.random() < 0.6
+    strategies = [chance.choice(STRATEGIES) for _ in range(2)]
+    # Windows of many waiting messages follow one another: short, or the round never ends.
+    period = chance.uniform(0.2, 0.8) if scope == "until_expired" or chance.random() < 0.2 else None
+    return {
+        "lock": scope,
+        "lock_key": chance.choice(["attack:{key}", "attack:{key}", ["key"]]),
+        "on_conflict": strategies[1]
+        if scope == "while_executing"
+        else dict(zip(("client", "server"), strategies, strict=True)),
+        "acks_late": late,
+        "reject_on_worker_lost": late and chance.random() < 0.7,
+        **({"lock_period": period} if period else {}),
+        **({"on_lock_lost": "terminate"} if scope.endswith("executed") and chance.random() < 0.3 else {}),
+    }

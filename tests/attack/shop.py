@@ -1,0 +1,162 @@
+"""The app under attack: tasks as a round has drawn them, whose bodies write down their lives.
+
+Workers and publishers import this module with the plan in the environment; the
+kit's own process opens the same app by itself.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import redis
+from celery import Celery
+from celery.exceptions import Retry
+from celery.signals import task_postrun
+
+from celery_redislock import LockLost, SingletonTask, lock_lost
+from celery_redislock.locks.lease import Lease, boottime
+from celery_redislock.running.run import run_of
+from tests.attack.draw import QUEUE_TTL, TTL
+from tests.workers import SWEEPING, end_with_parent
+
+#: Seconds between two signs of life of a body.
+BEAT = 0.05
+
+
+class OnPurpose(Exception):  # noqa: N818  it is none
+    """A body's own failure."""
+
+
+class Journal:
+    """Facts, by raw redis-py on a server that is never hurt; each is JSON in a hash."""
+
+    def __init__(self, url: str) -> None:
+        """Open it; connects when it is used."""
+        self.redis: Any = redis.Redis.from_url(url)
+
+    def note(self, subject: str, name: str, fact: object) -> None:
+        """Note a fact."""
+        self.redis.hset(f"attack:{subject}", name, json.dumps(fact))
+
+    def facts(self, subject: str) -> dict[str, Any]:
+        """Return the facts about a subject by their names."""
+        found = self.redis.hgetall(f"attack:{subject}")
+        return {name.decode(): json.loads(text) for name, text in found.items()}
+
+    def count(self, subject: str, name: str) -> None:
+        """Count how often something was seen."""
+        self.redis.hincrby(f"attack:{subject}", name, 1)
+
+    def new_number(self) -> int:
+        """Return a number for one call of a task."""
+        return int(self.redis.incr("attack:numbers"))
+
+    def on_now(self) -> list[dict[str, Any]]:
+        """Return the bodies that have begun and not ended, killed ones included."""
+        ends = self.facts("ends")
+        return [body for name, body in self.facts("starts").items() if name not in ends]
+
+
+def open_shop(plan: Mapping[str, Any]) -> Celery:
+    """Return the app.
+
+    Args:
+        plan: ``broker``, ``backend``, ``locks`` in Celery's form, ``journal`` in redis-py's, ``queue`` by
+            name, ``conf`` of its kind, and ``tasks``.
+    """
+    app = Celery("attack", broker=plan["broker"], backend=plan["backend"], set_as_current=False)
+    on_redis = {"visibility_timeout": 5, **SWEEPING}
+    on_rabbitmq = {"client_properties": {"connection_name": f"{plan['queue']}/{os.getpid()}"}}
+    conf = dict(plan["conf"])
+    of_kind = conf.pop("broker_transport_options", {})
+    app.conf.update(
+        conf,
+        task_default_queue=plan["queue"],
+        redislock_url=plan["locks"],
+        redislock_ttl=TTL,
+        redislock_queue_ttl=QUEUE_TTL,
+        redislock_retry_delay=0.3,
+        redislock_socket_timeout=0.5,
+        redislock_start_timeout=2.0,
+        worker_prefetch_multiplier=2,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={**(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis), **of_kind},
+    )
+    app.journal = Journal(plan["journal"])
+    for name, options in plan["tasks"].items():
+        again = {"autoretry_for": (LockLost,), "retry_kwargs": {"max_retries": None, "countdown": 1}}
+        app.task(name=name, base=SingletonTask, bind=True, shared=False, **again, **options)(_new_body())
+        app.tasks[name].options_of_round = options
+    lock_lost.connect(_announce, weak=False, dispatch_uid="attack.lost")
+    task_postrun.connect(_settle, weak=False, dispatch_uid="attack.settle")
+    return app
+
+
+def _new_body() -> Any:
+    def work(self: Any, key: str, number: int = 0, seconds: float = 0.0, then: str = "") -> int:
+        """Stay on for some seconds, as long as the lease is not lost; then end as asked."""
+        run, journal, name = run_of(self.request), self.app.journal, uuid4().hex
+        lease = run.lease if run is not None else None
+        deadline = None if lease is None else lease.deadline
+        about = {
+            "task": self.name,
+            "id": self.request.id,
+            "number": number,
+            "retries": self.request.retries,
+            "pid": os.getpid(),
+            # What nobody else may do meanwhile: work under this key, run this message.
+            "key": None if run is None or not run.scope.holds_while_running else run.lock.key,
+            "message": run.identity if run is not None and run.can_come_again and run.is_identified else None,
+            "fence": None if lease is None else lease.fence,
+            "start": boottime(),
+            "deadline": deadline,
+        }
+        ended_by = ""
+        try:
+            journal.note("starts", name, about)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                self.lease.check() if about["key"] and lease else None
+                journal.note("beats", name, [boottime(), None if lease is None else lease.deadline])
+                time.sleep(BEAT)
+            return _end(self, number, then)
+        except BaseException as error:
+            ended_by = type(error).__name__
+            raise
+        finally:
+            journal.note("ends", name, [boottime(), ended_by, None if lease is None else lease.deadline])
+
+    return work
+
+
+def _end(task: Any, number: int, then: str) -> int:
+    if then == "fail":
+        raise OnPurpose
+    if then.startswith("retry") and not task.request.retries:
+        try:
+            task.retry(countdown=1, max_retries=None, throw=then != "retry_quietly")
+        except Retry:
+            task.app.journal.note("asked", str(number), 1)
+            time.sleep(0.5 if then == "retry_slowly" else 0.0)
+            raise
+        task.app.journal.note("asked", str(number), 1)
+        time.sleep(0.5)
+    return number
+
+
+def _announce(sender: Any, lease: Lease, **_: Any) -> None:
+    sender.app.journal.count("announced", lease.token)
+
+
+def _settle(task: Any, **_: Any) -> None:
+    run = run_of(task.request)
+    if run is not None and run.lease is not None and run.scope.holds_while_running:
+        task.app.journal.note("settled", run.lease.token, int(run.lease.lost))
+
+
+if "PROJECT_PLAN" in os.environ:
+    app = open_shop(json.loads(os.environ["PROJECT_PLAN"]))
+    end_with_parent()

@@ -1,0 +1,247 @@
+"""The servers, workers and publishers of a round, what was done to them, and what they left."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import redis
+from celery import Celery
+
+from tests.acceptance.brokers import RABBITMQ_QUEUES
+from tests.acceptance.harness import Worker
+from tests.acceptance.programs import free_port
+from tests.acceptance.rabbitmq import RabbitMQ
+from tests.attack.checks import Facts
+from tests.attack.draw import POOLS, Round
+from tests.attack.shop import Journal, open_shop
+from tests.faults import faulty_proxy
+from tests.servers import EmbeddedServer
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Seconds a worker may take for a restart that is asked for nicely.
+_PATIENCE = 20.0
+#: Celery's own line (5.7.0, ``worker/strategy.py``).
+_RECEIVED = re.compile(r"Task \S+\[(.+?)\] received")
+
+
+class Stage:
+    """Everything that runs in a round.
+
+    Attributes:
+        locks: the lock server; everybody but ``admin`` goes through ``proxy``.
+        revoked: task ids.
+        forged: what was forged, by task id.
+        problems: what attacks found wrong themselves.
+        done: attacks, by name.
+    """
+
+    def __init__(self, drawn: Round, folder: Path, rabbitmq: RabbitMQ | None) -> None:
+        """Open it; starts nothing yet."""
+        self.round, self.rabbitmq = drawn, rabbitmq
+        self.queue = f"attack-{drawn.seed.replace(':', '-')}"
+        self.revoked: set[str] = set()
+        self.forged: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.done: Counter[str] = Counter()
+        self.workers: list[Worker] = []
+        self._logs: list[str] = []
+        self._received_by_dead: set[str] = set()
+        self._publishers = 0
+        self._publisher: subprocess.Popen[bytes] | None = None
+        self._folder = folder
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Stage":
+        """Start the servers, the workers and a publisher."""
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End all that was started."""
+        self._stack.close()
+
+    def _start(self) -> None:
+        enter, folder = self._stack.enter_context, self._folder
+        facts = enter(EmbeddedServer(port=0))
+        # What a crash must not take: without its data a lock server grants what is held.
+        extra, port = _security(folder) if self.round.locks == "secured" else ((), None)
+        binary = shutil.which("redis-server") if extra else None
+        self.locks = enter(EmbeddedServer(port=0, data_dir=folder, extra_args=extra, binary=binary))
+        self.proxy = enter(faulty_proxy(port or self.locks.port or 0))
+        self.admin = self._client(self.locks.redis_url)
+        options = f"?ssl_cert_reqs=required&ssl_ca_certs={folder}/cert.pem"
+        secured = f"rediss://locks:password@127.0.0.1:{self.proxy.port}/0{options}"
+        if self.rabbitmq is None:
+            self.broker_server = enter(EmbeddedServer(port=0))
+            self.broker = self._client(self.broker_server.redis_url)
+        self.plan = {
+            "broker": self.rabbitmq.url if self.rabbitmq is not None else self.broker_server.url,
+            "backend": facts.url,
+            "journal": facts.redis_url,
+            "locks": secured if port else self.proxy.url,
+            "queue": self.queue,
+            "conf": RABBITMQ_QUEUES.get(self.round.broker, {}),
+            "tasks": self.round.tasks,
+        }
+        self.app: Celery = open_shop(self.plan)
+        self._stack.callback(self.app.close)
+        self.journal: Journal = self.app.journal
+        self._stack.callback(self._end_processes)
+        self.workers = [self._new_worker(pool) for pool in self.round.pools]
+        for worker in self.workers:
+            worker.wait_ready()
+        self._start_publisher()
+
+    def replace_worker(self, place: int, number: int) -> None:
+        """End a worker by a signal, with its children, and start another in its place."""
+        worker = self.workers[place]
+        with suppress(ProcessLookupError):
+            worker.signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(_PATIENCE)
+        if number == signal.SIGTERM and worker.process.returncode is None:
+            number = signal.SIGKILL  # Celery waits for what never ends
+        self._read(worker, is_killed=number != signal.SIGTERM)
+        worker.end()
+        self.workers[place] = self._new_worker(self.round.pools[place])
+        self.workers[place].wait_ready()
+
+    def replace_publisher(self) -> None:
+        """Kill the publisher, and start another."""
+        self.stop_publishing()
+        self._start_publisher()
+
+    def stop_publishing(self) -> None:
+        """Kill the publisher."""
+        if self._publisher is not None:
+            assert self._publisher.stdin is not None
+            self._publisher.kill()
+            self._publisher.wait(_PATIENCE)
+            self._publisher.stdin.close()
+
+    def revoke(self, task_id: str, **options: Any) -> None:
+        """Revoke a task."""
+        self.revoked.add(task_id)
+        self.app.control.revoke(task_id, **options)
+
+    def some_task(self, chance: random.Random) -> str:
+        """Return a task's name."""
+        return chance.choice(sorted(self.round.tasks))
+
+    def facts(self) -> Facts:
+        """Return what is known now about what was accepted."""
+        attempts, outcomes = self.journal.facts("attempts"), self.journal.facts("outcomes")
+        accepted = [attempts[name] for name, outcome in outcomes.items() if outcome[0] == "accepted"]
+        starts, finished = self.journal.facts("starts"), {}
+        for name, (_, ended_by, _) in self.journal.facts("ends").items():
+            if ended_by in {"", "OnPurpose"} and name in starts:
+                number, retries = starts[name]["number"], starts[name]["retries"]
+                finished[number] = max(retries, finished.get(number, 0))
+        return Facts(
+            calls=accepted,
+            finished=finished,
+            asked={int(number): retries for number, retries in self.journal.facts("asked").items()},
+            states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
+            revoked=frozenset(self.revoked),
+            received_by_dead=frozenset(self._received_by_dead),
+        )
+
+    def lock_keys(self) -> dict[str, tuple[int, bytes]]:
+        """Return all on the lock server: milliseconds left, and the value if it is a string."""
+        found = {}
+        for key in self.admin.scan_iter(count=1000):
+            value = b""
+            with suppress(redis.ResponseError):
+                value = self.admin.get(key) or b""
+            if (left := self.admin.pttl(key)) != -2:
+                found[key.decode(errors="replace")] = (left, value)
+        return found
+
+    def lock_connections(self) -> int:
+        """Return how many connections the lock server has, but ours."""
+        return len(self.admin.client_list(_type="normal")) - 1
+
+    def most_lock_connections(self) -> int:
+        """Return how many there may be: two for each body that may run, two for each process."""
+        bodies = sum(POOLS[pool] for pool in self.round.pools)
+        children = sum(POOLS[pool] for pool in self.round.pools if pool == "prefork")
+        return 2 * (bodies + children + len(self.workers))
+
+    def log(self) -> str:
+        """Return what all workers have written."""
+        return "\n".join([*self._logs, *(worker.log for worker in self.workers)])
+
+    def dead_workers(self) -> list[str]:
+        """Return the workers that ended, although nobody ended them."""
+        ended = [worker for worker in self.workers if worker.process.poll() is not None]
+        return [f"a worker ended by itself: {worker.log[-2000:]}" for worker in ended]
+
+    def heal(self) -> None:
+        """Let everything work again."""
+        self.proxy.heal()
+        self.proxy.drag = 0.0
+        self.admin.config_set("maxmemory", 0)
+
+    def _state(self, task_id: str) -> tuple[str, str]:
+        meta = self.app.backend.get_task_meta(task_id, cache=False)
+        return str(meta["status"]), type(meta["result"]).__name__ if meta["status"] == "FAILURE" else ""
+
+    def _client(self, url: str) -> Any:
+        client: Any = redis.Redis.from_url(url)
+        self._stack.callback(client.close)
+        return client
+
+    def _new_worker(self, pool: str) -> Worker:
+        return Worker(self.plan, pool, POOLS[pool], (), app="tests.attack.shop")
+
+    def _start_publisher(self) -> None:
+        self._publishers += 1
+        self._publisher = subprocess.Popen(
+            [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            cwd=ROOT,
+            env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
+        )
+
+    def _read(self, worker: Worker, *, is_killed: bool) -> None:
+        self._logs.append(worker.log)
+        if is_killed:
+            self._received_by_dead.update(_RECEIVED.findall(worker.log))
+
+    def _end_processes(self) -> None:
+        self.stop_publishing()
+        for worker in self.workers:
+            worker.end()
+
+
+def _security(folder: Path) -> tuple[list[str], int]:
+    """Return a server's arguments for TLS and the ACL user that the documentation describes, and its port."""
+    key, certificate, port = folder / "key.pem", folder / "cert.pem", free_port()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    user = next(line for line in page.splitlines() if line.startswith("ACL SETUSER ")).split()[2:]
+    return [
+        "--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key),
+        "--tls-auth-clients", "no", "--user", *user,
+    ], port  # fmt: skip
