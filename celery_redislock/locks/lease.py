@@ -1,7 +1,6 @@
 """One term of holding a lock, as its holder sees it; and the clock it is measured with."""
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +16,22 @@ logger = logging.getLogger("celery_redislock")
 Clock: TypeAlias = Callable[[], float]
 
 
-#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
-#: ``time.monotonic`` stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is
-#: long gone; elsewhere it is what there is.
-boottime: Clock = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
-)
+def _boottime() -> Clock:
+    """Choose the clock of all leases, once.
+
+    Suspends count: a lease goes on expiring on its server while this machine sleeps. ``time.monotonic``
+    stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is long gone. Elsewhere,
+    and where that clock refuses to tell (a library that fakes the time), it is what there is.
+    """
+    try:
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):
+        return time.monotonic
+    return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+#: Seconds since boot, suspends included where the system can tell.
+boottime: Clock = _boottime()
 
 
 class Lease:
