@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -405,12 +406,8 @@ class TestThread:
         watchdog.forget(first.token)
         assert wait_until(lambda: watchdog._sleeps_until > 0, 10)
         asleep_until = watchdog._sleeps_until
-        woken: list[int] = []
-
-        def spy(n: int = 1) -> None:
-            woken.append(n)
-
-        watchdog._wake.notify = spy  # type: ignore[method-assign]  # to see whether it is called
+        woken: list[None] = []
+        watchdog._bell = SimpleNamespace(put=woken.append, get=watchdog._bell.get)
 
         for number in range(5):
             renewer.clock.advance(0.1)
@@ -426,20 +423,16 @@ class TestThread:
     ) -> None:
         monkeypatch.setattr(watchdog_module, "LINGER", 0.01)
         watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
-        threads = [watchdog._thread]
+        had_thread = watchdog._has_thread
         lease = lease_on(renewer)
         renewer.clock.advance(30.0)
         watchdog.watch(lease)
 
         assert wait_until(lambda: watchdog.renewals == 1, 10)
-        threads.append(watchdog._thread)
-        before, thread = threads
-        assert before is None
-        assert thread is not None
-        assert thread.daemon
+        assert (had_thread, watchdog._has_thread) == (False, True)
         watchdog.forget(lease.token)
         renewer.clock.advance(30.0)
-        assert wait_until(lambda: not thread.is_alive(), 10)
+        assert wait_until(lambda: not watchdog._has_thread, 10)
 
         again = lease_on(renewer, name="again")
         renewer.clock.advance(30.0)
@@ -485,7 +478,7 @@ class TestThread:
         watchdog.owe(_raising(unavailable()), within=30.0, what="a lock")
         reader, writer = os.pipe()
 
-        with watchdog._wake:
+        with watchdog._lock:
             pid = os.fork()
         if not pid:
             try:
