@@ -248,7 +248,7 @@ class Watchdog:
         self._pay_one()
 
     def _renew(self, watches: Sequence[_Watch]) -> None:
-        """Renew all in one call. An unexpected error costs them one turn, a twentieth of their ttl."""
+        """Renew all in one call, and one by one after an unexpected error: it costs the broken one only."""
         live = [watch for watch in watches if self._may_renew(watch)]
         if not live:
             return
@@ -261,6 +261,15 @@ class Watchdog:
             answer = self._store.renew(terms, within=min(left, default=None))
         except LockUnavailable as error:
             reason = error.reason
+        except Exception as error:  # noqa: BLE001
+            if len(live) > 1:
+                for watch in live:
+                    self._renew([watch])
+                return
+            reason = repr(error)
+            if reason != live[0].unanswered:
+                what = f"renewing {live[0].lease.key!r} failed unexpectedly; it is tried until its deadline"
+                tell(partial(logger.error, what, exc_info=error))
         for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
             watch.unanswered = reason
             if answer is None:

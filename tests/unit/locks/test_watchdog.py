@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import pytest
 
 from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks import watchdog as watchdog_module
-from celery_redislock.locks.store import Grant, Term
+from celery_redislock.locks.store import Grant, Renewal, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
@@ -386,6 +386,41 @@ class TestDebts:
         assert [record.getMessage() for record in caplog.records] == [
             "could not release a short lock and 999 others in time: expired by now"
         ]
+
+
+class TestUnexpectedErrors:
+    def test_one_broken_term_costs_itself_only(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Law 1: a token that no server can be asked about must not cost the others their locks."""
+        leases = {name: lease_on(renewer, name=name) for name in ("one", "broken", "two")}
+        for lease in leases.values():
+            watchdog.watch(lease)
+        renew = renewer.renew
+
+        def fail_for_one(terms: Sequence[Term], *, within: float | None = None) -> Renewal:
+            if any(term.name == "broken" for term in terms):
+                message = "no such character"
+                raise ValueError(message)
+            return renew(terms, within=within)
+
+        renewer.renew = fail_for_one  # type: ignore[method-assign]
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1095.0)
+
+        assert [name for name, lease in leases.items() if lease.held] == ["one", "two"]
+        assert "deadline (ValueError('no such character'))" in (leases["broken"].lost_because or "")
+        assert [record.getMessage() for record in caplog.records] == [
+            "renewing 'broken' failed unexpectedly; it is tried until its deadline"
+        ]
+
+    def test_one_that_passes_costs_no_lease(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        lease = lease_on(renewer)
+        watchdog.watch(lease)
+        renewer.then(MemoryError())
+        watchdog.run_until(1095.0)
+
+        assert lease.held
 
 
 def _raising(error: Exception) -> Callable[[], Any]:
