@@ -328,7 +328,7 @@ class Watchdog:
         if expired:
             others = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
             what = f"{expired[0].what}{others}"
-            tell(partial(logger.warning, "could not release %s in time: expired by now", what))
+            tell(partial(logger.warning, "could not settle %s in time: expired by now", what))
         if debt is None or debt.due > now:
             return
         try:
@@ -337,14 +337,14 @@ class Watchdog:
         except LockUnavailable as error:
             self._is_unanswered = True
             debt.due = self._clock() + RETRY_DELAY
-            tell(partial(logger.debug, "could not release %s yet: %s", debt.what, error))
+            tell(partial(logger.debug, "could not settle %s yet: %s", debt.what, error))
             return
         except Exception as error:  # noqa: BLE001
-            what = f"releasing {debt.what} failed unexpectedly; it is left to expire"
+            what = f"settling {debt.what} failed unexpectedly; it is left to expire"
             tell(partial(logger.error, what, exc_info=error))
         else:
             self._is_unanswered = False
-            tell(partial(logger.info, "released %s late: the lock server had not answered", debt.what))
+            tell(partial(logger.info, "settled %s late: the lock server had not answered", debt.what))
         with self._lock:
             self._debts = [each for each in self._debts if each is not debt]
 

@@ -311,7 +311,7 @@ class TestDebts:
             watchdog.run_until(1060.0)
 
         assert watchdog.owes == 0
-        assert "could not release a lock" in caplog.text
+        assert "could not settle a lock" in caplog.text
         assert not watchdog.is_server_away
 
     def test_an_unexpected_error_ends_that_debt_only(
@@ -384,7 +384,7 @@ class TestDebts:
         assert "short" not in tries
         assert watchdog.owes == 1
         assert [record.getMessage() for record in caplog.records] == [
-            "could not release a short lock and 999 others in time: expired by now"
+            "could not settle a short lock and 999 others in time: expired by now"
         ]
 
 
