@@ -31,7 +31,8 @@ everybody else. The deadline is measured with a clock that goes on through
 suspends where the system has one.
 
 **Renewal.** The watchdog renews every third of the ttl; all that is due goes
-in one call. An unanswered renewal is repeated until the deadline.
+in one call. An unanswered renewal is repeated until the deadline. With gevent
+it is a native thread, which greenlets that never switch do not hold up.
 
 **Loss.** A lease is lost when the server says so (missing, or another token)
 or when its deadline passed and the server could not be asked. It is not lost

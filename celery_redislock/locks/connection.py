@@ -14,6 +14,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import redis
@@ -21,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.thread import greenlets
 
 logger = logging.getLogger("celery_redislock")
 
@@ -92,6 +94,8 @@ class Connections:
         }
         self._make: Callable[..., Any] = pool.connection_class
         self._idle: deque[Any] = deque()
+        # Of the thread beside greenlets: gevent's sockets belong to one hub.
+        self._beside: deque[Any] = deque()
         self._pid = os.getpid()
 
     @property
@@ -110,10 +114,10 @@ class Connections:
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet; see :func:`ready`."""
         if self._pid != os.getpid():
-            self._idle = deque()
+            self._idle, self._beside = deque(), deque()
             self._pid = os.getpid()
         try:
-            return self._idle.pop()
+            return self._idle_here().pop()
         except IndexError:
             return self._open()
 
@@ -124,8 +128,9 @@ class Connections:
 
     def give_back(self, connection: Any) -> None:
         """Return a connection that is in step; it is closed where enough are idle already."""
-        if len(self._idle) < MOST_IDLE:
-            self._idle.append(connection)
+        idle = self._idle_here()
+        if len(idle) < MOST_IDLE:
+            idle.append(connection)
         else:
             connection.disconnect()
 
@@ -133,15 +138,29 @@ class Connections:
         """Close the connections nobody is using."""
         while True:
             try:
-                connection = self._idle.pop()
+                connection = self._idle_here().pop()
             except IndexError:
                 return
             connection.disconnect()
 
+    def _idle_here(self) -> deque[Any]:
+        return self._idle if greenlets.get() is None else self._beside
+
     def _open(self) -> Any:
         connection = self._make(**self._kwargs)
         connection.redislock_unread = 0
+        if greenlets.get() is not None and hasattr(self._pool, "sentinel_manager"):
+            connection.connection_pool = _asking_anew(connection.connection_pool)
         return connection
+
+
+def _asking_anew(proxy: Any) -> Any:
+    """Return the proxy of a Sentinel's pool with connections of its own to the Sentinels."""
+    asking, manager = copy(proxy), copy(proxy.sentinel_manager)
+    addresses = [each.connection_pool.connection_kwargs for each in manager.sentinels]
+    manager.sentinels = [redis.Redis(at["host"], at["port"], **manager.sentinel_kwargs) for at in addresses]
+    asking.sentinel_manager = manager
+    return asking
 
 
 def pool_of(url: str) -> "redis.ConnectionPool":

@@ -1,15 +1,15 @@
 """One term of holding a lock, as its holder sees it; and the clock it is measured with."""
 
 import logging
-import sys
-import threading
 import time
+from _thread import RLock
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.store import Grant, LockStore, Release, Term
+from celery_redislock.locks.thread import tell
 
 logger = logging.getLogger("celery_redislock")
 
@@ -17,12 +17,22 @@ logger = logging.getLogger("celery_redislock")
 Clock: TypeAlias = Callable[[], float]
 
 
-#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
-#: ``time.monotonic`` stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is
-#: long gone; elsewhere it is what there is.
-boottime: Clock = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
-)
+def _boottime() -> Clock:
+    """Choose the clock of all leases, once.
+
+    Suspends count: a lease goes on expiring on its server while this machine sleeps. ``time.monotonic``
+    stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is long gone. Elsewhere,
+    and where that clock refuses to tell (a library that fakes the time), it is what there is.
+    """
+    try:
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):
+        return time.monotonic
+    return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+#: Seconds since boot, suspends included where the system can tell.
+boottime: Clock = _boottime()
 
 
 class Lease:
@@ -55,7 +65,7 @@ class Lease:
         """Record a store's grant, whose times are of this clock.
 
         ``on_lost`` is called once, in the thread that learnt of the loss, normally the watchdog's. Its own
-        error is logged. While it runs, nothing else is renewed.
+        error is logged. While it runs, nothing else is renewed. With gevent it is called in a greenlet.
         """
         self.term = term
         self.key, self.token = term.name, term.token
@@ -66,8 +76,8 @@ class Lease:
         self._clock = clock
         self.ended = False
         self.deadline = float("inf")
-        # Reentrant: a signal handler may ask in the middle of an answer.
-        self._lock = threading.RLock()
+        # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
+        self._lock = RLock()
         self._answered_at = float("-inf")
         self.confirm(grant.sent_at, grant.answered_at)
 
@@ -156,8 +166,10 @@ class Lease:
                 return
             self.lost_because = reason
         announce = self._on_lost
-        if announce is None:
-            return
+        if announce is not None:
+            tell(partial(self._announce, announce))
+
+    def _announce(self, announce: Callable[["Lease"], None]) -> None:
         try:
             announce(self)
         except Exception:
@@ -170,13 +182,11 @@ class Lease:
 
     def warn_of_end(self, held_for: float, max_hold: float) -> None:
         """Log that half of ``lock_max_hold`` has passed; the watchdog calls it once."""
-        logger.warning(
+        what = (
             "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it follows "
-            "from the time limit); after lock_max_hold it is not renewed any more and counts as lost",
-            self.key,
-            held_for,
-            max_hold,
+            "from the time limit); after lock_max_hold it is not renewed any more and counts as lost"
         )
+        tell(partial(logger.warning, what, self.key, held_for, max_hold))
 
     def learn(
         self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None

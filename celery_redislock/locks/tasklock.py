@@ -348,5 +348,5 @@ def _now_or_later(store: LockStore, ask: Callable[[], T], *, within: float, what
     except LockUnavailable:
         watchdog.owe(ask, within=within, what=what)
     except RedisLockError as error:
-        logger.warning("could not release %s, which is left to expire: %s", what, error)
+        logger.warning("could not settle %s, which is left to expire: %s", what, error)
     return None

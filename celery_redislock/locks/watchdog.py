@@ -16,14 +16,19 @@ release, is tried once a second until it succeeds or nothing is left to release.
 import atexit
 import logging
 import os
-import threading
+import time
 import weakref
+from _thread import RLock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty
+from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import Clock, Lease, boottime
 from celery_redislock.locks.store import LockStore, Renewal, Term
+from celery_redislock.locks.thread import greenlets, original, start_thread, tell
 
 logger = logging.getLogger("celery_redislock")
 
@@ -79,9 +84,9 @@ class Watchdog:
 
     One daemon thread per process and store, started by the first lease,
     asleep between renewals, and gone when there has been nothing to watch for
-    half a minute. One call renews everything that is due. All methods may be
-    called from any thread, any number of times. A forked child starts with
-    nothing to watch: its parent's leases are its parent's.
+    half a minute; native with gevent, where it stays. One call renews everything
+    that is due. All methods may be called from any thread, any number of times.
+    A forked child starts with nothing to watch: its parent's leases are its parent's.
 
     Attributes:
         renewals: how many renewals the server has confirmed since the process began.
@@ -117,7 +122,7 @@ class Watchdog:
             # After its time the thread runs, or overslept with the machine: its wait stops in a suspend.
             if not now < self._sleeps_until <= watch.due:
                 self._sleeps_until = watch.due
-                self._wake.notify()
+                self._bell.put(None)
 
     def forget(self, token: str) -> None:
         """Do not renew this token's lease any more; a renewal that was sent already is not waited for."""
@@ -148,7 +153,7 @@ class Watchdog:
             now = self._clock()
             self._debts.append(_Debt(action, what, now + within, now))
             self._run_thread()
-            self._wake.notify()
+            self._bell.put(None)
 
     @property
     def is_server_away(self) -> bool:
@@ -166,47 +171,67 @@ class Watchdog:
         Returns:
             Whether nothing is owed any more.
         """
-        with self._lock:
-            return self._paid.wait_for(lambda: not self._debts, timeout)
+        give_up = boottime() + timeout
+        while self._debts and boottime() < give_up:
+            time.sleep(0.01)
+        return not self._debts
 
     def _forget_everything(self) -> None:
-        # Reentrant: a signal handler may take a lock of its own.
-        self._lock = threading.RLock()
-        self._wake = threading.Condition(self._lock)
-        self._paid = threading.Condition(self._lock)
+        # Reentrant: a signal handler may take a lock of its own. Both are native, and nothing switches while
+        # it holds the lock: a greenlet that computes would keep a lock of gevent's from the thread.
+        self._lock = RLock()
+        self._bell: Any = original("queue", "SimpleQueue")()
         self._watched: dict[str, _Watch] = {}
         self._debts: list[_Debt] = []
         self._is_unanswered = False
         self._sleeps_until = float("-inf")
-        self._thread: threading.Thread | None = None
+        self._has_thread = False
 
     def _run_thread(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="redislock-watchdog", daemon=True)
-            self._thread.start()
+        if self._has_thread:
+            return
+        self._has_thread = True
+        try:
+            start_thread(self._run, "redislock-watchdog")
+        except BaseException:
+            self._has_thread = False
+            raise
 
     def _run(self) -> None:
         while self._wait():
             try:
                 self._do_what_is_due()
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001
                 # Also the SystemExit of an on_lost: a thread that dies would lose every lease of the process.
-                logger.exception("the redislock watchdog met an unexpected error and goes on")
+                what = "the redislock watchdog met an unexpected error and goes on"
+                tell(partial(logger.error, what, exc_info=error))
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
-        with self._lock:
-            while (wait := self._next_due() - (now := self._clock())) > 0:
+        while True:
+            with self._lock:
+                now = self._clock()
+                wait = self._next_due() - now
+                if wait <= 0:
+                    return True
                 # A time to wake is kept although the lease it was for has been released: the next lease is
                 # due later and wakes nobody, or this thread would wake for each of many short tasks.
                 kept = self._sleeps_until - now
                 pause = min(wait, LINGER, kept if kept > 0 else LINGER)
                 self._sleeps_until = now + pause
-                woken = self._wake.wait(pause)
-                if not woken and pause == LINGER and not self._watched and not self._debts:
-                    self._thread = None
+            try:
+                self._bell.get(timeout=pause)
+            except Empty:
+                if pause == LINGER and self._ends():
                     return False
-        return True
+
+    def _ends(self) -> bool:
+        with self._lock:
+            # gevent never frees what a hub leaves behind whose thread has ended (26.9, although destroyed).
+            if self._watched or self._debts or greenlets.get() is not None:
+                return False
+            self._has_thread = False
+            return True
 
     def _next_due(self) -> float:
         # A copy, because forget() takes no lock.
@@ -223,17 +248,11 @@ class Watchdog:
         self._pay_one()
 
     def _renew(self, watches: Sequence[_Watch]) -> None:
-        """Renew all in one call. An unexpected error costs them one turn, a twentieth of their ttl."""
-        now, live = self._clock(), []
-        for watch in watches:
-            # Should an error cut its turn short, it is asked about again all the same, and soon.
-            watch.due = now + watch.retry_delay
-            if self._may_renew(watch):
-                live.append(watch)
-            else:
-                self._drop(watch)
+        """Renew all in one call, and one by one after an unexpected error: it costs the broken one only."""
+        live = [watch for watch in watches if self._may_renew(watch)]
         if not live:
             return
+        now = self._clock()
         # Kept, because the holder may give a lease another term before the answer comes.
         terms = [watch.lease.term for watch in live]
         left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
@@ -242,23 +261,36 @@ class Watchdog:
             answer = self._store.renew(terms, within=min(left, default=None))
         except LockUnavailable as error:
             reason = error.reason
+        except Exception as error:  # noqa: BLE001
+            if len(live) > 1:
+                for watch in live:
+                    self._renew([watch])
+                return
+            reason = repr(error)
+            if reason != live[0].unanswered:
+                what = f"renewing {live[0].lease.key!r} failed unexpectedly; it is tried until its deadline"
+                tell(partial(logger.error, what, exc_info=error))
         for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
             watch.unanswered = reason
             if answer is None:
                 self._repeat_or_lose(watch)
             else:
                 self._take_answer(watch, term, answer, place)
-            if not watch.lease.held:
-                self._drop(watch)
+            self._is_held(watch)
 
-    def _drop(self, watch: _Watch) -> None:
+    def _is_held(self, watch: _Watch) -> bool:
+        """Whether the lease is held; its watch is dropped if not."""
+        is_held = watch.lease.held
         # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
-        if self._watched.get(watch.lease.token) is watch:
+        if not is_held and self._watched.get(watch.lease.token) is watch:
             self.forget(watch.lease.token)
+        return is_held
 
     def _may_renew(self, watch: _Watch) -> bool:
-        """Whether to ask for this lease at all."""
+        """Whether to ask for this lease at all; it is dropped if not."""
         lease, now, max_hold = watch.lease, self._clock(), watch.max_hold
+        # Should an error cut its turn short, it is asked about again all the same, and soon.
+        watch.due = now + watch.retry_delay
         if now >= watch.since + max_hold:
             lease.lose(f"it was held for longer than lock_max_hold ({max_hold:g} s)")
         elif watch.unanswered and 0 <= now - lease.deadline <= watch.retry_delay:
@@ -267,7 +299,7 @@ class Watchdog:
         elif now >= watch.since + max_hold / 2 and not watch.warned:
             watch.warned = True
             lease.warn_of_end(now - watch.since, max_hold)
-        return lease.held
+        return self._is_held(watch)
 
     def _take_answer(self, watch: _Watch, term: Term, answer: Renewal, place: int) -> None:
         renewed = answer.renewed[place]
@@ -293,10 +325,10 @@ class Watchdog:
             expired = [debt for debt in self._debts if now >= debt.until]
             self._debts = [debt for debt in self._debts if now < debt.until]
             debt = min(self._debts, key=lambda each: each.due, default=None)
-            self._paid.notify_all()
         if expired:
             others = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
-            logger.warning("could not release %s%s in time: expired by now", expired[0].what, others)
+            what = f"{expired[0].what}{others}"
+            tell(partial(logger.warning, "could not settle %s in time: expired by now", what))
         if debt is None or debt.due > now:
             return
         try:
@@ -305,20 +337,20 @@ class Watchdog:
         except LockUnavailable as error:
             self._is_unanswered = True
             debt.due = self._clock() + RETRY_DELAY
-            logger.debug("could not release %s yet: %s", debt.what, error)
+            tell(partial(logger.debug, "could not settle %s yet: %s", debt.what, error))
             return
-        except Exception:
-            logger.exception("releasing %s failed unexpectedly; it is left to expire", debt.what)
+        except Exception as error:  # noqa: BLE001
+            what = f"settling {debt.what} failed unexpectedly; it is left to expire"
+            tell(partial(logger.error, what, exc_info=error))
         else:
             self._is_unanswered = False
-            logger.info("released %s late: the lock server had not answered", debt.what)
+            tell(partial(logger.info, "settled %s late: the lock server had not answered", debt.what))
         with self._lock:
             self._debts = [each for each in self._debts if each is not debt]
-            self._paid.notify_all()
 
 
 # Reentrant: a signal handler may take the store's first lock in the middle of it.
-_first_of_store = threading.RLock()
+_first_of_store = RLock()
 
 
 def watchdog_of(store: LockStore) -> Watchdog:
@@ -339,7 +371,7 @@ _live: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     global _first_of_store  # noqa: PLW0603  the module owns it, and the child needs a fresh one
-    _first_of_store = threading.RLock()
+    _first_of_store = RLock()
     for watchdog in list(_live):
         watchdog._forget_everything()
 

@@ -19,8 +19,8 @@ lock_acquired = Signal(name="lock_acquired", providing_args={"key", "task_id", "
 #: dead child. Arguments: ``key``, ``task_id``, ``lease``.
 lock_released = Signal(name="lock_released", providing_args={"key", "task_id", "lease"})
 
-#: A running task's lease was found gone; sent in the thread that learns of it, the watchdog's or that of
-#: the body's ``check()``. Arguments: ``key``, ``task_id``, ``lease``.
+#: A running task's lease was found gone; sent in the thread that learns of it, the watchdog's (with gevent
+#: in a greenlet instead) or that of the body's ``check()``. Arguments: ``key``, ``task_id``, ``lease``.
 lock_lost = Signal(name="lock_lost", providing_args={"key", "task_id", "lease"})
 
 #: A publish or a run found its key held. Arguments: ``key``, ``task_id`` (the duplicate's),

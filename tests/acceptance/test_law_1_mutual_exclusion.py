@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.terms import FREED, LEASE, LONG_LEASE, PATIENCE
+from tests.acceptance.terms import FREED, LEASE, LONG_LEASE, LOST, PATIENCE
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(1)
@@ -131,3 +131,26 @@ def test_on_gevent_a_hundred_tasks_on_ten_keys_run_in_turn_and_none_is_dropped(
         assert len(gevent_project.bodies(each)) == 10
         assert gevent_project.overlaps(each) == []
         assert gevent_project.holder(each) is None
+
+
+@pytest.mark.timing
+def test_on_gevent_a_body_that_never_switches_keeps_its_lock(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """Its greenlet lets no other run for twice the ttl, and the next run on another worker waits."""
+    pytest.importorskip("gevent")
+    project = new_project()
+    project.start_workers(2, "gevent", concurrency=2)
+    arguments = (key, 0.0, "compute", 2 * LEASE)
+    results = [project.while_executing.apply_async(arguments, lock_ttl=LEASE)]
+    body = project.wait_started(key)
+    # The worker that computes may have asked the broker for one of them.
+    results += [project.while_executing.delay(key) for _ in range(3)]
+    holders = throughout(1.5 * LEASE, lambda: project.holder(key))
+    for result in results:
+        assert result.get(timeout=PATIENCE) == f"{key} done"
+
+    assert {holder and holder.token for holder in holders} == {body.token}
+    assert project.overlaps(key) == []
+    assert project.lines(LOST) == []
+    project.wait_free(key)

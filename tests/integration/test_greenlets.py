@@ -1,11 +1,16 @@
-"""gevent: the watchdog is a greenlet, and each of five hundred holds for itself.
+"""gevent: each of five hundred greenlets holds for itself, and none that computes starves the watchdog.
 
 In programs of their own: patching must come before everything else.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
+from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks.connection import MOST_IDLE
+from tests.facts import wait_until
 from tests.programs import run_program
 from tests.stores import RedisCase
 
@@ -79,7 +84,7 @@ def test_five_hundred_greenlets_exclude_each_other(plain_case: RedisCase, patche
 def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
     plain_case: RedisCase, patched: str
 ) -> None:
-    """By one greenlet, on one connection, in few calls."""
+    """By one thread, on one connection, in few calls."""
     program = (
         PATIENT
         + """
@@ -110,36 +115,143 @@ def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
     assert plain_case.keys() == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("ttl", "is_kept"), [(9.0, True), (0.6, False)])
-def test_a_greenlet_that_starves_the_watchdog_keeps_its_lock_for_less_than_the_ttl(
-    plain_case: RedisCase, patched: str, ttl: float, is_kept: bool
+def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(
+    plain_case: RedisCase, patched: str
 ) -> None:
-    """Nobody can renew meanwhile: for longer, the key expires, and the late renewal learns of it."""
+    """Law 1: for several times the ttl, seen by another process on the server."""
     program = """
-        from celery_redislock.exceptions import LockLost
-        told = []
-        lock = Lock(store, "n", ttl=float(rest[0]), on_lost=lambda _: told.append(1)).__enter__()
-        before = watchdog_of(store).renewals
-        end = time.monotonic() + 4.0
-        while time.monotonic() < end:
-            pass
-        is_kept = rest[1] == "True"
-        if is_kept:
-            until(lambda: watchdog_of(store).renewals > before)
+        held, told, ended = [], [], []
+
+        def work(each):
+            lock = Lock(store, f"n{each}", ttl=1.5, timeout=0.0, on_lost=lambda lock: told.append(lock.name))
+            lock.acquire()
+            held.append(each)
+            until(lambda: len(held) == 100)
+            if each == 0:
+                with Lock(store, "computing", ttl=60.0):
+                    end = time.monotonic() + 4.0
+                    while time.monotonic() < end:
+                        pass
+                    lock.check()
+                ended.append(each)
+            until(lambda: ended)
             lock.check()
-        else:
-            until(lambda: told)
-            try:
-                lock.check()
-            except LockLost as error:
-                assert "expired" in error.reason
-            else:
-                raise AssertionError
-        assert lock.release() is is_kept
-        assert told == [] if is_kept else told == [1]
+            assert lock.release()
+
+        together(100, work)
+        assert told == []
+        assert len(watchdogs()) == 1
     """
-    run_program(program, plain_case.url, plain_case.prefix, str(ttl), str(is_kept), first=patched)
+    keys, rounds = [plain_case.key("computing"), *(plain_case.key(f"n{each}") for each in range(100))], 0
+    with ThreadPoolExecutor(1) as other:
+        running = other.submit(run_program, program, plain_case.url, plain_case.prefix, first=patched)
+        assert wait_until(lambda: running.done() or plain_case.client.exists(keys[0]), 30)
+        before = plain_case.client.mget(keys)
+        while (now := plain_case.client.mget(keys))[0] is not None:
+            assert now == before
+            rounds += 1
+        running.result()
+
+    assert rounds > 0
+    assert None not in before
+    assert plain_case.keys() == []
+
+
+def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_switches(
+    plain_case: RedisCase, patched: str
+) -> None:
+    """``on_lost`` may use what the greenlets share, so it is called among them and not in the thread."""
+    program = """
+        import gevent
+        hub, told = gevent.get_hub(), []
+        lock = Lock(store, "n", ttl=0.6, on_lost=lambda _: told.append(gevent.get_hub()))
+        lock.acquire()
+        store.force_release("n")
+        deadline = time.monotonic() + 20.0
+        while lock.held:
+            assert time.monotonic() < deadline
+        assert told == []
+        until(lambda: told)
+        assert told == [hub]
+        assert not lock.release()
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+
+    assert plain_case.keys() == []
+
+
+#: The thread finds its own way to the server, whatever the greenlet does meanwhile.
+FROM_THE_THREAD = """
+        failed, renew = [], store.renew
+
+        def noting_failures(*args, **options):
+            try:
+                return renew(*args, **options)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        store.renew = noting_failures
+        with Lock(store, "n", ttl=0.9) as lock:
+            deadline = time.monotonic() + 20.0
+            while watchdog_of(store).renewals < 2:
+                assert time.monotonic() < deadline
+                %s
+            lock.check()
+        assert failed == []
+"""
+
+
+def test_the_thread_looks_names_up_by_itself(tcp_server: EmbeddedServer, patched: str) -> None:
+    """In gevent's resolver, while no greenlet switches."""
+    run_program(FROM_THE_THREAD % "pass", f"redis://localhost:{tcp_server.port}/0", "names", first=patched)
+
+
+def test_the_thread_asks_the_sentinels_over_connections_of_its_own(tmp_path: Path, patched: str) -> None:
+    """A socket of gevent's is of use in one thread only."""
+    config = tmp_path / "sentinel.conf"
+    with EmbeddedServer(port=0) as primary:
+        config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
+        with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
+            program = """
+        from celery import Celery
+        from celery_redislock import SingletonTask
+        from tests.integration.spawned import store_in
+        app = Celery("sentinel", set_as_current=False, broker="memory://")
+        app.conf.update(redislock_url=rest[0], result_backend_transport_options={"master_name": "mine"})
+        store = store_in(app.task(base=SingletonTask, name="sell", shared=False)(until))
+        """
+            place = f"sentinel://127.0.0.1:{sentinel.port}"
+            run_program(
+                program + FROM_THE_THREAD % "time.sleep(0.01)",
+                primary.redis_url,
+                "sentinel",
+                place,
+                first=patched,
+            )
+
+
+def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_is_gone(
+    plain_case: RedisCase, patched: str
+) -> None:
+    """Law 2: the thread pays it, and the end of the process waits for that."""
+    program = """
+        from celery_redislock.exceptions import LockUnavailable
+        store.acquire("n", "job/1", 3600.0, about={"state": "queued"})
+        tries = []
+
+        def release():
+            tries.append(1)
+            if len(tries) < 3:
+                raise LockUnavailable("away", "release", "for a while")
+            store.release("n", "job/1")
+
+        watchdog_of(store).owe(release, within=3600.0, what="the claim")
+        deadline = time.monotonic() + 20.0
+        while len(tries) < 2:
+            assert time.monotonic() < deadline
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=patched)
 
     assert plain_case.keys() == []
 

@@ -3,14 +3,15 @@
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks import watchdog as watchdog_module
-from celery_redislock.locks.store import Grant, Term
+from celery_redislock.locks.store import Grant, Renewal, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
@@ -310,7 +311,7 @@ class TestDebts:
             watchdog.run_until(1060.0)
 
         assert watchdog.owes == 0
-        assert "could not release a lock" in caplog.text
+        assert "could not settle a lock" in caplog.text
         assert not watchdog.is_server_away
 
     def test_an_unexpected_error_ends_that_debt_only(
@@ -383,8 +384,43 @@ class TestDebts:
         assert "short" not in tries
         assert watchdog.owes == 1
         assert [record.getMessage() for record in caplog.records] == [
-            "could not release a short lock and 999 others in time: expired by now"
+            "could not settle a short lock and 999 others in time: expired by now"
         ]
+
+
+class TestUnexpectedErrors:
+    def test_one_broken_term_costs_itself_only(
+        self, renewer: ScriptedRenewer, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Law 1: a token that no server can be asked about must not cost the others their locks."""
+        leases = {name: lease_on(renewer, name=name) for name in ("one", "broken", "two")}
+        for lease in leases.values():
+            watchdog.watch(lease)
+        renew = renewer.renew
+
+        def fail_for_one(terms: Sequence[Term], *, within: float | None = None) -> Renewal:
+            if any(term.name == "broken" for term in terms):
+                message = "no such character"
+                raise ValueError(message)
+            return renew(terms, within=within)
+
+        renewer.renew = fail_for_one  # type: ignore[method-assign]
+        with caplog.at_level(logging.ERROR):
+            watchdog.run_until(1095.0)
+
+        assert [name for name, lease in leases.items() if lease.held] == ["one", "two"]
+        assert "deadline (ValueError('no such character'))" in (leases["broken"].lost_because or "")
+        assert [record.getMessage() for record in caplog.records] == [
+            "renewing 'broken' failed unexpectedly; it is tried until its deadline"
+        ]
+
+    def test_one_that_passes_costs_no_lease(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        lease = lease_on(renewer)
+        watchdog.watch(lease)
+        renewer.then(MemoryError())
+        watchdog.run_until(1095.0)
+
+        assert lease.held
 
 
 def _raising(error: Exception) -> Callable[[], Any]:
@@ -405,12 +441,8 @@ class TestThread:
         watchdog.forget(first.token)
         assert wait_until(lambda: watchdog._sleeps_until > 0, 10)
         asleep_until = watchdog._sleeps_until
-        woken: list[int] = []
-
-        def spy(n: int = 1) -> None:
-            woken.append(n)
-
-        watchdog._wake.notify = spy  # type: ignore[method-assign]  # to see whether it is called
+        woken: list[None] = []
+        watchdog._bell = SimpleNamespace(put=woken.append, get=watchdog._bell.get)
 
         for number in range(5):
             renewer.clock.advance(0.1)
@@ -426,20 +458,16 @@ class TestThread:
     ) -> None:
         monkeypatch.setattr(watchdog_module, "LINGER", 0.01)
         watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
-        threads = [watchdog._thread]
+        had_thread = watchdog._has_thread
         lease = lease_on(renewer)
         renewer.clock.advance(30.0)
         watchdog.watch(lease)
 
         assert wait_until(lambda: watchdog.renewals == 1, 10)
-        threads.append(watchdog._thread)
-        before, thread = threads
-        assert before is None
-        assert thread is not None
-        assert thread.daemon
+        assert (had_thread, watchdog._has_thread) == (False, True)
         watchdog.forget(lease.token)
         renewer.clock.advance(30.0)
-        assert wait_until(lambda: not thread.is_alive(), 10)
+        assert wait_until(lambda: not watchdog._has_thread, 10)
 
         again = lease_on(renewer, name="again")
         renewer.clock.advance(30.0)
@@ -485,7 +513,7 @@ class TestThread:
         watchdog.owe(_raising(unavailable()), within=30.0, what="a lock")
         reader, writer = os.pipe()
 
-        with watchdog._wake:
+        with watchdog._lock:
             pid = os.fork()
         if not pid:
             try:

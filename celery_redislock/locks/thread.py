@@ -1,0 +1,49 @@
+"""A thread that no greenlet holds up, and how it tells greenlets what it has learnt.
+
+gevent makes greenlets of threads: one that never switches would starve the
+watchdog, and each lease would expire. So the watchdog runs in a native thread
+there, with a hub and sockets of its own. It takes no lock of gevent's, which a
+thread may get only when the other hub runs: it sends what would take one, a log
+line or a callable of the user's, to the hub of the greenlets.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
+
+#: In a thread that runs beside greenlets: their hub. Elsewhere ``None``.
+greenlets: ContextVar[Any] = ContextVar("greenlets", default=None)
+
+
+def original(module: str, name: str) -> Any:
+    """Return what the standard library has under a name, and had before gevent replaced it."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)
+
+
+def start_thread(run: Callable[[], None], name: str) -> None:
+    """Start a daemon thread: a native one where gevent has replaced threads, or their sockets."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not any(map(monkey.is_module_patched, ("threading", "socket"))):
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return
+    theirs = sys.modules["gevent"].get_hub()
+
+    def run_beside() -> None:
+        greenlets.set(theirs)
+        threading.current_thread().name = name
+        run()
+
+    monkey.get_original("_thread", "start_new_thread")(run_beside, ())
+
+
+def tell(report: Callable[[], object]) -> None:
+    """Call it here; in a thread beside greenlets, send it to them: it is called when one of them switches."""
+    hub = greenlets.get()
+    if hub is None or hub.loop is None:
+        report()
+    else:
+        hub.loop.run_callback_threadsafe(sys.modules["gevent"].spawn, report)
