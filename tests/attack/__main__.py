@@ -5,6 +5,7 @@ nothing overlapped, and nothing was left behind.
 """
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ from tests.attack.stage import Stage
 #: Seconds of attacks in a round.
 ROUND = 18.0
 #: Seconds what was accepted may take to end after the last attack: redeliveries, retries, waiting.
-DRAIN = 120.0
+DRAIN = 90.0
 #: Seconds after the last end until nothing may be held: leases of killed workers, what is released late.
 SETTLE = 3 * TTL + 5.0
 #: Problems of one round that are printed.
@@ -73,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--round", type=int, help="play this one only")
     parser.add_argument("--only", type=_names, default=list(ATTACKS), help="attacks, separated by commas")
     parser.add_argument("--without", type=_names, default=[], help="attacks, separated by commas")
-    parser.add_argument("--logs", type=Path, help="a folder for the logs of workers")
+    parser.add_argument("--logs", type=Path, help="a folder for the workers' logs and the journal")
     return parser.parse_args()
 
 
@@ -108,6 +109,8 @@ def _play(
         found = _problems(stage)
         if arguments.logs is not None:
             (arguments.logs / f"{place.name}.log").write_text(stage.log())
+            facts = {name: stage.journal.facts(name) for name in ("attempts", "outcomes", "starts", "ends")}
+            (arguments.logs / f"{place.name}.json").write_text(json.dumps(facts, indent=1))
         return found, _counted(stage)
 
 
@@ -131,6 +134,9 @@ def _problems(stage: Stage) -> list[str]:
     refused_for = [outcome[1] for outcome in outcomes.values() if outcome[0] == "refused"]
     excess = stage.lock_connections() - stage.most_lock_connections()
     return [
+        # Causes first.
+        *stage.ended(),
+        *stage.problems,
         *(f"{name} is {fate}" for name, fate in lost.items()),
         *checks.overlaps(*journal),
         *left,
@@ -146,8 +152,6 @@ def _problems(stage: Stage) -> list[str]:
             if lost != announced.get(token, 0)
         ),
         *([f"{excess} connections to the lock server too many"] if excess > 0 else []),
-        *stage.dead_workers(),
-        *stage.problems,
     ]
 
 

@@ -55,7 +55,8 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:
         return "revoked"
     if facts.finished.get(number, -1) >= facts.asked.get(number, 0):
         return "finished" if is_ready else f"lost: the result, which is {state}"
-    if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask"):
+    # Of an id that is used again the state may be another call's.
+    if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask" or (call["fixed"] and is_ready)):
         return "dropped as a duplicate"
     if error in OF_THE_DEAD:
         return "died with its child"

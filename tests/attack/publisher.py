@@ -105,7 +105,8 @@ def _workflow(publisher: Publisher) -> None:
 
 def _about(task: Any, number: int, task_id: object, *, droppable: bool = False) -> dict[str, Any]:
     early = not task.acks_late
-    return {"task": task.name, "number": number, "id": str(task_id), "early": early, "droppable": droppable}
+    about = {"task": task.name, "number": number, "id": str(task_id), "early": early, "droppable": droppable}
+    return {**about, "fixed": about["id"].startswith("fixed")}
 
 
 def _is_droppable(options: Mapping[str, Any], *, claims: bool = True) -> bool:

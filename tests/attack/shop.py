@@ -83,7 +83,10 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         redislock_start_timeout=2.0,
         worker_prefetch_multiplier=2,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={**(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis), **of_kind},
+        broker_transport_options={
+            **(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis),
+            **of_kind,
+        },
     )
     app.journal = Journal(plan["journal"])
     for name, options in plan["tasks"].items():

@@ -59,6 +59,7 @@ class Stage:
         self._publishers = 0
         self._publisher: subprocess.Popen[bytes] | None = None
         self._folder = folder
+        self._publishers_log = folder / "publishers.log"
         self._stack = ExitStack()
 
     def __enter__(self) -> "Stage":
@@ -131,6 +132,10 @@ class Stage:
         """Kill the publisher."""
         if self._publisher is not None:
             assert self._publisher.stdin is not None
+            if self._publisher.returncode is None and self._publisher.poll() is not None:
+                self.problems.append(
+                    f"a publisher ended by itself: {self._publishers_log.read_text()[-2000:]}"
+                )
             self._publisher.kill()
             self._publisher.wait(_PATIENCE)
             self._publisher.stdin.close()
@@ -184,13 +189,14 @@ class Stage:
         return 2 * (bodies + children + len(self.workers))
 
     def log(self) -> str:
-        """Return what all workers have written."""
-        return "\n".join([*self._logs, *(worker.log for worker in self.workers)])
+        """Return what all workers and publishers have written."""
+        publishers = self._publishers_log.read_text(errors="replace")
+        return "\n".join([*self._logs, *(worker.log for worker in self.workers), publishers])
 
-    def dead_workers(self) -> list[str]:
-        """Return the workers that ended, although nobody ended them."""
-        ended = [worker for worker in self.workers if worker.process.poll() is not None]
-        return [f"a worker ended by itself: {worker.log[-2000:]}" for worker in ended]
+    def ended(self) -> list[str]:
+        """Return what ended, although nobody ended it."""
+        ended = [worker.log for worker in self.workers if worker.process.poll() is not None]
+        return [f"a worker ended by itself: {log[-2000:]}" for log in ended]
 
     def heal(self) -> None:
         """Let everything work again."""
@@ -212,13 +218,17 @@ class Stage:
 
     def _start_publisher(self) -> None:
         self._publishers += 1
-        self._publisher = subprocess.Popen(
-            [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            cwd=ROOT,
-            env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
-        )
+        command = [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"]
+        with self._publishers_log.open("ab") as log:
+            self._publisher = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=ROOT,
+                env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
+            )
 
     def _read(self, worker: Worker, *, is_killed: bool) -> None:
         self._logs.append(worker.log)
