@@ -12,8 +12,8 @@ from tests.history import Interval, violations
 OF_THE_DEAD = frozenset({"WorkerLostError", "Terminated", "ChordError"})
 #: What a publish may raise, and a worker's log may show: somebody's decision, or a server that was away.
 EXPECTED = frozenset({
-    "DuplicateTask", "LockLost", "LockUnavailable", "OnPurpose", "OperationalError", "ConnectionError", "TimeoutError",
-    *OF_THE_DEAD,
+    "DuplicateTask", "LockLost", "LockUnavailable", "OnPurpose", "OperationalError", "ConnectionError",
+    "TimeoutError", *OF_THE_DEAD,
 })  # fmt: skip
 
 #: What begins the fate of a call for which nothing more will come.
@@ -21,7 +21,8 @@ LAST = ("lost: FAILURE", "lost: REVOKED")
 
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)"
-    r"(?:\n\n(?:The above exception|During handling).*\n\nTraceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*))*"
+    r"(?:\n\n(?:The above exception|During handling).*\n\n"
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*))*"
 )
 
 
@@ -46,7 +47,7 @@ class Facts:
     received_by_dead: frozenset[str] = frozenset()
 
 
-def fate(call: Mapping[str, Any], facts: Facts) -> str:
+def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a table, one row a line
     """Return what became of an accepted call; ``lost: ...`` for what plain Celery would not lose."""
     number, task_id = call["number"], call["id"]
     state, error = facts.states.get(task_id, ("PENDING", ""))

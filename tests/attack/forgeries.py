@@ -48,8 +48,8 @@ HEADERS: Mapping[str, Callable[[str, str, str], Any]] = {
     ),
 }
 
-#: Bodies that a worker cannot read: content type, encoding, bytes, by name. Not JSON without arguments: that ends
-#: any worker (celery 5.7.0, worker/request.py).
+#: Bodies that a worker cannot read: content type, encoding, bytes, by name. Not JSON
+#: without arguments: that ends any worker (celery 5.7.0, worker/request.py).
 BODIES: Mapping[str, tuple[str, str, bytes]] = {
     "no JSON": ("application/json", "utf-8", b'{"x'),
     "no UTF-8": ("application/json", "utf-8", b"\xff\xfe["),

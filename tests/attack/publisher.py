@@ -79,7 +79,8 @@ def _odd(publisher: Publisher) -> None:
 def _optional(publisher: Publisher) -> None:
     """Give options per call."""
     _one(publisher, **publisher.chance.choice([
-        {"on_conflict": "retry"}, {"lock_ttl": 2 * TTL}, {"lock": None}, {"lock_key": "attack:k0"}, {"lock_period": 0.3},
+        {"on_conflict": "retry"}, {"lock_ttl": 2 * TTL}, {"lock": None}, {"lock_key": "attack:k0"},
+        {"lock_period": 0.3},
     ]))  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
 )
 def test_what_is_left_and_what_lives_for_ever_is_found(
     key: str, left: int, value: bytes, found: bool
-) -> None:  # noqa: FBT001
+) -> None:
     assert bool(checks.left_behind({key: (left, value)}, may_be_unpublished=True)) is found
     assert checks.left_behind({key: (left, value)}, may_be_unpublished=False) or not key.endswith(":lock")
 
@@ -105,7 +105,7 @@ def test_what_is_left_and_what_lives_for_ever_is_found(
 )
 def test_a_traceback_that_passes_through_the_package_is_found_in_a_log(
     path: str, error: str, found: bool
-) -> None:  # noqa: FBT001
+) -> None:
     raised = f'Traceback (most recent call last):\n  File "/x/{path}", line 1, in f\n    f()\n{error}\n'
     cause = 'Traceback (most recent call last):\n  File "/x/y.py", line 1, in f\nLookupError: no\n\n'
     direct = "The above exception was the direct cause of the following exception:\n\n"
