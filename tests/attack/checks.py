@@ -95,19 +95,16 @@ def overlaps(starts: Mapping[str, Any], beats: Mapping[str, Any], ends: Mapping[
     return violations(history)
 
 
-def left_behind(keys: Mapping[str, tuple[int, bytes]], *, may_be_unpublished: bool) -> list[str]:
-    """Return what is left on the lock server and should not be.
+def left_behind(keys: Mapping[str, tuple[int, bytes]]) -> list[str]:
+    """Return what is left on the lock server and should not be: of each key the milliseconds and the value.
 
-    Args:
-        keys: by name, the milliseconds it lives and its value; ``b""`` where it is no string.
-        may_be_unpublished: publishers died, or failed: a claim of theirs stays for ``lock_queue_ttl``.
+    A claim may be: publishers are killed, and what they claimed last stays for ``lock_queue_ttl``.
     """
     found = []
     for key, (left, value) in keys.items():
-        is_claim = b'"state":"queued"' in value.replace(b" ", b"")
         if left < 0:
             found.append(f"{key} lives for ever: {value!r}")
-        elif key.endswith(":lock") and not (is_claim and may_be_unpublished):
+        elif key.endswith(":lock") and b'"state":"queued"' not in value.replace(b" ", b""):
             found.append(f"{key} is left for {left} ms: {value!r}")
     return found
 

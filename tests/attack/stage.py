@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -40,9 +39,8 @@ class Stage:
     Attributes:
         locks: the lock server; everybody but ``admin`` goes through ``proxy``.
         revoked: task ids.
-        forged: what was forged, by task id.
-        problems: what attacks found wrong themselves.
-        done: attacks, by name.
+        forged: task ids.
+        problems: what was found wrong while the round was played.
     """
 
     def __init__(self, drawn: Round, folder: Path, rabbitmq: RabbitMQ | None) -> None:
@@ -50,9 +48,8 @@ class Stage:
         self.round, self.rabbitmq = drawn, rabbitmq
         self.queue = f"attack-{drawn.seed.replace(':', '-')}"
         self.revoked: set[str] = set()
-        self.forged: dict[str, str] = {}
+        self.forged: list[str] = []
         self.problems: list[str] = []
-        self.done: Counter[str] = Counter()
         self.workers: list[Worker] = []
         self._logs: list[str] = []
         self._received_by_dead: set[str] = set()
@@ -118,7 +115,9 @@ class Stage:
             worker.process.wait(_PATIENCE)
         if number == signal.SIGTERM and worker.process.returncode is None:
             number = signal.SIGKILL  # Celery waits for what never ends
-        self._read(worker, is_killed=number != signal.SIGTERM)
+        self._logs.append(worker.log)
+        if number != signal.SIGTERM:
+            self._received_by_dead.update(_RECEIVED.findall(worker.log))
         worker.end()
         self.workers[place] = self._new_worker(self.round.pools[place])
         self.workers[place].wait_ready()
@@ -133,17 +132,18 @@ class Stage:
         if self._publisher is not None:
             assert self._publisher.stdin is not None
             if self._publisher.returncode is None and self._publisher.poll() is not None:
-                self.problems.append(
-                    f"a publisher ended by itself: {self._publishers_log.read_text()[-2000:]}"
-                )
+                self.problems.append(f"a publisher ended by itself: {self.log()[-2000:]}")
             self._publisher.kill()
             self._publisher.wait(_PATIENCE)
             self._publisher.stdin.close()
 
-    def revoke(self, task_id: str, **options: Any) -> None:
-        """Revoke a task."""
-        self.revoked.add(task_id)
-        self.app.control.revoke(task_id, **options)
+    def revoke(self, task_ids: list[str], chance: random.Random, **options: Any) -> None:
+        """Revoke one of these tasks; not one whose id is used again."""
+        if unique := [task_id for task_id in task_ids if not task_id.startswith("fixed")]:
+            task_id = chance.choice(unique)
+            self.revoked.add(task_id)
+            with self.app.connection_for_write() as connection:  # one that is kept may have been cut
+                self.app.control.revoke(task_id, connection=connection, **options)
 
     def some_task(self, chance: random.Random) -> str:
         """Return a task's name."""
@@ -178,15 +178,11 @@ class Stage:
                 found[key.decode(errors="replace")] = (left, value)
         return found
 
-    def lock_connections(self) -> int:
-        """Return how many connections the lock server has, but ours."""
-        return len(self.admin.client_list(_type="normal")) - 1
-
-    def most_lock_connections(self) -> int:
-        """Return how many there may be: two for each body that may run, two for each process."""
+    def excess_connections(self) -> int:
+        """Return how many the lock server has beyond two for each body that may run and for each process."""
         bodies = sum(POOLS[pool] for pool in self.round.pools)
         children = sum(POOLS[pool] for pool in self.round.pools if pool == "prefork")
-        return 2 * (bodies + children + len(self.workers))
+        return len(self.admin.client_list(_type="normal")) - 1 - 2 * (bodies + children + len(self.workers))
 
     def log(self) -> str:
         """Return what all workers and publishers have written."""
@@ -221,19 +217,9 @@ class Stage:
         command = [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"]
         with self._publishers_log.open("ab") as log:
             self._publisher = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=ROOT,
-                env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
-            )
-
-    def _read(self, worker: Worker, *, is_killed: bool) -> None:
-        self._logs.append(worker.log)
-        if is_killed:
-            self._received_by_dead.update(_RECEIVED.findall(worker.log))
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd=ROOT, env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
+            )  # fmt: skip
 
     def _end_processes(self) -> None:
         self.stop_publishing()
