@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.attack import forgeries
-from tests.attack.draw import KEYS, TTL
+from tests.attack.draw import KEYS, TASKS, TTL
 from tests.facts import descendants, lives, wait_until
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def _kill_publisher(stage: "Stage", chance: random.Random) -> None:
     before = stage.journal.redis.hlen("attack:attempts")
     wait_until(lambda: stage.journal.redis.hlen("attack:attempts") > before, 5.0)
     time.sleep(chance.uniform(0.0, 0.006))
-    stage.replace_publisher()
+    stage.stop_publishing()
+    stage.start_publisher()
 
 
 def _revoke(stage: "Stage", chance: random.Random) -> None:
@@ -95,16 +96,14 @@ def _forge_message(stage: "Stage", chance: random.Random) -> None:
             key.partition("{")[2].rpartition("}")[0],
             value.partition(b"\0")[0].decode(errors="replace"),
         )
-        args = [f"k{chance.randrange(KEYS)}", -1, 0.1, ""]
+        call = f"attack.{chance.randrange(TASKS)}", [f"k{chance.randrange(KEYS)}", -1, 0.1, ""]
         header = chance.choice(list(forgeries.HEADERS))
-        stage.forged += [
-            forgeries.forge_message(stage.app, stage.some_task(chance), args, header, name, token)
-        ]
+        stage.forged += [forgeries.forge_message(stage.app, *call, header, name, token)]
 
 
 def _forge_body(stage: "Stage", chance: random.Random) -> None:
     for body in forgeries.BODIES:
-        stage.forged += [forgeries.forge_body(stage.app, stage.some_task(chance), body)]
+        stage.forged += [forgeries.forge_body(stage.app, f"attack.{chance.randrange(TASKS)}", body)]
 
 
 def _foreign_lock(stage: "Stage", chance: random.Random) -> None:

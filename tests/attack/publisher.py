@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from celery import chain, chord, group
 
@@ -21,7 +21,7 @@ OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
 #: Task ids.
 IDS: tuple[Callable[[int], object], ...] = (
     *(lambda _: uuid4().hex,) * 10, *(lambda number: f"fixed-{number % 5}",) * 2,
-    lambda number: UUID(int=number), lambda number: f"n\0l {number}", lambda number: f"s/a\x1b[31m{number}",
+    lambda number: f"n\0l {number}", lambda number: f"s/a\x1b[31m{number}",
 )  # fmt: skip
 WORKFLOWS: tuple[Callable[[list[Any]], Any], ...] = (
     chain, group, lambda signatures: chord(signatures[:-1], signatures[-1]),
@@ -33,7 +33,11 @@ def publish(chance: random.Random) -> None:
     tasks = [task for name, task in sorted(app.tasks.items()) if name.startswith("attack.")]
     size, calls, signatures = chance.choice([1] * 10 + [3]), [], []
     for _ in range(size):
-        task, number, options = chance.choice(tasks), app.journal.new_number(), chance.choice(OPTIONS)
+        task, number, options = (
+            chance.choice(tasks),
+            app.journal.redis.incr("attack:numbers"),
+            chance.choice(OPTIONS),
+        )
         task_id = chance.choice(IDS)(number) if size == 1 else uuid4().hex
         may_drop = size == 1 and _is_droppable(
             {**task.options_of_round, **(options or {})}, claims=options is not None

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import redis
@@ -34,14 +33,7 @@ _RECEIVED = re.compile(r"Task \S+\[(.+?)\] received")
 
 
 class Stage:
-    """Everything that runs in a round.
-
-    Attributes:
-        locks: the lock server; everybody but ``admin`` goes through ``proxy``.
-        revoked: task ids.
-        forged: task ids.
-        problems: what was found wrong while the round was played.
-    """
+    """Everything that runs in a round; to the lock server all but ``admin`` go through ``proxy``."""
 
     def __init__(self, drawn: Round, folder: Path, rabbitmq: RabbitMQ | None) -> None:
         """Open it; starts nothing yet."""
@@ -68,9 +60,7 @@ class Stage:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End all that was started."""
         self._stack.close()
 
@@ -82,12 +72,12 @@ class Stage:
         binary = shutil.which("redis-server") if extra else None
         self.locks = enter(EmbeddedServer(port=0, data_dir=folder, extra_args=extra, binary=binary))
         self.proxy = enter(faulty_proxy(port or self.locks.port or 0))
-        self.admin = self._client(self.locks.redis_url)
+        self.admin = self._client(self.locks)
         options = f"?ssl_cert_reqs=required&ssl_ca_certs={folder}/cert.pem"
         secured = f"rediss://locks:password@127.0.0.1:{self.proxy.port}/0{options}"
         if self.rabbitmq is None:
             self.broker_server = enter(EmbeddedServer(port=0))
-            self.broker = self._client(self.broker_server.redis_url)
+            self.broker = self._client(self.broker_server)
         self.plan = {
             "broker": self.rabbitmq.url if self.rabbitmq is not None else self.broker_server.url,
             "backend": facts.url,
@@ -104,7 +94,7 @@ class Stage:
         self.workers = [self._new_worker(pool) for pool in self.round.pools]
         for worker in self.workers:
             worker.wait_ready()
-        self._start_publisher()
+        self.start_publisher()
 
     def replace_worker(self, place: int, number: int) -> None:
         """End a worker by a signal, with its children, and start another in its place."""
@@ -122,10 +112,15 @@ class Stage:
         self.workers[place] = self._new_worker(self.round.pools[place])
         self.workers[place].wait_ready()
 
-    def replace_publisher(self) -> None:
-        """Kill the publisher, and start another."""
-        self.stop_publishing()
-        self._start_publisher()
+    def start_publisher(self) -> None:
+        """Start another publisher."""
+        self._publishers += 1
+        command = [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"]
+        with self._publishers_log.open("ab") as log:
+            self._publisher = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd=ROOT, env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
+            )  # fmt: skip
 
     def stop_publishing(self) -> None:
         """Kill the publisher."""
@@ -144,10 +139,6 @@ class Stage:
             self.revoked.add(task_id)
             with self.app.connection_for_write() as connection:  # one that is kept may have been cut
                 self.app.control.revoke(task_id, connection=connection, **options)
-
-    def some_task(self, chance: random.Random) -> str:
-        """Return a task's name."""
-        return chance.choice(sorted(self.round.tasks))
 
     def facts(self) -> Facts:
         """Return what is known now about what was accepted."""
@@ -186,8 +177,8 @@ class Stage:
 
     def log(self) -> str:
         """Return what all workers and publishers have written."""
-        publishers = self._publishers_log.read_text(errors="replace")
-        return "\n".join([*self._logs, *(worker.log for worker in self.workers), publishers])
+        logs = [*self._logs, *(worker.log for worker in self.workers)]
+        return "\n".join([*logs, self._publishers_log.read_text(errors="replace")])
 
     def ended(self) -> list[str]:
         """Return what ended, although nobody ended it."""
@@ -204,22 +195,11 @@ class Stage:
         meta = self.app.backend.get_task_meta(task_id, cache=False)
         return str(meta["status"]), type(meta["result"]).__name__ if meta["status"] == "FAILURE" else ""
 
-    def _client(self, url: str) -> Any:
-        client: Any = redis.Redis.from_url(url)
-        self._stack.callback(client.close)
-        return client
+    def _client(self, server: EmbeddedServer) -> Any:
+        return self._stack.enter_context(redis.Redis.from_url(server.redis_url))
 
     def _new_worker(self, pool: str) -> Worker:
         return Worker(self.plan, pool, POOLS[pool], (), app="tests.attack.shop")
-
-    def _start_publisher(self) -> None:
-        self._publishers += 1
-        command = [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"]
-        with self._publishers_log.open("ab") as log:
-            self._publisher = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                cwd=ROOT, env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
-            )  # fmt: skip
 
     def _end_processes(self) -> None:
         self.stop_publishing()
