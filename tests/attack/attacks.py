@@ -92,10 +92,8 @@ def _forge_message(stage: "Stage", chance: random.Random) -> None:
     for _ in range(12):
         holds = [hold for hold in stage.lock_keys().items() if hold[0].endswith(":lock")]
         key, (_, value) = chance.choice(holds or [("{attack:k0}", (0, b"x"))])
-        name, token = (
-            key.partition("{")[2].rpartition("}")[0],
-            value.partition(b"\0")[0].decode(errors="replace"),
-        )
+        name = key.partition("{")[2].rpartition("}")[0]
+        token = value.partition(b"\0")[0].decode(errors="replace")
         call = f"attack.{chance.randrange(TASKS)}", [f"k{chance.randrange(KEYS)}", -1, 0.1, ""]
         header = chance.choice(list(forgeries.HEADERS))
         stage.forged += [forgeries.forge_message(stage.app, *call, header, name, token)]
