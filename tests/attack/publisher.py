@@ -19,7 +19,7 @@ OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
     {"lock_ttl": 2 * TTL}, {"lock_key": "attack:k0"}, {"lock_period": 0.3},
 )  # fmt: skip
 #: Task ids.
-IDS: tuple[Callable[[int], object], ...] = (
+IDS: tuple[Callable[[int], str], ...] = (
     *(lambda _: uuid4().hex,) * 10, *(lambda number: f"fixed-{number % 5}",) * 2,
     lambda number: f"n\0l {number}", lambda number: f"s/a\x1b[31m{number}",
 )  # fmt: skip
@@ -33,27 +33,16 @@ def publish(chance: random.Random) -> None:
     tasks = [task for name, task in sorted(app.tasks.items()) if name.startswith("attack.")]
     size, calls, signatures = chance.choice([1] * 10 + [3]), [], []
     for _ in range(size):
-        task, number, options = (
-            chance.choice(tasks),
-            app.journal.redis.incr("attack:numbers"),
-            chance.choice(OPTIONS),
-        )
+        task, options = chance.choice(tasks), chance.choice(OPTIONS)
+        number = int(app.journal.redis.incr("attack:numbers"))
         task_id = chance.choice(IDS)(number) if size == 1 else uuid4().hex
-        may_drop = size == 1 and _is_droppable(
-            {**task.options_of_round, **(options or {})}, claims=options is not None
-        )
-        calls.append({
-            "task": task.name, "number": number, "id": str(task_id), "early": not task.acks_late,
-            "droppable": may_drop, "fixed": str(task_id).startswith("fixed"),
-        })  # fmt: skip
+        call = {"task": task.name, "number": number, "id": task_id, "early": not task.acks_late}
+        may_drop = size == 1 and _is_droppable(task, options)
+        calls.append({**call, "droppable": may_drop, "fixed": task_id.startswith("fixed")})
         # Few of the keys are wanted by many.
         key = f"k{min(chance.randrange(KEYS), chance.randrange(KEYS))}"
-        args = [
-            key,
-            number,
-            chance.choice(SECONDS),
-            chance.choice(ENDINGS if size == 1 else ("", "", "retry")),
-        ]
+        ending = chance.choice(ENDINGS if size == 1 else ("", "", "retry"))
+        args = [key, number, chance.choice(SECONDS), ending]
         signatures.append(task.si(*args).set(task_id=task_id))
     if size > 1:
         _attempt(calls, chance.choice(WORKFLOWS)(signatures).apply_async)
@@ -76,11 +65,12 @@ def _attempt(calls: list[dict[str, Any]], publish: Callable[[], Any]) -> None:
     app.journal.note("outcomes", name, [kind, str(result.id)])
 
 
-def _is_droppable(options: Mapping[str, Any], *, claims: bool) -> bool:
+def _is_droppable(task: Any, asked_here: Mapping[str, Any] | None) -> bool:
     """Whether the worker may drop a message as a duplicate: nobody accepted it before."""
+    options = {**task.options_of_round, **(asked_here or {})}
     asked = options["on_conflict"]
     client, server = (asked["client"], asked["server"]) if isinstance(asked, dict) else (asked, asked)
-    is_claimed = claims and options["lock"] != "while_executing" and client != "retry"
+    is_claimed = asked_here is not None and options["lock"] != "while_executing" and client != "retry"
     return not is_claimed and server != "retry"
 
 
