@@ -7,13 +7,13 @@ JOBS ?= 4
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all soak lint docs clean
+.PHONY: help demo test test-all attack lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 20 s)"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
-	@echo "make soak      random faults under load, ten minutes"
+	@echo "make attack    random attacks on random set-ups, ten minutes"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write docs/options.md"
 	@echo "make clean     remove the environment and caches"
@@ -27,8 +27,8 @@ test: $(VENV)/dev
 test-all: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
-soak: $(VENV)/dev
-	$(BIN)/python -m tests.soak
+attack: $(VENV)/dev
+	$(BIN)/python -m tests.attack
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

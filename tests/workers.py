@@ -1,4 +1,4 @@
-"""What every worker process needs that a test or the soak starts."""
+"""What every worker process needs that a test or an attack starts."""
 
 import os
 import select

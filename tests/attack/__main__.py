@@ -5,6 +5,7 @@ nothing overlapped, and nothing was left behind.
 """
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -21,11 +22,12 @@ from tests.attack import checks
 from tests.attack.attacks import ATTACKS, ONLY_IF
 from tests.attack.draw import BROKERS, TTL, Round, draw
 from tests.attack.stage import Stage
+from tests.facts import wait_until
 
 #: Seconds of attacks in a round.
 ROUND = 18.0
 #: Seconds what was accepted may take to end after the last attack: redeliveries, retries, waiting.
-DRAIN = 120.0
+DRAIN = 90.0
 #: Seconds after the last end until nothing may be held: leases of killed workers, what is released late.
 SETTLE = 3 * TTL + 5.0
 #: Problems of one round that are printed.
@@ -49,13 +51,12 @@ def main() -> int:
             print(f"round {number}: {drawn.summary}", flush=True)
             if drawn.broker != "redis" and not nodes:
                 nodes.append(stack.enter_context(rabbitmq_node(folder)))
-            left = until - time.monotonic()
-            found, seen = _play(drawn, folder, nodes, min(ROUND, left), arguments)
+            node = nodes[0] if drawn.broker != "redis" else None
+            seconds = min(ROUND, until - time.monotonic())
+            found, seen = _play(drawn, folder / str(number), node, seconds, arguments)
             done, problems, number = done + seen, problems + len(found), number + 1
-            for problem in found[:MOST]:
-                print("!", problem, flush=True)
-            if len(found) > MOST:
-                print(f"! and {len(found) - MOST} more", flush=True)
+            more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
+            print("".join(f"! {problem}\n" for problem in [*found[:MOST], *more]), end="", flush=True)
             if arguments.round:
                 break
     for name, count in sorted(done.items()):
@@ -73,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--round", type=int, help="play this one only")
     parser.add_argument("--only", type=_names, default=list(ATTACKS), help="attacks, separated by commas")
     parser.add_argument("--without", type=_names, default=[], help="attacks, separated by commas")
-    parser.add_argument("--logs", type=Path, help="a folder for the logs of workers")
+    parser.add_argument("--logs", type=Path, help="a folder for the workers' logs and the journal")
     return parser.parse_args()
 
 
@@ -86,85 +87,62 @@ def _names(text: str) -> list[str]:
 
 
 def _play(
-    drawn: Round, folder: Path, nodes: list[RabbitMQ], seconds: float, arguments: argparse.Namespace
+    drawn: Round, folder: Path, node: RabbitMQ | None, seconds: float, arguments: argparse.Namespace
 ) -> tuple[list[str], Counter[str]]:
     """Play one round; return what was found wrong, and what was done."""
-    chance = random.Random(f"attacks {drawn.seed}")  # noqa: S311  not for secrets
-    place = folder / drawn.seed.replace(":", "-")
-    place.mkdir()
-    node = nodes[0] if drawn.broker != "redis" else None
-    with Stage(drawn, place, node) as stage:
+    chance, bag, done = random.Random(f"attacks {drawn.seed}"), [], Counter()  # noqa: S311  not for secrets
+    folder.mkdir()
+    with Stage(drawn, folder, node) as stage:
         names = [name for name in arguments.only if name not in arguments.without]
         names = [name for name in names if ONLY_IF.get(name, lambda _: True)(stage)]
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, chance.uniform(0.2, 2.0)))
-            name = chance.choice(names)
-            print(f"{seconds - until + time.monotonic():7.1f} s  {name}", flush=True)
-            ATTACKS[name](stage, chance)
-            stage.done[name] += 1
+            # Each of them before one comes again.
+            bag = bag or chance.sample(names, len(names))
+            print(f"{seconds - until + time.monotonic():7.1f} s  {bag[-1]}", flush=True)
+            done[f"attack: {bag[-1]}"] += 1
+            ATTACKS[bag.pop()](stage, chance)
         stage.stop_publishing()
         stage.heal()
         found = _problems(stage)
+        done.update(f"publishes {outcome[0]}" for outcome in stage.journal.facts("outcomes").values())
+        done.update(f"accepted and {fate}" for fate in checks.fates(stage.facts()).values())
+        done["bodies"] = len(stage.journal.facts("starts"))
         if arguments.logs is not None:
-            (arguments.logs / f"{place.name}.log").write_text(stage.log())
-        return found, _counted(stage)
+            (arguments.logs / f"{folder.name}.log").write_text(stage.log())
+            facts = {name: stage.journal.facts(name) for name in ("attempts", "outcomes", "starts", "ends")}
+            (arguments.logs / f"{folder.name}.json").write_text(json.dumps(facts, indent=1))
+    return found, done
 
 
 def _problems(stage: Stage) -> list[str]:
-    deadline = time.monotonic() + DRAIN
-    lost = _lost(stage)
-    while not all(fate.startswith(checks.LAST) for fate in lost.values()) and time.monotonic() < deadline:
-        time.sleep(0.5)
-        lost = _lost(stage)
-    outcomes = stage.journal.facts("outcomes")
-    failed = [outcome[1:] for outcome in outcomes.values() if outcome[0] == "failed"]
-    deadline = time.monotonic() + SETTLE
-    # A publisher is killed at the end of each round, too.
-    while (
-        left := checks.left_behind(stage.lock_keys(), may_be_unpublished=True)
-    ) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    settled, announced = stage.journal.facts("settled"), stage.journal.facts("announced")
-    journal = (stage.journal.facts(name) for name in ("starts", "beats", "ends"))
-    attempts = [call["id"] for calls in stage.journal.facts("attempts").values() for call in calls]
-    refused_for = [outcome[1] for outcome in outcomes.values() if outcome[0] == "refused"]
-    excess = stage.lock_connections() - stage.most_lock_connections()
+    facts = stage.journal.facts
+    wait_until(lambda: all(fate.startswith(checks.LAST) for fate in _lost(stage).values()), DRAIN)
+    wait_until(lambda: not checks.left_behind(stage.lock_keys()), SETTLE)
+    outcomes, announced, excess = facts("outcomes").values(), facts("announced"), stage.excess_connections()
+    known = [call["id"] for calls in facts("attempts").values() for call in calls] + stage.forged
+    strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
+    failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
+    losses = {token: lost - announced.get(token, 0) for token, lost in facts("settled").items()}
     return [
-        *(f"{name} is {fate}" for name, fate in lost.items()),
-        *checks.overlaps(*journal),
-        *left,
+        # Causes first.
+        *stage.ended(),
+        *stage.problems,
+        *(f"{name} is {fate}" for name, fate in _lost(stage).items()),
+        *checks.overlaps(facts("starts"), facts("beats"), facts("ends")),
+        *checks.left_behind(stage.lock_keys()),
         *checks.tracebacks(stage.log()),
         *(f"a publish raised {name}: {text}" for name, text in failed if name not in checks.EXPECTED),
-        *(
-            f"calls were refused for {holder}, whom nobody knows"
-            for holder in checks.unexplained(refused_for, [*attempts, *stage.forged])
-        ),
-        *(
-            f"a lost lease was announced {announced.get(token, 0)} times"
-            for token, lost in settled.items()
-            if lost != announced.get(token, 0)
-        ),
+        *(f"calls were refused for {holder}, whom nobody knows" for holder in strangers),
+        *(f"the loss of {token} was not announced once" for token, missing in losses.items() if missing),
         *([f"{excess} connections to the lock server too many"] if excess > 0 else []),
-        *stage.dead_workers(),
-        *stage.problems,
     ]
 
 
 def _lost(stage: Stage) -> dict[str, str]:
     fates = checks.fates(stage.facts())
     return {name: fate for name, fate in fates.items() if fate.startswith("lost")}
-
-
-def _counted(stage: Stage) -> Counter[str]:
-    kinds = Counter(outcome[0] for outcome in stage.journal.facts("outcomes").values())
-    fates = Counter(checks.fates(stage.facts()).values())
-    return Counter({
-        **{f"attack: {name}": count for name, count in stage.done.items()},
-        **{f"publishes {kind}": count for kind, count in kinds.items()},
-        **{f"accepted and {fate}": count for fate, count in fates.items()},
-        "bodies": len(stage.journal.facts("starts")),
-    })  # fmt: skip
 
 
 if __name__ == "__main__":

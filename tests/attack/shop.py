@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import redis
 from celery import Celery
-from celery.exceptions import Retry
 from celery.signals import task_postrun
 
 from celery_redislock import LockLost, SingletonTask, lock_lost
@@ -46,14 +45,6 @@ class Journal:
         found = self.redis.hgetall(f"attack:{subject}")
         return {name.decode(): json.loads(text) for name, text in found.items()}
 
-    def count(self, subject: str, name: str) -> None:
-        """Count how often something was seen."""
-        self.redis.hincrby(f"attack:{subject}", name, 1)
-
-    def new_number(self) -> int:
-        """Return a number for one call of a task."""
-        return int(self.redis.incr("attack:numbers"))
-
     def on_now(self) -> list[dict[str, Any]]:
         """Return the bodies that have begun and not ended, killed ones included."""
         ends = self.facts("ends")
@@ -61,12 +52,7 @@ class Journal:
 
 
 def open_shop(plan: Mapping[str, Any]) -> Celery:
-    """Return the app.
-
-    Args:
-        plan: ``broker``, ``backend``, ``locks`` in Celery's form, ``journal`` in redis-py's, ``queue`` by
-            name, ``conf`` of its kind, and ``tasks``.
-    """
+    """Return the app; the stage makes the plan."""
     app = Celery("attack", broker=plan["broker"], backend=plan["backend"], set_as_current=False)
     on_redis = {"visibility_timeout": 5, **SWEEPING}
     on_rabbitmq = {"client_properties": {"connection_name": f"{plan['queue']}/{os.getpid()}"}}
@@ -83,7 +69,10 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         redislock_start_timeout=2.0,
         worker_prefetch_multiplier=2,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={**(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis), **of_kind},
+        broker_transport_options={
+            **(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis),
+            **of_kind,
+        },
     )
     app.journal = Journal(plan["journal"])
     for name, options in plan["tasks"].items():
@@ -100,7 +89,6 @@ def _new_body() -> Any:
         """Stay on for some seconds, as long as the lease is not lost; then end as asked."""
         run, journal, name = run_of(self.request), self.app.journal, uuid4().hex
         lease = run.lease if run is not None else None
-        deadline = None if lease is None else lease.deadline
         about = {
             "task": self.name,
             "id": self.request.id,
@@ -112,7 +100,7 @@ def _new_body() -> Any:
             "message": run.identity if run is not None and run.can_come_again and run.is_identified else None,
             "fence": None if lease is None else lease.fence,
             "start": boottime(),
-            "deadline": deadline,
+            "deadline": None if lease is None else lease.deadline,
         }
         ended_by = ""
         try:
@@ -136,19 +124,17 @@ def _end(task: Any, number: int, then: str) -> int:
     if then == "fail":
         raise OnPurpose
     if then.startswith("retry") and not task.request.retries:
-        try:
-            task.retry(countdown=1, max_retries=None, throw=then != "retry_quietly")
-        except Retry:
-            task.app.journal.note("asked", str(number), 1)
-            time.sleep(0.5 if then == "retry_slowly" else 0.0)
-            raise
+        asked = task.retry(countdown=1, max_retries=None, throw=False)
         task.app.journal.note("asked", str(number), 1)
-        time.sleep(0.5)
+        # Published, and not unwound yet.
+        time.sleep(0.0 if then == "retry" else 0.5)
+        if then != "retry_quietly":
+            raise asked
     return number
 
 
 def _announce(sender: Any, lease: Lease, **_: Any) -> None:
-    sender.app.journal.count("announced", lease.token)
+    sender.app.journal.redis.hincrby("attack:announced", lease.token, 1)
 
 
 def _settle(task: Any, **_: Any) -> None:

@@ -8,10 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import redis
@@ -35,30 +33,22 @@ _RECEIVED = re.compile(r"Task \S+\[(.+?)\] received")
 
 
 class Stage:
-    """Everything that runs in a round.
-
-    Attributes:
-        locks: the lock server; everybody but ``admin`` goes through ``proxy``.
-        revoked: task ids.
-        forged: what was forged, by task id.
-        problems: what attacks found wrong themselves.
-        done: attacks, by name.
-    """
+    """Everything that runs in a round; to the lock server all but ``admin`` go through ``proxy``."""
 
     def __init__(self, drawn: Round, folder: Path, rabbitmq: RabbitMQ | None) -> None:
         """Open it; starts nothing yet."""
         self.round, self.rabbitmq = drawn, rabbitmq
         self.queue = f"attack-{drawn.seed.replace(':', '-')}"
         self.revoked: set[str] = set()
-        self.forged: dict[str, str] = {}
+        self.forged: list[str] = []
         self.problems: list[str] = []
-        self.done: Counter[str] = Counter()
         self.workers: list[Worker] = []
         self._logs: list[str] = []
         self._received_by_dead: set[str] = set()
         self._publishers = 0
         self._publisher: subprocess.Popen[bytes] | None = None
         self._folder = folder
+        self._publishers_log = folder / "publishers.log"
         self._stack = ExitStack()
 
     def __enter__(self) -> "Stage":
@@ -70,9 +60,7 @@ class Stage:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End all that was started."""
         self._stack.close()
 
@@ -84,12 +72,12 @@ class Stage:
         binary = shutil.which("redis-server") if extra else None
         self.locks = enter(EmbeddedServer(port=0, data_dir=folder, extra_args=extra, binary=binary))
         self.proxy = enter(faulty_proxy(port or self.locks.port or 0))
-        self.admin = self._client(self.locks.redis_url)
+        self.admin = self._client(self.locks)
         options = f"?ssl_cert_reqs=required&ssl_ca_certs={folder}/cert.pem"
         secured = f"rediss://locks:password@127.0.0.1:{self.proxy.port}/0{options}"
         if self.rabbitmq is None:
             self.broker_server = enter(EmbeddedServer(port=0))
-            self.broker = self._client(self.broker_server.redis_url)
+            self.broker = self._client(self.broker_server)
         self.plan = {
             "broker": self.rabbitmq.url if self.rabbitmq is not None else self.broker_server.url,
             "backend": facts.url,
@@ -106,7 +94,7 @@ class Stage:
         self.workers = [self._new_worker(pool) for pool in self.round.pools]
         for worker in self.workers:
             worker.wait_ready()
-        self._start_publisher()
+        self.start_publisher()
 
     def replace_worker(self, place: int, number: int) -> None:
         """End a worker by a signal, with its children, and start another in its place."""
@@ -117,32 +105,40 @@ class Stage:
             worker.process.wait(_PATIENCE)
         if number == signal.SIGTERM and worker.process.returncode is None:
             number = signal.SIGKILL  # Celery waits for what never ends
-        self._read(worker, is_killed=number != signal.SIGTERM)
+        self._logs.append(worker.log)
+        if number != signal.SIGTERM:
+            self._received_by_dead.update(_RECEIVED.findall(worker.log))
         worker.end()
         self.workers[place] = self._new_worker(self.round.pools[place])
         self.workers[place].wait_ready()
 
-    def replace_publisher(self) -> None:
-        """Kill the publisher, and start another."""
-        self.stop_publishing()
-        self._start_publisher()
+    def start_publisher(self) -> None:
+        """Start another publisher."""
+        self._publishers += 1
+        command = [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"]
+        with self._publishers_log.open("ab") as log:
+            self._publisher = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd=ROOT, env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
+            )  # fmt: skip
 
     def stop_publishing(self) -> None:
         """Kill the publisher."""
         if self._publisher is not None:
             assert self._publisher.stdin is not None
+            if self._publisher.returncode is None and self._publisher.poll() is not None:
+                self.problems.append(f"a publisher ended by itself: {self.log()[-2000:]}")
             self._publisher.kill()
             self._publisher.wait(_PATIENCE)
             self._publisher.stdin.close()
 
-    def revoke(self, task_id: str, **options: Any) -> None:
-        """Revoke a task."""
-        self.revoked.add(task_id)
-        self.app.control.revoke(task_id, **options)
-
-    def some_task(self, chance: random.Random) -> str:
-        """Return a task's name."""
-        return chance.choice(sorted(self.round.tasks))
+    def revoke(self, task_ids: list[str], chance: random.Random, **options: Any) -> None:
+        """Revoke one of these tasks; not one whose id is used again."""
+        if unique := [task_id for task_id in task_ids if not task_id.startswith("fixed")]:
+            task_id = chance.choice(unique)
+            self.revoked.add(task_id)
+            with self.app.connection_for_write() as connection:  # one that is kept may have been cut
+                self.app.control.revoke(task_id, connection=connection, **options)
 
     def facts(self) -> Facts:
         """Return what is known now about what was accepted."""
@@ -173,24 +169,21 @@ class Stage:
                 found[key.decode(errors="replace")] = (left, value)
         return found
 
-    def lock_connections(self) -> int:
-        """Return how many connections the lock server has, but ours."""
-        return len(self.admin.client_list(_type="normal")) - 1
-
-    def most_lock_connections(self) -> int:
-        """Return how many there may be: two for each body that may run, two for each process."""
+    def excess_connections(self) -> int:
+        """Return how many the lock server has beyond two for each body that may run and for each process."""
         bodies = sum(POOLS[pool] for pool in self.round.pools)
         children = sum(POOLS[pool] for pool in self.round.pools if pool == "prefork")
-        return 2 * (bodies + children + len(self.workers))
+        return len(self.admin.client_list(_type="normal")) - 1 - 2 * (bodies + children + len(self.workers))
 
     def log(self) -> str:
-        """Return what all workers have written."""
-        return "\n".join([*self._logs, *(worker.log for worker in self.workers)])
+        """Return what all workers and publishers have written."""
+        logs = [*self._logs, *(worker.log for worker in self.workers)]
+        return "\n".join([*logs, self._publishers_log.read_text(errors="replace")])
 
-    def dead_workers(self) -> list[str]:
-        """Return the workers that ended, although nobody ended them."""
-        ended = [worker for worker in self.workers if worker.process.poll() is not None]
-        return [f"a worker ended by itself: {worker.log[-2000:]}" for worker in ended]
+    def ended(self) -> list[str]:
+        """Return what ended, although nobody ended it."""
+        ended = [worker.log for worker in self.workers if worker.process.poll() is not None]
+        return [f"a worker ended by itself: {log[-2000:]}" for log in ended]
 
     def heal(self) -> None:
         """Let everything work again."""
@@ -202,28 +195,11 @@ class Stage:
         meta = self.app.backend.get_task_meta(task_id, cache=False)
         return str(meta["status"]), type(meta["result"]).__name__ if meta["status"] == "FAILURE" else ""
 
-    def _client(self, url: str) -> Any:
-        client: Any = redis.Redis.from_url(url)
-        self._stack.callback(client.close)
-        return client
+    def _client(self, server: EmbeddedServer) -> Any:
+        return self._stack.enter_context(redis.Redis.from_url(server.redis_url))
 
     def _new_worker(self, pool: str) -> Worker:
         return Worker(self.plan, pool, POOLS[pool], (), app="tests.attack.shop")
-
-    def _start_publisher(self) -> None:
-        self._publishers += 1
-        self._publisher = subprocess.Popen(
-            [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            cwd=ROOT,
-            env={**os.environ, "PROJECT_PLAN": json.dumps(self.plan)},
-        )
-
-    def _read(self, worker: Worker, *, is_killed: bool) -> None:
-        self._logs.append(worker.log)
-        if is_killed:
-            self._received_by_dead.update(_RECEIVED.findall(worker.log))
 
     def _end_processes(self) -> None:
         self.stop_publishing()

@@ -1,0 +1,120 @@
+"""The checks of ``make attack``: each finds what it is for, and nothing in a history that keeps the laws."""
+
+from typing import Any
+
+import pytest
+
+from tests.attack import checks
+from tests.attack.checks import Facts
+from tests.attack.draw import BROKERS, draw
+
+CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
+DONE = Facts(calls=[[CALL]], finished={1: 0}, states={"a": ("SUCCESS", "")})
+
+
+def facts(*, calls: Any = ({},), **about: Any) -> Facts:
+    """What is known about calls that differ from ``CALL`` in what is given."""
+    given = {"finished": {}, "states": {"a": ("PENDING", "")}, **about}
+    return Facts(calls=[[{**CALL, **call} for call in calls]], **given)
+
+
+def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
+    """A body that has begun."""
+    known = {"task": "t", "number": 1, "id": "a", "retries": 0, "pid": 1, "key": "k", "message": None}
+    return {**known, "fence": fence, "start": start, "deadline": start + 9, **about}
+
+
+@pytest.mark.parametrize(
+    ("known", "fate"),
+    [
+        (DONE, "finished"),
+        (facts(), "lost: PENDING "),
+        (facts(states={"a": ("FAILURE", "KeyError")}), "lost: FAILURE KeyError"),
+        (facts(states={"a": ("REVOKED", "")}), "lost: REVOKED "),
+        (facts(finished={1: 0}), "lost: the result, which is PENDING"),
+        (facts(finished={1: 0}, asked={1: 1}, states={"a": ("SUCCESS", "")}), "lost: SUCCESS "),
+        (facts(finished={1: 1}, asked={1: 1}, states={"a": ("SUCCESS", "")}), "finished"),
+        (facts(revoked=frozenset("a")), "revoked"),
+        (facts(calls=[{"droppable": True}], states={"a": ("REVOKED", "")}), "dropped as a duplicate"),
+        (facts(calls=[{"droppable": True}]), "lost: PENDING "),
+        (facts(received_by_dead=frozenset("a")), "lost: PENDING "),
+        (facts(calls=[{"early": True}], received_by_dead=frozenset("a")), "died with its worker"),
+        (facts(calls=[{"early": True}]), "lost: PENDING "),
+        (facts(states={"a": ("FAILURE", "WorkerLostError")}), "died with its child"),
+    ],
+)
+def test_what_plain_celery_would_not_lose_is_told_from_the_rest(known: Facts, fate: str) -> None:
+    assert list(checks.fates(known).values()) == [fate]
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"), [("REVOKED", "its workflow broke"), ("PENDING", "lost: PENDING ")]
+)
+def test_a_workflow_may_miss_what_follows_a_link_that_ended_otherwise(first: str, rest: str) -> None:
+    calls = [{"droppable": first == "REVOKED"}, {"number": 2, "id": "b"}]
+    states = {"a": (first, ""), "b": ("PENDING", "")}
+
+    assert list(checks.fates(facts(calls=calls, states=states)).values())[1] == rest
+
+
+@pytest.mark.parametrize(
+    ("second", "ends", "found"),
+    [
+        (body(2.0, 2), {"x": (1.0, "", 9.0)}, 0),
+        (body(0.5, 2), {"x": (1.0, "", 9.0)}, 1),
+        (body(0.5, 2, key="other"), {"x": (1.0, "", 9.0)}, 0),
+        (body(0.5, 2, key="other", message="m"), {"x": (1.0, "", 9.0)}, 1),
+        (body(2.0, 1), {"x": (1.0, "", 9.0)}, 1),
+        # What was paused beyond its lease, and killed, counts as long as it could be trusted.
+        (body(10.0, 2), {"x": (12.0, "LockLost", 9.0)}, 0),
+        (body(8.0, 2), {}, 0),
+    ],
+)
+def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
+    second: Any, ends: Any, found: int
+) -> None:
+    starts = {"x": body(message="m"), "y": second}
+
+    assert len(checks.overlaps(starts, {"x": [3.0, 9.0]}, {**ends, "y": (20.0, "", 30.0)})) == found
+
+
+@pytest.mark.parametrize(
+    ("key", "left", "value", "found"),
+    [
+        ("redislock:{k}:lock", 5, b'a/1\0{"state":"running"}', True),
+        ("redislock:{k}:lock", 5, b'a/1\0{"state":"queued"}', False),
+        ("redislock:{k}:window", 5, b"a/1\0{}", False),
+        ("redislock:{k}:mark:m", -1, b"done", True),
+        ("redislock:index", -1, b"", True),
+    ],
+)
+def test_what_is_left_and_what_lives_for_ever_is_found(
+    key: str, left: int, value: bytes, found: bool
+) -> None:
+    assert bool(checks.left_behind({key: (left, value)})) is found
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "found"),
+    [
+        ("celery_redislock/locks/store.py", "KeyError: 'x'", True),
+        ("celery_redislock/locks/store.py", "celery_redislock.exceptions.LockLost: gone", False),
+        ("celery/app/trace.py", "KeyError: 'x'", False),
+    ],
+)
+def test_a_traceback_that_passes_through_the_package_is_found_in_a_log(
+    path: str, error: str, found: bool
+) -> None:
+    raised = f'Traceback (most recent call last):\n  File "/x/{path}", line 1, in f\n    f()\n{error}\n'
+    cause = 'Traceback (most recent call last):\n  File "/x/y.py", line 1, in f\nLookupError: no\n\n'
+    direct = "The above exception was the direct cause of the following exception:\n\n"
+
+    assert len(checks.tracebacks(f"[INFO] before\n{cause}{direct}{raised}[INFO] after\n")) == found
+
+
+def test_a_refusal_for_nobodys_sake_is_found() -> None:
+    assert checks.unexplained(["a", "n%00l", "b"], ["a", "n\0l"]) == ["b"]
+
+
+def test_a_seed_draws_the_same_round_again() -> None:
+    assert draw(3, 4, BROKERS) == draw(3, 4, BROKERS) != draw(3, 5, BROKERS)
