@@ -120,6 +120,7 @@ class Message(NamedTuple):
             key, token = data["k"], data["t"]
             if data["v"] != _VERSION or not isinstance(key, str | None) or not isinstance(token, str):
                 return None
+            f"{key}{token}".encode()  # a lone surrogate would fail each renewal it is part of
             return cls(
                 key=key,
                 token=token,

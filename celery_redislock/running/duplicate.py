@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from celery_redislock.locks.store import Hold
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
 from celery_redislock.publishing.conflict import (
     DUPLICATE_OF,
     announce,
@@ -17,19 +17,23 @@ from celery_redislock.running.run import Run
 
 __all__ = ["STRATEGIES", "at_start"]
 
+#: Seconds within which the publish that a claim stands for may still fail, its retries included.
+PUBLISHING = 60.0
+
 
 def at_start(run: Run, hold: Hold) -> Exception:
     """Return what ends a run that was refused: skipped, published again for later, or failed.
 
     A second copy of a message whose first run lives is no duplicate: it waits, whatever the strategy. So
     does everything that was accepted, retried, or is part of a workflow: only a fresh publish may be
-    dropped, and only where somebody stands for it.
+    dropped or failed, and only where somebody stands for it. A claim alone does not, as long as its own
+    publish may fail.
     """
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
         return wait_for(run, hold, held_for(hold), is_copy=run.is_of_this_message(hold))
     conflict = conflict_of(run.task, run.lock, hold, run.request.args, run.request.kwargs, "server")
-    if run.must_wait and not run.request.is_eager:
+    if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
         announce(conflict, hold, what_happens="retry")
         return wait_for(run, hold, held_for(hold))
     strategy = choose(run.options.server or "skip", conflict)
@@ -38,6 +42,14 @@ def at_start(run: Run, hold: Hold) -> Exception:
         strategy = "raise"
     announce(conflict, hold, what_happens=strategy)
     return STRATEGIES[strategy](run, hold)
+
+
+def _may_not_be_published(hold: Hold) -> bool:
+    """Whether a hold is a claim so young that its publish may fail; half a period's life is enough."""
+    age = held_for(hold)
+    if hold.is_window or hold.state not in {QUEUED, ACCEPTED}:
+        return False
+    return age < (PUBLISHING if hold.state == QUEUED else min(PUBLISHING, (age + hold.expires_in) / 2))
 
 
 def skip(run: Run, hold: Hold) -> Exception:

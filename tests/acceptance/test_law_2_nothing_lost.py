@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -10,12 +11,14 @@ from kombu.exceptions import OperationalError
 from tests.acceptance.conftest import ProjectMaker
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.messages import captured, deliver
+from tests.acceptance.project import open_project
 from tests.acceptance.terms import (
     CLAIM_GONE,
     LEASE,
     PATIENCE,
     SHORT_LEASE,
 )
+from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
@@ -69,6 +72,33 @@ def test_a_publish_the_broker_refuses_releases_its_claim(
 
         assert project.holder(key) is None
         assert project.holder(f"{key}-before") is not None
+
+
+@pytest.mark.parametrize("task", ["executed", "until_expired", "until_executing"])
+def test_a_message_that_meets_the_claim_of_a_publish_that_fails_runs(
+    project: Project, key: str, task: str
+) -> None:
+    """It was accepted by the broker; what it would be dropped for never is."""
+    with (
+        EmbeddedServer(port=0) as broker,
+        ThreadPoolExecutor(1) as thread,
+        faulty_proxy(broker.port or 0) as proxy,
+    ):
+        proxy.black_hole()
+        conf = {"redislock_url": project.plan["broker"], "task_publish_retry": False}
+        away = open_project({**project.plan, "broker": proxy.url, "conf": conf})
+        publish = thread.submit(away.tasks[f"project.{task}"].delay, key)
+        claim = wait_until(lambda: project.holder(key), PATIENCE, "its claim is taken")
+        accepted = project.app.send_task(f"project.{task}", (key,))
+        project.wait_received(accepted.id, 2)
+        state, bodies = accepted.state, project.bodies(key)
+        proxy.close()
+        with pytest.raises(OperationalError):
+            publish.result(PATIENCE)
+
+    assert (claim.state in {"queued", "window"}, state, bodies) == (True, "PENDING", [])
+    assert accepted.get(timeout=PATIENCE) == f"{key} done"
+    assert len(project.bodies(key)) == 1
 
 
 def test_a_task_whose_claim_expired_in_the_queue_runs(new_project: Callable[..., Project], key: str) -> None:

@@ -215,8 +215,7 @@ def test_a_publish_reads_nothing_from_the_result_backend(
     result = task.apply_async((7,), **options)
 
     assert (result.id, result.is_duplicate) == (first.id, True)
-    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert ["waits in vain" in warning for warning in warnings] == [True] * len(options)
+    assert len([line for line in caplog.messages if "waits in vain" in line]) == len(options)
 
 
 # --- waiting for the holder's result ---------------------------------------------------------

@@ -40,6 +40,8 @@ def test_a_header_is_read_as_it_was_written_and_an_ordinary_one_is_short() -> No
         '{"v": 1, "k": 5, "t": "t"}',
         '{"v": 1, "k": "k", "t": 5}',
         '{"v": 1, "k": "k", "t": null}',
+        r'{"v": 1, "k": "\ud800", "t": "t"}',
+        r'{"v": 1, "k": "k", "t": "t\ud800"}',
         "[" * 100_000,
     ],
     ids=lambda text: str(text)[:40],

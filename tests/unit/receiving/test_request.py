@@ -1,6 +1,7 @@
 """The worker's main process: it knows each run's token, renews, and settles for children that died."""
 
 import gc
+import json
 import os
 import signal
 import sys
@@ -229,6 +230,26 @@ def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
     renewal.lose("it was held for longer than lock_max_hold")
 
     assert (renewal.held, renewal.lost, caplog.messages) == (False, False, [])
+
+
+@pytest.mark.parametrize("key", ["\ud800", KEY])
+def test_a_header_that_no_server_could_take_harms_nobody(shop: Shop, key: str) -> None:
+    """Laws 1 and 3: each renewal it is part of would fail, and cost this process all its locks.
+
+    The message runs as one without a header, by its task's own options.
+    """
+    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
+    message = shop.message()
+    shop.store.force_release(KEY)
+    token = "t1/x" if key != KEY else "t1/\ud800"
+    header = {"v": 1, "k": key, "t": token, "c": 1, "o": {"lock_queue_ttl": 0.001}}
+    message.headers[HEADER] = json.dumps(header)
+
+    request = shop.receive(message)
+
+    assert watched(shop, token) is None
+    assert shop.run(request) == 7
+    assert shop.held() == {}
 
 
 # --- revoked, expired, rejected --------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +10,7 @@ from celery.exceptions import Ignore, TaskRevokedError
 
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.publishing.message import Message
+from celery_redislock.running.redelivery import PutOff
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, carried
 
@@ -103,6 +105,50 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
     assert conflict.expires_in == pytest.approx(30, abs=0.9)
     if isinstance(raised.value, DuplicateTask):
         assert (raised.value.key, raised.value.task_id) == (KEY, "first")
+
+
+@pytest.mark.parametrize("strategy", ["skip", "raise"])
+@pytest.mark.parametrize(
+    ("state", "age", "left", "waits"),
+    [
+        ("queued", 0, 3600, True),
+        ("queued", 59, 1, True),
+        ("queued", 61, 3539, False),
+        ("queued", -100, 3700, True),
+        ("queued", None, 3600, False),
+        ("window", 3, 7, True),
+        ("window", 7, 3, False),
+        ("window", 59, 3541, True),
+        ("window", 61, 3539, False),
+        ("window", -1, 3, True),
+        ("over", 0, 50, False),
+        ("running", 0, 30, False),
+        (None, None, 30, False),
+    ],
+)
+def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
+    shop: Shop, strategy: str, state: str | None, age: float | None, left: float, *, waits: bool
+) -> None:
+    """Law 2: dropped or failed for a publish that then fails, an accepted message would be lost.
+
+    Where the claim is the period, for half of that at most. Another clock may be behind; one that is not
+    known tells nothing. ``over``: nothing is held, but a period has not passed.
+    """
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
+    about = {"state": "running" if state == "over" else state}
+    if age is not None:
+        about["since"] = time.time() - age
+    shop.store.acquire(KEY, "first/x", left, about=about, period=left if state == "over" else None)
+    if state == "over":
+        shop.store.release(KEY, "first/x")
+        task = shop.unique(body, name="shop.period", lock_key=KEY, on_conflict=strategy, lock_period=50)
+
+    with shop.running(task) as request, pytest.raises((Ignore, DuplicateTask)) as ended:
+        task(7)
+
+    assert (type(ended.value) is PutOff) == waits
+    assert [message.headers["id"] for message in shop.messages()] == ["t1"] * waits
+    assert request.redislock_skipped is (strategy == "skip" and not waits)
 
 
 @pytest.mark.parametrize(
