@@ -16,9 +16,6 @@ from celery_redislock.publishing.signals import lock_conflict
 
 logger = logging.getLogger("celery_redislock")
 
-#: Begins the reason under which a skipped duplicate is revoked.
-DUPLICATE_OF = "duplicate of"
-
 
 def conflict_of(
     task: Any,

@@ -6,15 +6,8 @@ from typing import Any, NoReturn
 
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.call import Call, runs_in_this_thread
-from celery_redislock.publishing.conflict import (
-    DUPLICATE_OF,
-    announce,
-    choose,
-    conflict_of,
-    duplicate_error,
-    log_skip,
-)
-from celery_redislock.publishing.results import LockEagerResult
+from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
+from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult
 
 __all__ = ["STRATEGIES", "at_publish"]
 

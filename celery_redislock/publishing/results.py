@@ -12,6 +12,9 @@ if TYPE_CHECKING:  # celery-types has them generic, Celery has not
 else:
     AnyResult, AnyEagerResult = AsyncResult, EagerResult
 
+#: Begins the reason under which a skipped duplicate is revoked.
+DUPLICATE_OF = "duplicate of"
+
 
 def _described(result: Any) -> str:
     return f"<{type(result).__name__}: {result.id}{' (duplicate)' if result.is_duplicate else ''}>"

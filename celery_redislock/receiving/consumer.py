@@ -10,6 +10,7 @@ import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.lock import keep_trying
-from celery_redislock.locks.store import QUEUED, Hold, LockStore, owner_name
+from celery_redislock.locks.store import QUEUED, owner_name
 from celery_redislock.publishing.message import Message, release_claim
 
 __all__ = ["Unreceived", "release_unwanted"]
@@ -33,9 +34,6 @@ GATHERING = 1.0
 
 #: How many locks one look goes through at most, the soonest to expire first.
 MOST_LOCKS = 10_000
-
-#: Seconds for which a look is tried again while the lock server does not answer.
-PATIENCE = 60.0
 
 
 class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
@@ -51,16 +49,15 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
         """Stand before Celery's own callbacks (5.5.0 to 5.7.0); called once, before the consumer starts."""
         consumer.on_decode_error = partial(_release_unread, consumer, consumer.on_decode_error)
         node, revoked = consumer.blueprint[Control.name].box.node, Revoked(consumer.app)
-        # This worker's own commands: those of Celery, and of the app, are kept for all workers together.
+        # Celery's commands are kept for all workers of the process together; these are of this one.
         ours = {name: partial(_hear, revoked, node.handlers[name]) for name in ("revoke", "terminate")}
         node.handlers = ChainMap(ours, node.handlers)
 
 
 class Revoked:
-    """Ids that were revoked, until a thread has released the claims that are held for them.
+    """Ids that were revoked, until a thread of its own has released the claims that are held for them.
 
-    A claim, and no more: a run, and a period, end by themselves. It is released by its token, so a message
-    that starts all the same takes its lock as one without a claim.
+    Claims only: a run, and a period, end by themselves. Released by its token, no run loses its lock by it.
     """
 
     def __init__(self, app: Any) -> None:
@@ -71,7 +68,7 @@ class Revoked:
         self._is_looking = False
 
     def add(self, ids: object) -> None:
-        """Release the claims of these task ids within seconds; called where nothing may block."""
+        """Release the claims of a task id, or of several, within seconds; called where nothing may block."""
         with self._lock:
             self._ids.update(owner_name(str(one)) for one in maybe_list(ids) or ())
             if self._ids and not self._is_looking:
@@ -87,27 +84,23 @@ class Revoked:
             if not ids:
                 return
             try:
-                keep_trying(partial(self.release_claims, ids), for_seconds=PATIENCE)
+                keep_trying(partial(self.release_claims, ids), for_seconds=60.0)
             except Exception as error:  # noqa: BLE001  the thread looks for later ones
                 logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
 
     def release_claims(self, ids: set[str]) -> None:
-        """Release the claims that are held for these task ids, in one look at the locks there are.
-
-        Raises:
-            LockUnavailable: the lock server did not answer; looking again is safe.
-            LockOptionError: no lock server is configured.
-        """
+        """Release the claims of these task ids, in one look at the locks there are; safe to repeat."""
         settings = read_settings("settings", self._app.conf.get, os.environ)
         if not settings.enabled:
             return
         store = store_of(self._app, settings)
         for name in store.names(limit=MOST_LOCKS):
-            hold = _look_at(store, name)
-            if hold is None or hold.is_window or hold.state != QUEUED or hold.owner not in ids:
-                continue
-            if store.release(name, hold.token, undo=True).released:
-                logger.info("released the claim of %s on %r: it was revoked", hold.owner, name)
+            with suppress(LockKeyError):  # somebody else's
+                hold = store.inspect(name, to_decide=True)
+                if hold is None or hold.state != QUEUED or hold.owner not in ids:
+                    continue
+                if store.release(name, hold.token, undo=True).released:
+                    logger.info("released the claim of %s on %r: it was revoked", hold.owner, name)
 
 
 def release_unwanted(app: Any, message: Any) -> None:
@@ -132,10 +125,3 @@ def _hear(revoked: Revoked, command: Callable[..., Any], state: Any, **arguments
     except Exception:
         logger.exception("could not note which tasks were revoked; their claims are left to expire")
     return command(state, **arguments)
-
-
-def _look_at(store: LockStore, name: str) -> Hold | None:
-    try:
-        return store.inspect(name, to_decide=True)
-    except LockKeyError:
-        return None  # somebody else's

@@ -3,15 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
-from celery_redislock.publishing.conflict import (
-    DUPLICATE_OF,
-    announce,
-    choose,
-    conflict_of,
-    duplicate_error,
-    log_skip,
-)
-from celery_redislock.publishing.results import Skipped
+from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
+from celery_redislock.publishing.results import DUPLICATE_OF, Skipped
 from celery_redislock.running.redelivery import held_for, wait_for
 from celery_redislock.running.run import Run
 
@@ -45,10 +38,11 @@ def at_start(run: Run, hold: Hold) -> Exception:
 
 
 def _may_not_be_published(hold: Hold) -> bool:
-    """Whether a hold is a claim so young that its publish may fail; half a period's life is enough."""
+    """Whether a hold is a publisher's claim, and so young that its publish may fail."""
+    is_claim = hold.state in {QUEUED, ACCEPTED} and not hold.is_window
+    if not is_claim or hold.about.get("message", hold.token) != hold.token:
+        return False  # a worker's, which names the message it has
     age = held_for(hold)
-    if hold.is_window or hold.state not in {QUEUED, ACCEPTED}:
-        return False
     return age < (PUBLISHING if hold.state == QUEUED else min(PUBLISHING, (age + hold.expires_in) / 2))
 
 

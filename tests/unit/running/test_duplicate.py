@@ -123,6 +123,7 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
         ("window", -1, 3, True),
         ("over", 0, 50, False),
         ("running", 0, 30, False),
+        ("of a worker", 0, 50, False),
         (None, None, 30, False),
     ],
 )
@@ -132,10 +133,12 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     """Law 2: dropped or failed for a publish that then fails, an accepted message would be lost.
 
     Where the claim is the period, for half of that at most. Another clock may be behind; one that is not
-    known tells nothing. ``over``: nothing is held, but a period has not passed.
+    known tells nothing. ``over``: nothing is held, but a period has not passed. A worker accepts what it has.
     """
     task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
-    about = {"state": "running" if state == "over" else state}
+    about: dict[str, Any] = {"state": "running" if state == "over" else state}
+    if state == "of a worker":
+        about = {"state": "window", "message": "first/y"}
     if age is not None:
         about["since"] = time.time() - age
     shop.store.acquire(KEY, "first/x", left, about=about, period=left if state == "over" else None)
