@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.attack import checks
 from tests.attack.attacks import ATTACKS, ONLY_IF
-from tests.attack.draw import BROKERS, TTL, Round, draw
+from tests.attack.draw import BROKERS, LOCK_SERVERS, TTL, Round, draw
 from tests.attack.stage import Stage
 from tests.facts import wait_until
 
@@ -39,7 +39,10 @@ def main() -> int:
     arguments = _arguments()
     seed = arguments.seed if arguments.seed is not None else int.from_bytes(os.urandom(3), "big")
     print(f"seed {seed}, {arguments.seconds:g} s", flush=True)
-    brokers = BROKERS if shutil.which("rabbitmq-server") or os.environ.get("CI") else BROKERS[:1]
+    has_all = bool(os.environ.get("CI")) or all(
+        map(shutil.which, ("rabbitmq-server", "redis-server", "openssl"))
+    )
+    kinds = (BROKERS, LOCK_SERVERS) if has_all else (BROKERS[:1], LOCK_SERVERS[:1])
     # SIGTERM unwinds as Ctrl-C does: nothing that was started here is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     until, number, done, problems = time.monotonic() + arguments.seconds, arguments.round or 1, Counter(), 0
@@ -47,12 +50,12 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attack-")))
         nodes: list[RabbitMQ] = []
         while time.monotonic() < until:
-            drawn = draw(seed, number, brokers)
+            drawn = draw(seed, number, *kinds)
             print(f"round {number}: {drawn.summary}", flush=True)
             if drawn.broker != "redis" and not nodes:
                 nodes.append(stack.enter_context(rabbitmq_node(folder)))
             node = nodes[0] if drawn.broker != "redis" else None
-            seconds = min(ROUND, until - time.monotonic())
+            seconds = min(ROUND, arguments.seconds)
             found, seen = _play(drawn, folder / str(number), node, seconds, arguments)
             done, problems, number = done + seen, problems + len(found), number + 1
             more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
@@ -119,7 +122,8 @@ def _play(
 def _problems(stage: Stage) -> list[str]:
     facts = stage.journal.facts
     wait_until(lambda: all(fate.startswith(checks.LAST) for fate in _lost(stage).values()), DRAIN)
-    wait_until(lambda: not checks.left_behind(stage.lock_keys()), SETTLE)
+    over = checks.over(stage.facts())
+    wait_until(lambda: not checks.left_behind(stage.lock_keys(), over), SETTLE)
     outcomes, announced, excess = facts("outcomes").values(), facts("announced"), stage.excess_connections()
     known = [call["id"] for calls in facts("attempts").values() for call in calls] + stage.forged
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
@@ -131,7 +135,7 @@ def _problems(stage: Stage) -> list[str]:
         *stage.problems,
         *(f"{name} is {fate}" for name, fate in _lost(stage).items()),
         *checks.overlaps(facts("starts"), facts("beats"), facts("ends")),
-        *checks.left_behind(stage.lock_keys()),
+        *checks.left_behind(stage.lock_keys(), over),
         *checks.tracebacks(stage.log()),
         *(f"a publish raised {name}: {text}" for name, text in failed if name not in checks.EXPECTED),
         *(f"calls were refused for {holder}, whom nobody knows" for holder in strangers),

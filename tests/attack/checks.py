@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_redislock.locks.store import owner_name
+from celery_redislock.locks.store import owner_name, owner_of
 from tests.history import Interval, violations
 
 #: What a task may end with because its process was killed, as with plain Celery.
@@ -95,18 +95,27 @@ def overlaps(starts: Mapping[str, Any], beats: Mapping[str, Any], ends: Mapping[
     return violations(history)
 
 
-def left_behind(keys: Mapping[str, tuple[int, bytes]]) -> list[str]:
+def left_behind(keys: Mapping[str, tuple[int, bytes]], over: Collection[str]) -> list[str]:
     """Return what is left on the lock server and should not be: of each key the milliseconds and the value.
 
-    A claim may be: publishers are killed, and what they claimed last stays for ``lock_queue_ttl``.
+    A claim may be: a killed publisher's, or that of a message that died with its worker, stays for
+    ``lock_queue_ttl``; but not the claim of a task id that is ``over``.
     """
     found = []
     for key, (left, value) in keys.items():
+        is_claim = b'"state":"queued"' in value.replace(b" ", b"")
+        owner = owner_of(value.partition(b"\0")[0].decode(errors="replace"))
         if left < 0:
             found.append(f"{key} lives for ever: {value!r}")
-        elif key.endswith(":lock") and b'"state":"queued"' not in value.replace(b" ", b""):
+        elif key.endswith(":lock") and (not is_claim or owner in map(owner_name, over)):
             found.append(f"{key} is left for {left} ms: {value!r}")
     return found
+
+
+def over(facts: Facts) -> list[str]:
+    """Return the task ids that need no lock any more: done, and never in the hands of a worker that died."""
+    ids = [call["id"] for calls in facts.calls for call in calls if fate(call, facts) == "finished"]
+    return [one for one in ids if not one.startswith("fixed") and one not in facts.received_by_dead]
 
 
 def tracebacks(log: str) -> list[str]:

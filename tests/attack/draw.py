@@ -1,7 +1,7 @@
 """What a round is drawn from: workers, broker, lock server, and what its tasks declare."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 #: Seconds of a lease. A machine that stands still for longer loses it, as it should; each loss costs a retry.
@@ -42,7 +42,7 @@ class Round(NamedTuple):
         return f"{' and '.join(self.pools)} on {self.broker}, {self.locks} lock server"
 
 
-def draw(seed: int, number: int, brokers: tuple[str, ...]) -> Round:
+def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[str]) -> Round:
     """Draw a round; the same one for the same arguments."""
     name = f"{seed}:{number}"
     chance = random.Random(name)  # noqa: S311  not for secrets
@@ -51,7 +51,7 @@ def draw(seed: int, number: int, brokers: tuple[str, ...]) -> Round:
         pools=tuple(chance.choice(list(POOLS)) for _ in range(2)),
         # In turn: a minute is to meet more than one.
         broker=brokers[(seed + number) % len(brokers)],
-        locks=chance.choice(LOCK_SERVERS),
+        locks=chance.choice(lock_servers),
         tasks={f"attack.{place}": _options(chance) for place in range(TASKS)},
     )
 

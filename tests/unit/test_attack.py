@@ -6,7 +6,7 @@ import pytest
 
 from tests.attack import checks
 from tests.attack.checks import Facts
-from tests.attack.draw import BROKERS, draw
+from tests.attack.draw import BROKERS, LOCK_SERVERS, draw
 
 CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
 DONE = Facts(calls=[[CALL]], finished={1: 0}, states={"a": ("SUCCESS", "")})
@@ -83,6 +83,7 @@ def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
     [
         ("redislock:{k}:lock", 5, b'a/1\0{"state":"running"}', True),
         ("redislock:{k}:lock", 5, b'a/1\0{"state":"queued"}', False),
+        ("redislock:{k}:lock", 5, b'b/1\0{"state":"queued"}', True),
         ("redislock:{k}:window", 5, b"a/1\0{}", False),
         ("redislock:{k}:mark:m", -1, b"done", True),
         ("redislock:index", -1, b"", True),
@@ -91,7 +92,7 @@ def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
 def test_what_is_left_and_what_lives_for_ever_is_found(
     key: str, left: int, value: bytes, found: bool
 ) -> None:
-    assert bool(checks.left_behind({key: (left, value)})) is found
+    assert bool(checks.left_behind({key: (left, value)}, ["b"])) is found
 
 
 @pytest.mark.parametrize(
@@ -117,4 +118,6 @@ def test_a_refusal_for_nobodys_sake_is_found() -> None:
 
 
 def test_a_seed_draws_the_same_round_again() -> None:
-    assert draw(3, 4, BROKERS) == draw(3, 4, BROKERS) != draw(3, 5, BROKERS)
+    kinds = BROKERS, LOCK_SERVERS
+
+    assert draw(3, 4, *kinds) == draw(3, 4, *kinds) != draw(3, 5, *kinds)
