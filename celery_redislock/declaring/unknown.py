@@ -1,6 +1,5 @@
 """Names that are meant for this package and mean nothing to it: each with what to write instead."""
 
-import sys
 from collections.abc import Collection, Iterable, Mapping
 
 from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
@@ -14,14 +13,6 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "lock='until_executing' for unlock_before_run, lock_queue_ttl=seconds for timeout",
     "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
-}
-
-#: Settings of other libraries, with those that stand for them here.
-OTHER_SETTINGS: Mapping[str, str] = {
-    "ONCE": "redislock_url for its backend; its timeout needs nothing, since a run renews its lock",
-    "singleton_backend_url": "redislock_url",
-    "singleton_key_prefix": "redislock_prefix",
-    "singleton_raise_on_duplicate": "redislock_on_conflict = 'raise'",
 }
 
 _BEGINNINGS = ("lock_", "on_lock_", "on_conflict", "redislock_")
@@ -50,22 +41,13 @@ def unknown_settings(names: Iterable[str]) -> list[str]:
     """Return a problem for each of *names* that is meant for a setting of ours and is none.
 
     A setting begins with ``redislock_``; in capitals with a namespace in front
-    (``CELERY_REDISLOCK_TTL``) Celery reads it as ``redislock_ttl``. Another library's
-    setting is none of ours while that library is imported.
+    (``CELERY_REDISLOCK_TTL``) Celery reads it as ``redislock_ttl``.
     """
-    return [problem for name in names if (problem := _problem_of(name))]
-
-
-def _problem_of(name: str) -> str | None:
-    plain = name.removeprefix("CELERY_")
-    for known in {plain, plain.lower()} & OTHER_SETTINGS.keys():
-        library = f"celery-{known.lower().partition('_')[0]}"
-        if library.replace("-", "_") not in sys.modules:
-            return f"{name} is {library}'s; write {OTHER_SETTINGS[known]}"
-    setting = _setting(name)
-    if setting is None or setting in SETTING_ROWS:
-        return None
-    return f"{name} is no setting; {_nearest(setting, SETTING_ROWS)}"
+    return [
+        f"{name} is no setting; {_nearest(setting, SETTING_ROWS)}"
+        for name in names
+        if (setting := _setting(name)) is not None and setting not in SETTING_ROWS
+    ]
 
 
 def _setting(name: str) -> str | None:
