@@ -19,6 +19,9 @@ TEN_YEARS = 315_360_000.0
 #: Seconds since the epoch: no calendar shows what comes later.
 YEAR_10000 = 253_402_300_800
 
+#: What a holder writes about itself; another program may have written anything.
+_KINDS = {"task": str, "host": str, "pid": int}
+
 #: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
 #: has not passed.
 QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
@@ -89,9 +92,9 @@ class Hold:
             about = json.loads(text) if text else {}
         except (ValueError, RecursionError):
             about = {}
-        # Without what is nested: it may be so deep that nobody could copy or print it.
+        # Without what is nested, so deep perhaps that nobody could copy or print it, or of another kind.
         facts = about.items() if isinstance(about, dict) else ()
-        about = {field: fact for field, fact in facts if isinstance(fact, str | int | float)}
+        about = {at: fact for at, fact in facts if isinstance(fact, _KINDS.get(at, str | int | float))}
         return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
 
 

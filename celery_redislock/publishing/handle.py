@@ -2,11 +2,9 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from celery_redislock.locks.store import QUEUED, Hold, LockStore
-
-T = TypeVar("T")
 
 logger = logging.getLogger("celery_redislock")
 
@@ -45,9 +43,9 @@ class Holder:
         return cls(
             owner=hold.owner,
             state=hold.state or "foreign",
-            task=_only(str, about.get("task")),
-            host=_only(str, about.get("host")),
-            pid=_only(int, about.get("pid")),
+            task=about.get("task"),
+            host=about.get("host"),
+            pid=about.get("pid"),
             since=hold.since,
             remaining=hold.expires_in,
             token=hold.token,
@@ -109,8 +107,3 @@ class LockHandle:
             return None
         logger.warning("released %r by force from %r (%s): %r", self.key, seen.owner, seen.state, reason)
         return seen
-
-
-def _only(kind: type[T], fact: object) -> T | None:
-    """Return the fact if it is of this kind: any program may have written it."""
-    return fact if isinstance(fact, kind) else None

@@ -7,7 +7,6 @@ cannot be read. Both are heard of in the worker's main process.
 import logging
 import os
 import threading
-import time
 from collections import ChainMap
 from collections.abc import Callable
 from contextlib import suppress
@@ -65,28 +64,24 @@ class Revoked:
         self._app = app
         self._ids: set[str] = set()
         self._lock = threading.Lock()
-        self._is_looking = False
 
     def add(self, ids: object) -> None:
         """Release the claims of a task id, or of several, within seconds; called where nothing may block."""
+        new = {owner_name(str(one)) for one in maybe_list(ids) or ()}
         with self._lock:
-            self._ids.update(owner_name(str(one)) for one in maybe_list(ids) or ())
-            if self._ids and not self._is_looking:
-                threading.Thread(target=self._look, name="redislock-revoked", daemon=True).start()
-                self._is_looking = True
+            if new and not self._ids:
+                timer = threading.Timer(GATHERING, self._look)
+                timer.daemon = True
+                timer.start()
+            self._ids |= new
 
     def _look(self) -> None:
-        while True:
-            time.sleep(GATHERING)
-            with self._lock:
-                ids, self._ids = self._ids, set()
-                self._is_looking = bool(ids)
-            if not ids:
-                return
-            try:
-                keep_trying(partial(self.release_claims, ids), for_seconds=60.0)
-            except Exception as error:  # noqa: BLE001  the thread looks for later ones
-                logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
+        with self._lock:
+            ids, self._ids = self._ids, set()
+        try:
+            keep_trying(partial(self.release_claims, ids), for_seconds=60.0)
+        except Exception as error:  # noqa: BLE001  nobody waits for it
+            logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
 
     def release_claims(self, ids: set[str]) -> None:
         """Release the claims of these task ids, in one look at the locks there are; safe to repeat."""

@@ -20,10 +20,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     started: list[Any] = []
     monkeypatch.setattr(
         consumer.threading,
-        "Thread",
-        lambda target, **_: SimpleNamespace(start=lambda: started.append(target)),
+        "Timer",
+        lambda _seconds, look: SimpleNamespace(start=lambda: started.append(look)),
     )
-    monkeypatch.setattr(consumer.time, "sleep", lambda _seconds: None)
     return started
 
 
