@@ -94,7 +94,7 @@ class Hold:
             about = {}
         # Without what is nested, so deep perhaps that nobody could copy or print it, or of another kind.
         facts = about.items() if isinstance(about, dict) else ()
-        about = {at: fact for at, fact in facts if isinstance(fact, _KINDS.get(at, str | int | float))}
+        about = {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, str | int | float))}
         return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
 
 
