@@ -18,12 +18,8 @@ Clock: TypeAlias = Callable[[], float]
 
 
 def _boottime() -> Clock:
-    """Choose the clock of all leases, once.
-
-    Suspends count: a lease goes on expiring on its server while this machine sleeps. ``time.monotonic``
-    stops then on Linux (clock_gettime(2)), and would let a holder trust a lease that is long gone. Elsewhere,
-    and where that clock refuses to tell (a library that fakes the time), it is what there is.
-    """
+    # time.monotonic stops in a suspend on Linux (clock_gettime(2)), and would let a holder trust a lease that
+    # is long gone. Elsewhere, and where a library that fakes the time refuses the other, it is what there is.
     try:
         time.clock_gettime(time.CLOCK_BOOTTIME)
     except (AttributeError, OSError):
@@ -31,7 +27,7 @@ def _boottime() -> Clock:
     return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-#: Seconds since boot, suspends included where the system can tell.
+#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
 boottime: Clock = _boottime()
 
 

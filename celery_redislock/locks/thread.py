@@ -1,10 +1,9 @@
 """A thread that no greenlet holds up, and how it tells greenlets what it has learnt.
 
-gevent makes greenlets of threads: one that never switches would starve the
-watchdog, and each lease would expire. So the watchdog runs in a native thread
-there, with a hub and sockets of its own. It takes no lock of gevent's, which a
-thread may get only when the other hub runs: it sends what would take one, a log
-line or a callable of the user's, to the hub of the greenlets.
+gevent makes greenlets of threads, and one that never switches would starve the
+watchdog. So that runs in a native thread there, with a hub and sockets of its
+own. A lock of gevent's it may get only when the other hub runs: what may take
+one, a log line or a callable of the user's, is sent to that hub.
 """
 
 import sys

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty
-from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import Clock, Lease, boottime
@@ -177,10 +176,8 @@ class Watchdog:
         return not self._debts
 
     def _forget_everything(self) -> None:
-        # Reentrant: a signal handler may take a lock of its own. Both are native, and nothing switches while
-        # it holds the lock: a greenlet that computes would keep a lock of gevent's from the thread.
-        self._lock = RLock()
-        self._bell: Any = original("queue", "SimpleQueue")()
+        # Reentrant: a signal handler may take a lock of its own. Native; and nothing switches that has it.
+        self._lock, self._bell = RLock(), original("queue", "SimpleQueue")()
         self._watched: dict[str, _Watch] = {}
         self._debts: list[_Debt] = []
         self._is_unanswered = False
@@ -188,14 +185,9 @@ class Watchdog:
         self._has_thread = False
 
     def _run_thread(self) -> None:
-        if self._has_thread:
-            return
-        self._has_thread = True
-        try:
+        if not self._has_thread:
             start_thread(self._run, "redislock-watchdog")
-        except BaseException:
-            self._has_thread = False
-            raise
+            self._has_thread = True
 
     def _run(self) -> None:
         while self._wait():
@@ -210,9 +202,7 @@ class Watchdog:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         while True:
             with self._lock:
-                now = self._clock()
-                wait = self._next_due() - now
-                if wait <= 0:
+                if (wait := self._next_due() - (now := self._clock())) <= 0:
                     return True
                 # A time to wake is kept although the lease it was for has been released: the next lease is
                 # due later and wakes nobody, or this thread would wake for each of many short tasks.
@@ -227,11 +217,9 @@ class Watchdog:
 
     def _ends(self) -> bool:
         with self._lock:
-            # gevent never frees what a hub leaves behind whose thread has ended (26.9, although destroyed).
-            if self._watched or self._debts or greenlets.get() is not None:
-                return False
-            self._has_thread = False
-            return True
+            # gevent never frees the hub of a thread that has ended (26.9, although it was destroyed).
+            self._has_thread = bool(self._watched or self._debts) or greenlets.get() is not None
+            return not self._has_thread
 
     def _next_due(self) -> float:
         # A copy, because forget() takes no lock.
@@ -326,9 +314,8 @@ class Watchdog:
             self._debts = [debt for debt in self._debts if now < debt.until]
             debt = min(self._debts, key=lambda each: each.due, default=None)
         if expired:
-            others = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
-            what = f"{expired[0].what}{others}"
-            tell(partial(logger.warning, "could not settle %s in time: expired by now", what))
+            more = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
+            tell(partial(logger.warning, f"could not settle {expired[0].what}{more} in time: expired by now"))
         if debt is None or debt.due > now:
             return
         try:
