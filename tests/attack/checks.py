@@ -33,7 +33,8 @@ class Facts:
     Attributes:
         calls: what was accepted, workflows together.
         finished: by the number of a call, the highest number of retries with which its body came to its end.
-        asked: by the number of a call, the retries that it has asked for.
+        begun: the same of bodies that began.
+        asked: by the number of a call, the retries that it has asked for, which were published.
         states: by task id: its state, and the name of its error.
         revoked: task ids.
         received_by_dead: task ids that workers had received which were killed later.
@@ -41,6 +42,7 @@ class Facts:
 
     calls: Sequence[Sequence[Mapping[str, Any]]] = ()
     finished: Mapping[int, int] = field(default_factory=dict)
+    begun: Mapping[int, int] = field(default_factory=dict)
     asked: Mapping[int, int] = field(default_factory=dict)
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
@@ -59,7 +61,7 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
     # Of an id that is used again the state may be another call's.
     if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask" or (call["fixed"] and is_ready)):
         return "dropped as a duplicate"
-    if error in OF_THE_DEAD:
+    if error in OF_THE_DEAD and facts.begun.get(number, 0) >= facts.asked.get(number, 0):
         return "died with its child"
     if call["early"] and task_id in facts.received_by_dead:
         return "died with its worker"

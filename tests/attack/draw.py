@@ -13,14 +13,7 @@ POOLS: Mapping[str, int] = {"prefork": 3, "threads": 3, "gevent": 3, "solo": 1}
 BROKERS = ("redis", "classic", "quorum")
 #: ``secured``: TLS, and the documented ACL user.
 LOCK_SERVERS = ("plain", "plain", "secured")
-SCOPES = (
-    "until_executed",
-    "until_executed",
-    "while_executing",
-    "while_executing",
-    "until_executing",
-    "until_expired",
-)
+SCOPES = ("until_executed", "while_executing") * 2 + ("until_executing", "until_expired")
 STRATEGIES = ("skip", "raise", "retry")
 #: How a call ends; most of them just end.
 ENDINGS = ("", "", "", "", "", "", "fail", "retry", "retry_quietly", "retry_slowly")
@@ -58,15 +51,13 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
 
 def _options(chance: random.Random) -> dict[str, Any]:
     scope, late = chance.choice(SCOPES), chance.random() < 0.6
-    strategies = [chance.choice(STRATEGIES) for _ in range(2)]
+    client, server = chance.choice(STRATEGIES), chance.choice(STRATEGIES)
     # Windows of many waiting messages follow one another: short, or the round never ends.
     period = chance.uniform(0.2, 0.8) if scope == "until_expired" or chance.random() < 0.2 else None
     return {
         "lock": scope,
         "lock_key": chance.choice(["attack:{key}", "attack:{key}", ["key"]]),
-        "on_conflict": strategies[1]
-        if scope == "while_executing"
-        else dict(zip(("client", "server"), strategies, strict=True)),
+        "on_conflict": server if scope == "while_executing" else {"client": client, "server": server},
         "acks_late": late,
         "reject_on_worker_lost": late and chance.random() < 0.7,
         **({"lock_period": period} if period else {}),

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -144,14 +145,18 @@ class Stage:
         """Return what is known now about what was accepted."""
         attempts, outcomes = self.journal.facts("attempts"), self.journal.facts("outcomes")
         accepted = [attempts[name] for name, outcome in outcomes.items() if outcome[0] == "accepted"]
-        starts, finished = self.journal.facts("starts"), {}
-        for name, (_, ended_by, _) in self.journal.facts("ends").items():
-            if ended_by in {"", "OnPurpose"} and name in starts:
-                number, retries = starts[name]["number"], starts[name]["retries"]
-                finished[number] = max(retries, finished.get(number, 0))
+        ends = self.journal.facts("ends")
+        finished: Counter[int] = Counter()
+        begun: Counter[int] = Counter()
+        for name, body in self.journal.facts("starts").items():
+            number, retries = body["number"], body["retries"]
+            begun[number] = max(retries, begun[number])
+            if name in ends and ends[name][1] in {"", "OnPurpose"}:
+                finished[number] = max(retries, finished.get(number, -1))
         return Facts(
             calls=accepted,
             finished=finished,
+            begun=begun,
             asked={int(number): retries for number, retries in self.journal.facts("asked").items()},
             states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
             revoked=frozenset(self.revoked),

@@ -41,6 +41,7 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
         (facts(calls=[{"early": True}], received_by_dead=frozenset("a")), "died with its worker"),
         (facts(calls=[{"early": True}]), "lost: PENDING "),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}), "died with its child"),
+        (facts(states={"a": ("FAILURE", "WorkerLostError")}, asked={1: 1}), "lost: FAILURE WorkerLostError"),
     ],
 )
 def test_what_plain_celery_would_not_lose_is_told_from_the_rest(known: Facts, fate: str) -> None:
