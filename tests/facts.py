@@ -18,14 +18,17 @@ def wait_until(fact: Callable[[], bool], timeout: float) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Whether the process exists and is no zombie (an orphan's, where pid 1 does not collect them)."""
+    """Whether a process, or a thread of it, has not ended: a zombie has, which an orphan may stay long."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     stat = Path(f"/proc/{pid}/stat")
     try:
-        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+        if not stat.exists():
+            return True
+        fields = stat.read_text().rpartition(")")[2].split()
+        return fields[0] != "Z" or int(fields[17]) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
