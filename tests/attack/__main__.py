@@ -21,6 +21,7 @@ from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.attack import checks
 from tests.attack.attacks import ATTACKS, ONLY_IF
 from tests.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TTL, Round, draw
+from tests.attack.forgeries import VALUES
 from tests.attack.stage import Stage
 from tests.facts import wait_until
 
@@ -127,6 +128,7 @@ def _problems(stage: Stage) -> list[str]:
     wait_until(lambda: not checks.left_behind(stage.lock_keys(), over), SETTLE)
     outcomes, announced, excess = facts("outcomes").values(), facts("announced"), stage.excess_connections()
     known = [call["id"] for calls in facts("attempts").values() for call in calls] + stage.forged
+    known += [value.partition(b"\0")[0].decode(errors="replace") for value in VALUES.values()]
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
     losses = {token: lost - announced.get(token, 0) for token, lost in facts("settled").items()}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 #: Seconds of a lease. A machine that stands still for longer loses it, as it should; each loss costs a retry.
 TTL = 3.0
-#: Seconds a claim outlives its last sign of life: one that nobody releases is still there at the end of a round.
+#: Seconds a claim outlives its last sign of life: one that nobody releases is there at a round's end.
 QUEUE_TTL = 60.0
 #: Bodies at once in a worker, by its pool: two cores are there for all of it.
 POOLS: Mapping[str, int] = {"prefork": 3, "threads": 3, "gevent": 3, "solo": 1}
