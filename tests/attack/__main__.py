@@ -20,14 +20,16 @@ from pathlib import Path
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.attack import checks
 from tests.attack.attacks import ATTACKS, ONLY_IF
-from tests.attack.draw import BROKERS, LOCK_SERVERS, TTL, Round, draw
+from tests.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TTL, Round, draw
+from tests.attack.forgeries import VALUES
 from tests.attack.stage import Stage
 from tests.facts import wait_until
 
 #: Seconds of attacks in a round.
 ROUND = 18.0
-#: Seconds what was accepted may take to end after the last attack: redeliveries, retries, waiting.
-DRAIN = 90.0
+#: Seconds what was accepted may take to end after the last attack: it may wait for what a publisher claimed
+#: that was killed; then redeliveries, retries, waiting.
+DRAIN = QUEUE_TTL + 60.0
 #: Seconds after the last end until nothing may be held: leases of killed workers, what is released late.
 SETTLE = 3 * TTL + 5.0
 #: Problems of one round that are printed.
@@ -126,6 +128,7 @@ def _problems(stage: Stage) -> list[str]:
     wait_until(lambda: not checks.left_behind(stage.lock_keys(), over), SETTLE)
     outcomes, announced, excess = facts("outcomes").values(), facts("announced"), stage.excess_connections()
     known = [call["id"] for calls in facts("attempts").values() for call in calls] + stage.forged
+    known += [value.partition(b"\0")[0].decode(errors="replace") for value in VALUES.values()]
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
     losses = {token: lost - announced.get(token, 0) for token, lost in facts("settled").items()}

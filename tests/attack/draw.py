@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 #: Seconds of a lease. A machine that stands still for longer loses it, as it should; each loss costs a retry.
 TTL = 3.0
-#: Seconds a claim outlives its last sign of life: longer than most messages wait, and some must find it gone.
-QUEUE_TTL = 20.0
+#: Seconds a claim outlives its last sign of life: one that nobody releases is there at a round's end.
+QUEUE_TTL = 60.0
 #: Bodies at once in a worker, by its pool: two cores are there for all of it.
 POOLS: Mapping[str, int] = {"prefork": 3, "threads": 3, "gevent": 3, "solo": 1}
 BROKERS = ("redis", "classic", "quorum")

@@ -17,9 +17,9 @@ import redis
 from celery import Celery
 
 from tests.acceptance.brokers import RABBITMQ_QUEUES
-from tests.acceptance.harness import Worker
 from tests.acceptance.programs import free_port
 from tests.acceptance.rabbitmq import RabbitMQ
+from tests.acceptance.worker import Worker
 from tests.attack.checks import Facts
 from tests.attack.draw import POOLS, Round
 from tests.attack.shop import Journal, open_shop
