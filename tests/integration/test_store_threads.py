@@ -65,7 +65,7 @@ def test_a_signal_in_the_middle_of_a_request_leaves_no_connection_out_of_step(pl
             token = f"job/{came}"
             try:
                 signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
-                while True:
+                for _ in range(1000):  # not for ever: where a __del__ runs, the error is swallowed
                     store.mark_done("n", token, 5.0)
                     store.acquire("n", token, 5.0, about={})
                     store.release("n", token)
