@@ -61,7 +61,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
         ``None`` where the lock of a queued or running task refused it: nobody knows when that one ends.
         """
-        return math.ceil(self.expires_in) if self.is_window else None
+        return math.ceil(self.expires_in) if self.is_window and math.isfinite(self.expires_in) else None
 
     def __str__(self) -> str:
         if self.is_window:

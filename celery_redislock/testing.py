@@ -149,7 +149,7 @@ if pytest is not None:
         """Keep the locks of every Celery app in memory for one test.
 
         Of those that exist when the test begins; ``celery_app`` of Celery's plugin too, if the test uses it.
-        It is the store, to look into; called with an app, :func:`memory_locks`.
+        It is the store, to look into.
         """
         from celery._state import _get_active_apps
 
@@ -158,10 +158,7 @@ if pytest is not None:
         if "celery_app" in request.fixturenames:
             request.getfixturevalue("celery_app")  # it may have been asked for after this one
 
-        class Store(MemoryStore):
-            __call__ = staticmethod(memory_locks)
-
-        store = Store()
+        store = MemoryStore()
         with ExitStack() as apps:
             for app in list(_get_active_apps()):
                 apps.enter_context(memory_locks(app, store))

@@ -25,7 +25,7 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
 
     Exit status: 0, also if there are none; 2 trouble.
     """
-    with reported("list the locks"):
+    with reported():
         place = place_of(ctx)
         wanted = (
             seen

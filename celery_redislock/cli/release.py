@@ -41,7 +41,7 @@ def release(
 
     Exit status: 0 released, 1 nothing was released, 2 trouble.
     """
-    with reported("release the lock"):
+    with reported():
         place = place_of(ctx)
         if queued and len(subject) == 1 and subject[0] in place.tasks():
             seen = [each for each in held(place) if each.holder.task == subject[0]]

@@ -30,7 +30,7 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
 
     Exit status: 0 it is held, 1 it is not, 2 trouble.
     """
-    with reported("look at the lock"):
+    with reported():
         place = place_of(ctx)
         key, found = look(place, subject)
     if as_json:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.publishing.handle import Holder
 
@@ -39,10 +39,8 @@ class Trouble(click.ClickException):
 
 
 @contextmanager
-def reported(doing: str) -> Iterator[None]:
+def reported() -> Iterator[None]:
     """Turn this package's errors into one line and exit status 2; their texts show no password.
-
-    ``doing`` is what the user wanted; where the server failed, it is said.
 
     Raises:
         Trouble: in place of them.
@@ -50,10 +48,7 @@ def reported(doing: str) -> Iterator[None]:
     try:
         yield
     except RedisLockError as error:
-        text = str(error)
-        if isinstance(error, LockUnavailable):
-            text = f"cannot {doing} on {error.server}: {error.reason}"
-        raise Trouble(" ".join(text.split())) from error
+        raise Trouble(" ".join(str(error).split())) from error
 
 
 @dataclass(frozen=True, slots=True)

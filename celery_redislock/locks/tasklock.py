@@ -116,11 +116,7 @@ class TaskLock:
         about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
         period = None if stands_for_period else self.period
         starts_run = message is not None  # a worker asks when a run starts
-        ask = partial(
-            self.store.acquire, self.key, token, ttl, about=about, period=period, starts_run=starts_run
-        )
-        answer = ask()
-        return ask() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
+        return self._acquire(token, ttl, about=about, period=period, starts_run=starts_run)
 
     def start(
         self,
@@ -146,9 +142,7 @@ class TaskLock:
             LockUnavailable: the server did not answer; the lease may have been taken.
             LockKeyError: the key on the server is not a lock.
         """
-        ask = partial(
-            self.store.acquire,
-            self.key,
+        answer = self._acquire(
             token,
             self.ttl,
             about=self.about(RUNNING, message),
@@ -157,9 +151,6 @@ class TaskLock:
             message=message,
             starts_run=True,
         )
-        answer = ask()
-        if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
-            answer = ask()
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
@@ -197,7 +188,9 @@ class TaskLock:
         Returns:
             The server's answer, ``None`` where there is none: the conversion is owed.
         """
-        ask = partial(self.store.hand_on, self.key, token, to, ttl, about=self.about(QUEUED, to), mark=mark)
+        # Its message has been published: whoever this claim refuses need not wait for that.
+        about = {**self.about(QUEUED, to), "published": True}
+        ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
         return _now_or_later(self.store, ask, within=max(self.ttl, ttl), what=f"the lease on {self.key!r}")
 
     def release(self, token: str, *, ran: bool, mark: Mark | None = None) -> Release | None:
@@ -242,6 +235,12 @@ class TaskLock:
         """Stop renewing a lease; sends nothing."""
         lease.end()
         watchdog_of(self.store).forget(lease.token)
+
+    def _acquire(self, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
+        answer = self.store.acquire(self.key, token, ttl, **terms)
+        if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
+            return self.store.acquire(self.key, token, ttl, **terms)
+        return answer
 
     def about(self, state: str, message: str | None = None) -> dict[str, Any]:
         """Describe the holder for those who are refused; without argument values, which may be private."""

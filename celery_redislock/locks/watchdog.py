@@ -159,11 +159,6 @@ class Watchdog:
         """Whether the server did not answer when a debt was last tried, and the debt is still to be paid."""
         return self._is_unanswered and bool(self._debts)
 
-    @property
-    def owes(self) -> int:
-        """How many debts are still to be paid."""
-        return len(self._debts)
-
     def settle(self, timeout: float) -> bool:
         """Wait until every debt is paid or has expired; at most ``timeout`` seconds.
 

@@ -25,7 +25,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.store import Mark, owner_name
 from celery_redislock.locks.tasklock import release_hold
 
-__all__ = ["HEADER", "Message", "is_result_ignored", "release_claim"]
+__all__ = ["HEADER", "Message", "is_result_ignored", "release_claim", "release_unrun"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -179,3 +179,12 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
             release_hold(store, message.key, message.token, ran=ran, within=UNKNOWN_TTL, mark=mark)
     except RedisLockError as problem:
         logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
+
+
+def release_unrun(app: Any, headers: Any, delivery_info: Any) -> None:
+    """Release the claim of a message that is dropped, and its period unless a body has run for it."""
+    headers, delivery_info = headers or {}, delivery_info or {}
+    message = Message.of(headers, str(headers.get("id")))
+    if message is not None:
+        ran = delivery_info.get("redelivered") or headers.get("retries") or message.was_delivered
+        release_claim(app, message, ran=bool(ran))

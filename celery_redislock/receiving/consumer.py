@@ -7,6 +7,7 @@ cannot be read. Both are heard of in the worker's main process.
 import logging
 import os
 import threading
+import time
 from collections import ChainMap
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,9 +23,9 @@ from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.lock import keep_trying
 from celery_redislock.locks.store import QUEUED, owner_name
-from celery_redislock.publishing.message import Message, release_claim
+from celery_redislock.publishing.message import release_unrun
 
-__all__ = ["Unreceived", "release_unwanted"]
+__all__ = ["Unreceived"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -70,18 +71,21 @@ class Revoked:
         new = {owner_name(str(one)) for one in maybe_list(ids) or ()}
         with self._lock:
             if new and not self._ids:
-                timer = threading.Timer(GATHERING, self._look)
-                timer.daemon = True
-                timer.start()
+                threading.Thread(target=self._look, name="redislock-revoked", daemon=True).start()
             self._ids |= new
 
     def _look(self) -> None:
-        with self._lock:
-            ids, self._ids = self._ids, set()
-        try:
-            keep_trying(partial(self.release_claims, ids), for_seconds=60.0)
-        except Exception as error:  # noqa: BLE001  nobody waits for it
-            logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
+        while True:
+            time.sleep(GATHERING)
+            ids = self._ids.copy()
+            try:
+                keep_trying(partial(self.release_claims, ids), for_seconds=60.0)
+            except Exception as error:  # noqa: BLE001  nobody waits for it
+                logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
+            with self._lock:
+                self._ids -= ids
+                if not self._ids:
+                    return
 
     def release_claims(self, ids: set[str]) -> None:
         """Release the claims of these task ids, in one look at the locks there are; safe to repeat."""
@@ -98,25 +102,14 @@ class Revoked:
                     logger.info("released the claim of %s on %r: it was revoked", hold.owner, name)
 
 
-def release_unwanted(app: Any, message: Any) -> None:
-    """Release the claim of a message that this worker drops unread, and its period if nothing ran."""
-    headers = getattr(message, "headers", None) or {}
-    carried = Message.of(headers, str(headers.get("id")))
-    if carried is not None:
-        is_again = (getattr(message, "delivery_info", None) or {}).get("redelivered")
-        release_claim(app, carried, ran=bool(is_again or headers.get("retries") or carried.was_delivered))
-
-
 def _release_unread(consumer: Any, drop: Callable[..., None], message: Any, error: Exception) -> None:
     try:
-        release_unwanted(consumer.app, message)
+        release_unrun(consumer.app, message.headers, message.delivery_info)
     finally:
         drop(message, error)
 
 
 def _hear(revoked: Revoked, command: Callable[..., Any], state: Any, **arguments: Any) -> Any:
-    try:
-        revoked.add(arguments.get("task_id"))
-    except Exception:
-        logger.exception("could not note which tasks were revoked; their claims are left to expire")
-    return command(state, **arguments)
+    answer = command(state, **arguments)
+    revoked.add(arguments.get("task_id"))  # an error is logged, and costs the answer (kombu 5.7.0, pidbox.py)
+    return answer

@@ -35,13 +35,12 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
     if "redislock_run" not in request.__dict__:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.
         if state in {states.FAILURE, states.IGNORED, states.REJECTED} and not request.is_eager and request.id:
-            from celery_redislock.publishing.message import Message, release_claim
+            from celery_redislock.publishing.message import release_unrun
             from celery_redislock.running.finish import is_requeued
 
             if not is_requeued(task, retval):
-                message = Message.of(request.headers, str(request.id))
-                ran = bool((request.delivery_info or {}).get("redelivered") or request.retries)
-                release_claim(task.app, message, ran=ran or (message is not None and message.was_delivered))
+                headers = {**(request.headers or {}), "id": request.id, "retries": request.retries}
+                release_unrun(task.app, headers, request.delivery_info)
         return
     if request.redislock_run:
         from celery_redislock.running.finish import conclude
@@ -51,9 +50,9 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
 
 def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim is released."""
-    from celery_redislock.receiving.consumer import release_unwanted
+    from celery_redislock.publishing.message import release_unrun
 
-    release_unwanted(sender.app, message)
+    release_unrun(sender.app, getattr(message, "headers", None), getattr(message, "delivery_info", None))
 
 
 def _last_call(**_: Any) -> None:

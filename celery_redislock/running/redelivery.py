@@ -14,7 +14,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 from celery.utils.quorum_queues import detect_quorum_queues
 
-from celery_redislock.locks.store import QUEUED, Hold, new_token
+from celery_redislock.locks.store import Hold, new_token
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.run import Run, visibility_timeout
 
@@ -31,7 +31,7 @@ FIRST_PAUSE = 0.1
 
 
 class PutOff(Ignore):  # type: ignore[misc]  # celery-types has it untyped
-    """Ends a delivery whose message was published again, where no run of its task id goes on meanwhile."""
+    """Ends a delivery whose message was published again, unless a run of that message goes on."""
 
 
 def late_copy(run: Run) -> Ignore:
@@ -54,12 +54,12 @@ def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = Fa
     """
     why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
     logger.info("%s waits: %s", run.lock, why)
-    pause = min(max(held_for, FIRST_PAUSE), run.options.lock_retry_delay)
-    goes_on = hold is None or (hold.owner == run.lock.owner and hold.state != QUEUED)
-    return put_off(run, jittered(pause), why, is_copy=is_copy, goes_on=goes_on)
+    # Below zero where the holder's clock is ahead.
+    pause = min(max(abs(held_for), FIRST_PAUSE), run.options.lock_retry_delay)
+    return put_off(run, jittered(pause), why, is_copy=is_copy)
 
 
-def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False, goes_on: bool = False) -> Exception:
+def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False) -> Exception:
     """Publish a run's message again, to run no sooner than ``delay`` seconds from now; return what to raise.
 
     ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
@@ -70,11 +70,10 @@ def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False, goes_on:
             what a worker holds for its ETA a second time.
         why: the run does not start now.
         is_copy: another delivery of this message was seen.
-        goes_on: a run of this task id was seen, whose state is that of the id.
 
     Returns:
-        ``PutOff``, or ``Ignore`` where a run goes on; where the broker cannot take the message, ``Reject``
-        with requeue (``acks_late``) or the broker's error, so that the task fails visibly.
+        ``PutOff``, or ``Ignore`` for a copy, whose run goes on; where the broker cannot take the message,
+        ``Reject`` with requeue (``acks_late``) or the broker's error, so that the task fails visibly.
     """
     again = _message(run)._replace(was_delivered=is_copy or run.was_delivered)
     try:
@@ -86,7 +85,7 @@ def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False, goes_on:
             return error
         rejected: Exception = Reject(error, requeue=True)
         return rejected
-    ended: type[Exception] = Ignore if goes_on else PutOff
+    ended: type[Exception] = Ignore if is_copy else PutOff
     return ended(f"published again, to run in {delay:.1f} s at the earliest: {why}")
 
 

@@ -276,7 +276,7 @@ def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: Red
 
         together(40, work)
         assert len(cut) > 20
-        until(lambda: watchdog_of(store).owes == 0)
+        until(lambda: len(watchdog_of(store)._debts) == 0)
         until(lambda: not store.names())
     """
     run_program(program, plain_case.url, plain_case.prefix, first=patched)

@@ -68,7 +68,7 @@ class Visits:
         shop.serve()
         door.come()
         assert door.is_served(), "its lock never gets free again"
-        assert wait_until(lambda: not shop.watchdog.owes, PATIENCE)
+        assert wait_until(lambda: not shop.watchdog._debts, PATIENCE)
         was_exclusive = door.got_at >= shop.over_at or self._operation == "inspect"
         return Visit(took, was_published, was_exclusive, shop.unanswered == unanswered_before)
 

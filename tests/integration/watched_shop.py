@@ -116,7 +116,7 @@ class WatchedShop(Shop):
 
     def is_free(self) -> bool:
         """Whether no lock is held, and nothing is owed."""
-        return not self.locks() and not self.watchdog.owes
+        return not self.locks() and not self.watchdog._debts
 
     def _count_unanswered(self, store: Any) -> None:
         call = store._call
@@ -132,7 +132,7 @@ class WatchedShop(Shop):
 
     def close(self) -> None:
         """Close it, and remove its keys."""
-        assert wait_until(lambda: not self.watchdog.owes, PATIENCE)
+        assert wait_until(lambda: not self.watchdog._debts, PATIENCE)
         names = list(self.client.scan_iter(f"{self.prefix}:*", count=1000))
         if names:
             self.client.delete(*names)
