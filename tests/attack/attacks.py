@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from tests.attack import forgeries
 from tests.attack.draw import KEYS, TASKS, TTL
@@ -100,8 +101,16 @@ def _forge_message(stage: "Stage", chance: random.Random) -> None:
 
 
 def _forge_body(stage: "Stage", chance: random.Random) -> None:
+    """Claim, and publish what no worker can read: the claim must be released."""
+    keys = []
     for body in forgeries.BODIES:
-        stage.forged += [forgeries.forge_body(stage.app, f"attack.{chance.randrange(TASKS)}", body)]
+        task_id = f"forged-{uuid4()}"
+        keys.append(f"redislock:{{forged:{task_id}}}:lock")
+        stage.admin.set(keys[-1], f'{task_id}/x\0{{"state":"queued"}}', px=60_000)
+        forgeries.forge_body(stage.app, f"attack.{chance.randrange(TASKS)}", body, task_id)
+    if not wait_until(lambda: not stage.admin.exists(*keys), 30.0):
+        left = [key for key in keys if stage.admin.exists(key)]
+        stage.problems.append(f"the claims of messages that cannot be read are left: {left}")
 
 
 def _foreign_lock(stage: "Stage", chance: random.Random) -> None:

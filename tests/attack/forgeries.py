@@ -80,17 +80,10 @@ def forge_message(app: Any, task: str, args: list[Any], header: str, key: str, t
     return task_id
 
 
-def forge_body(app: Any, task: str, body: str) -> str:
-    """Publish a message that cannot be read, with a claim in its header; return its task id."""
-    task_id, (content_type, encoding, text) = f"forged-{uuid4()}", BODIES[body]
-    headers = {
-        "lang": "py",
-        "task": task,
-        "id": task_id,
-        "root_id": task_id,
-        "retries": 0,
-        "timelimit": [None, None],
-    }
+def forge_body(app: Any, task: str, body: str, task_id: str) -> None:
+    """Publish a message that cannot be read, with a claim in its header."""
+    content_type, encoding, text = BODIES[body]
+    headers = {"lang": "py", "task": task, "id": task_id, "retries": 0, "timelimit": [None, None]}
     headers["redislock"] = json.dumps({"v": 1, "k": f"forged:{task_id}", "t": f"{task_id}/x", "c": 1})
     queue = app.amqp.queues[app.conf.task_default_queue]
     with app.connection_for_write() as connection:
@@ -98,4 +91,3 @@ def forge_body(app: Any, task: str, body: str) -> str:
             text, content_type=content_type, content_encoding=encoding, headers=headers, declare=[queue],
             exchange=queue.exchange, routing_key=queue.routing_key, correlation_id=task_id,
         )  # fmt: skip
-    return task_id
