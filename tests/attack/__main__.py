@@ -131,6 +131,7 @@ def _problems(stage: Stage) -> list[str]:
     known += [value.partition(b"\0")[0].decode(errors="replace") for value in VALUES.values()]
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
+    is_idle = "finished" not in checks.fates(stage.facts()).values()
     losses = {token: lost - announced.get(token, 0) for token, lost in facts("settled").items()}
     return [
         # Causes first.
@@ -144,6 +145,7 @@ def _problems(stage: Stage) -> list[str]:
         *(f"calls were refused for {holder}, whom nobody knows" for holder in strangers),
         *(f"the loss of {token} was not announced once" for token, missing in losses.items() if missing),
         *([f"{excess} connections to the lock server too many"] if excess > 0 else []),
+        *(["no accepted task finished"] if is_idle else []),
     ]
 
 

@@ -60,6 +60,9 @@ def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
         task.delay(7)
 
     assert raised.value.retry_after == seconds
+    assert (
+        DuplicateTask("k", "t1", math.inf, is_window=True).retry_after is None
+    )  # another program wrote that
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

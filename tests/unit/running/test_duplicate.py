@@ -9,6 +9,8 @@ from celery import chain, chord, group
 from celery.exceptions import Ignore, TaskRevokedError
 
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.redelivery import PutOff
 from celery_redislock.testing import hold
@@ -22,23 +24,25 @@ def body(account_id: int = 7, amount: int = 0) -> int:
 # --- strategies ------------------------------------------------------------------------------
 
 
-def test_a_skipped_run_is_ready_and_names_the_holder(shop: Shop, caplog: Any) -> None:
+@pytest.mark.parametrize("task_id", ["t1", "t\0one"], ids=repr)
+def test_a_skipped_run_is_ready_and_names_the_holder(shop: Shop, caplog: Any, task_id: str) -> None:
     """``get()`` raises at once instead of hanging; it never counts as a success. One line of log."""
     caplog.set_level("DEBUG", "celery_redislock")
     task = shop.unique(body, lock_key=KEY)
 
-    with hold(task, 7, task_id="first"), shop.running(task) as request:
+    with hold(task, 7, task_id="first"), shop.running(task, task_id=task_id) as request:
         with pytest.raises(Ignore, match="duplicate of first"):
             task(7)
 
         assert request.redislock_skipped
-    assert shop.state("t1") == "REVOKED"
+    assert shop.state(task_id) == "REVOKED"
     with pytest.raises(TaskRevokedError, match="duplicate of first"):
-        task.AsyncResult("t1").get(timeout=1)
+        task.AsyncResult(task_id).get(timeout=1)
     assert shop.messages() == []
     (record,) = caplog.records
     assert record.levelname == "INFO"
-    assert record.message.startswith("skipped shop.sync[t1] at start: 'account:7' is held by first")
+    who = owner_name(task_id)
+    assert record.message.startswith(f"skipped shop.sync[{who}] at start: 'account:7' is held by first")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,7 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
         ("over", 0, 50, False),
         ("running", 0, 30, False),
         ("of a worker", 0, 50, False),
+        ("of a retry", 0, 3600, False),
         (None, None, 30, False),
     ],
 )
@@ -133,7 +138,8 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     """Law 2: dropped or failed for a publish that then fails, an accepted message would be lost.
 
     Where the claim is the period, for half of that at most. Another clock may be behind; one that is not
-    known tells nothing. ``over``: nothing is held, but a period has not passed. A worker accepts what it has.
+    known tells nothing. ``over``: nothing is held, but a period has not passed. A worker accepts what it has,
+    and a run makes the claim of a retry that has been published.
     """
     task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
     about: dict[str, Any] = {"state": "running" if state == "over" else state}
@@ -142,6 +148,8 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     if age is not None:
         about["since"] = time.time() - age
     shop.store.acquire(KEY, "first/x", left, about=about, period=left if state == "over" else None)
+    if state == "of a retry":
+        declaration_of(task).task_lock((7,), {}, "first").convert("first/x", "first/y", ttl=left)
     if state == "over":
         shop.store.release(KEY, "first/x")
         task = shop.unique(body, name="shop.period", lock_key=KEY, on_conflict=strategy, lock_period=50)

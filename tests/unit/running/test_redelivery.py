@@ -220,11 +220,16 @@ def test_a_retry_that_arrives_before_its_body_has_ended_waits(shop: Shop, scope:
 # --- waiting ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("held_for", "pause"), [(None, 5.0), (0.0, 0.1), (2.0, 2.0), (3600.0, 5.0)], ids=str)
+@pytest.mark.parametrize(
+    ("held_for", "pause"), [(None, 5.0), (0.0, 0.1), (2.0, 2.0), (3600.0, 5.0), (-60, 5)], ids=str
+)
 def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
     shop: Shop, monkeypatch: Any, held_for: float | None, pause: float
 ) -> None:
-    """Law 7: between 0.1 s and ``lock_retry_delay``; nothing is counted, and no retry spent."""
+    """Law 7: between 0.1 s and ``lock_retry_delay``; nothing is counted, and no retry spent.
+
+    Where the holder's clock is ahead, nobody looks ten times a second until this one has caught up.
+    """
     pauses: list[float] = []
 
     def exactly(delay: float) -> float:
