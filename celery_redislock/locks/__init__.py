@@ -60,8 +60,8 @@ server away at renewal     repeated until the deadline, then lost
 server away at release     released in the background, tried once a second, or it expires
 mark "done" lost           a copy of the message waits until "ending" expires, and runs again
 too few replicas confirm   the hold is released, and ``LockUnavailable`` raised
-holder killed              expires one ttl after its last renewal; a task's, for whoever asks on its
-                           machine and in its pid namespace, at once
+holder killed              expires one ttl after its last renewal; a task's lease is released at once by
+                           whoever asks for it on its machine and in its pid namespace
 holder paused              expires; on waking the holder's next ``check()`` raises
 server loses its data      the next renewal finds the lease missing: lost
 =========================  ==================================================================
