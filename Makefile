@@ -13,7 +13,7 @@ help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 20 s)"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
-	@echo "make attack    random attacks on random set-ups, ten minutes"
+	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write docs/options.md"
 	@echo "make clean     remove the environment and caches"
@@ -28,7 +28,7 @@ test-all: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 attack: $(VENV)/dev
-	$(BIN)/python -m tests.attack
+	$(BIN)/python -m tests.attack $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

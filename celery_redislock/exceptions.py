@@ -57,10 +57,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     @property
     def retry_after(self) -> int | None:
-        """Whole seconds until ``lock_period`` has passed, as HTTP's ``Retry-After`` has them.
-
-        ``None`` where the lock of a queued or running task refused it: nobody knows when that one ends.
-        """
+        """Whole seconds until ``lock_period`` has passed, as in HTTP; ``None`` while a task holds the key."""
         return math.ceil(self.expires_in) if self.is_window and math.isfinite(self.expires_in) else None
 
     def __str__(self) -> str:

@@ -14,10 +14,9 @@ tested without a worker::
     with memory_locks(app), hold(sync_account, 42):
         assert sync_account.delay(42).is_duplicate
 
-Every pytest run of the environment loads this module, those of other projects too. So it imports nothing
-before it is needed. A ``conftest.py`` may name it as a plugin and import from it as well.
-(PYTEST_DONT_REWRITE: there is no ``assert`` here that pytest would have to rewrite; without this word it
-warns when it comes too late for that, pytest 8.0 to 9.2, ``mark_rewrite`` in _pytest/assertion/rewrite.py.)
+Every pytest run of the environment loads this module, so it imports nothing before it is needed. A
+``conftest.py`` may name it as a plugin, and import from it. (PYTEST_DONT_REWRITE: pytest warns of a plugin
+that it comes too late to rewrite, 8.0 to 9.2, _pytest/assertion/rewrite.py; there is no ``assert`` here.)
 """
 
 import os

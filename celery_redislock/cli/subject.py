@@ -143,10 +143,7 @@ def look(place: Place, words: Sequence[str]) -> tuple[str, list["Seen"]]:
 
 
 def _key_of(place: Place, words: Sequence[str]) -> str:
-    """Return the key that the words name; a held lock may be called as its task is.
-
-    An argument is JSON, else a string; ``NAME=JSON`` is a keyword argument.
-    """
+    """Return the key that the words name; a held lock may be called as its task is."""
     name, *given = words
     task = place.tasks().get(name)
     if not given and (task is None or place.store.inspect(name) is not None):

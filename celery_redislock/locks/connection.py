@@ -93,10 +93,7 @@ class Connections:
             "health_check_interval": 0,
         }
         self._make: Callable[..., Any] = pool.connection_class
-        self._idle: deque[Any] = deque()
-        # Of the thread beside greenlets: gevent's sockets belong to one hub.
-        self._beside: deque[Any] = deque()
-        self._pid = os.getpid()
+        self._forget()
 
     @property
     def server(self) -> str:
@@ -114,8 +111,7 @@ class Connections:
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet; see :func:`ready`."""
         if self._pid != os.getpid():
-            self._idle, self._beside = deque(), deque()
-            self._pid = os.getpid()
+            self._forget()
         try:
             return self._idle_here().pop()
         except IndexError:
@@ -143,8 +139,13 @@ class Connections:
                 return
             connection.disconnect()
 
+    def _forget(self) -> None:
+        # The second, of the thread beside greenlets: gevent's sockets belong to one hub.
+        self._idle: tuple[deque[Any], deque[Any]] = deque(), deque()
+        self._pid = os.getpid()
+
     def _idle_here(self) -> deque[Any]:
-        return self._idle if greenlets.get() is None else self._beside
+        return self._idle[greenlets.get() is not None]
 
     def _open(self) -> Any:
         connection = self._make(**self._kwargs)

@@ -163,7 +163,7 @@ class Lease:
             self.lost_because = reason
         announce = self._on_lost
         if announce is not None:
-            tell(partial(self._announce, announce))
+            tell(self._announce, announce)
 
     def _announce(self, announce: Callable[["Lease"], None]) -> None:
         try:
@@ -182,7 +182,7 @@ class Lease:
             "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it follows "
             "from the time limit); after lock_max_hold it is not renewed any more and counts as lost"
         )
-        tell(partial(logger.warning, what, self.key, held_for, max_hold))
+        tell(logger.warning, what, self.key, held_for, max_hold)
 
     def learn(
         self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None

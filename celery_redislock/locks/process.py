@@ -21,10 +21,7 @@ def this_process() -> str | None:
 
 
 def place_of(main: str | None) -> str | None:
-    """Return the place of a lease that this process takes; ``None`` where it cannot be told.
-
-    *main* is :func:`this_process` of the worker's main process, ``None`` where there is none.
-    """
+    """Return the place of a lease of this process, ``main`` being that of the worker, if there is one."""
     here = this_process()
     main = main or here
     return main + here[8:] if main and here and main[:8] == here[:8] else None

@@ -143,7 +143,7 @@ class RedisStore(LockStore):
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
-        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
+        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl), awaited=False)
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
@@ -165,7 +165,7 @@ class RedisStore(LockStore):
 
     def eviction_policy(self) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
-        found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.info("memory"))
+        found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.send("info", "INFO", "memory"))
         return found[1].decode() if found else None
 
     def close(self) -> None:

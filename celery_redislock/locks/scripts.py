@@ -115,30 +115,18 @@ class Scripts:
             )
             raise LockKeyError(name, problem) from error.__cause__
 
-    def send(self, operation: str, *command: object) -> None:
-        """Send a command without waiting for its answer; whoever uses the connection next reads it.
+    def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
+        """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
 
-        Raises:
-            LockUnavailable: it could not be sent.
-        """
-
-        def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> None:
+        def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> Any:
             ready(connection, left)
             connection.send_packed_command([_packed(*command)], check_health=False)
+            if awaited:
+                return connection.read_response()
             connection.redislock_unread += 1
+            return None
 
-        self._twice(operation, attempt)
-
-    def info(self, section: str) -> bytes:
-        """Return a section of the server's INFO; raises as :meth:`call` does."""
-
-        def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> bytes:
-            ready(connection, left)
-            connection.send_packed_command([_packed("INFO", section)], check_health=False)
-            text: bytes = connection.read_response()
-            return text
-
-        return self._twice("info", attempt)
+        return self._twice(operation, attempt)
 
     def _twice(
         self,

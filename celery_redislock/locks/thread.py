@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -39,10 +40,10 @@ def start_thread(run: Callable[[], None], name: str) -> None:
     monkey.get_original("_thread", "start_new_thread")(run_beside, ())
 
 
-def tell(report: Callable[[], object]) -> None:
+def tell(report: Callable[..., object], *args: object, **facts: object) -> None:
     """Call it here; in a thread beside greenlets, send it to them: it is called when one of them switches."""
     hub = greenlets.get()
     if hub is None or hub.loop is None:
-        report()
+        report(*args, **facts)
     else:
-        hub.loop.run_callback_threadsafe(sys.modules["gevent"].spawn, report)
+        hub.loop.run_callback_threadsafe(sys.modules["gevent"].spawn, partial(report, *args, **facts))

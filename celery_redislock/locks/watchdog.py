@@ -21,7 +21,6 @@ import weakref
 from _thread import RLock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from queue import Empty
 
 from celery_redislock.exceptions import LockUnavailable
@@ -133,10 +132,6 @@ class Watchdog:
         if watch is not None and watch.lease is lease:
             del self._watched[lease.token]
 
-    def watches(self, lease: Lease) -> bool:
-        """Whether the lease is being renewed."""
-        return lease.token in self._watched
-
     def owe(self, action: Callable[[], object], *, within: float, what: str) -> None:
         """Do something in the watchdog's thread, at once, and once a second until the server answers.
 
@@ -190,8 +185,9 @@ class Watchdog:
                 self._do_what_is_due()
             except BaseException as error:  # noqa: BLE001
                 # Also the SystemExit of an on_lost: a thread that dies would lose every lease of the process.
-                what = "the redislock watchdog met an unexpected error and goes on"
-                tell(partial(logger.error, what, exc_info=error))
+                tell(
+                    logger.error, "the redislock watchdog met an unexpected error and goes on", exc_info=error
+                )
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
@@ -252,7 +248,7 @@ class Watchdog:
             reason = repr(error)
             if reason != live[0].unanswered:
                 what = f"renewing {live[0].lease.key!r} failed unexpectedly; it is tried until its deadline"
-                tell(partial(logger.error, what, exc_info=error))
+                tell(logger.error, what, exc_info=error)
         for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
             watch.unanswered = reason
             if answer is None:
@@ -310,7 +306,7 @@ class Watchdog:
             debt = min(self._debts, key=lambda each: each.due, default=None)
         if expired:
             more = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
-            tell(partial(logger.warning, f"could not settle {expired[0].what}{more} in time: expired by now"))
+            tell(logger.warning, f"could not settle {expired[0].what}{more} in time: expired by now")
         if debt is None or debt.due > now:
             return
         try:
@@ -319,14 +315,14 @@ class Watchdog:
         except LockUnavailable as error:
             self._is_unanswered = True
             debt.due = self._clock() + RETRY_DELAY
-            tell(partial(logger.debug, "could not settle %s yet: %s", debt.what, error))
+            tell(logger.debug, "could not settle %s yet: %s", debt.what, error)
             return
         except Exception as error:  # noqa: BLE001
             what = f"settling {debt.what} failed unexpectedly; it is left to expire"
-            tell(partial(logger.error, what, exc_info=error))
+            tell(logger.error, what, exc_info=error)
         else:
             self._is_unanswered = False
-            tell(partial(logger.info, "settled %s late: the lock server had not answered", debt.what))
+            tell(logger.info, "settled %s late: the lock server had not answered", debt.what)
         with self._lock:
             self._debts = [each for each in self._debts if each is not debt]
 

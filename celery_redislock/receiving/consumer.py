@@ -1,7 +1,6 @@
-"""A step of the worker's consumer: it frees the keys of messages for which no request is ever made.
+"""A step of the worker's consumer, in the main process: it frees the keys of messages that get no request.
 
-Celery sends no signal for a message that is revoked while no worker has it, and none for one whose body
-cannot be read. Both are heard of in the worker's main process.
+Celery sends no signal for a message that is revoked while no worker has it, or whose body cannot be read.
 """
 
 import logging
@@ -32,9 +31,6 @@ logger = logging.getLogger("celery_redislock")
 #: Seconds for which revoked ids are gathered, so that many revocations cost one look at the locks.
 GATHERING = 1.0
 
-#: How many locks one look goes through at most, the soonest to expire first.
-MOST_LOCKS = 10_000
-
 
 class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
     """Hears of revocations and of bodies that cannot be read; added to the steps of a worker's consumer."""
@@ -55,10 +51,7 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
 
 
 class Revoked:
-    """Ids that were revoked, until a thread of its own has released the claims that are held for them.
-
-    Claims only: a run, and a period, end by themselves. Released by its token, no run loses its lock by it.
-    """
+    """Ids that were revoked, until a thread has released their claims; runs and periods end by themselves."""
 
     def __init__(self, app: Any) -> None:
         """Of this worker's app; starts no thread yet."""
@@ -93,7 +86,7 @@ class Revoked:
         if not settings.enabled:
             return
         store = store_of(self._app, settings)
-        for name in store.names(limit=MOST_LOCKS):
+        for name in store.names(limit=10_000):  # bounded, as it looks at each
             with suppress(LockKeyError):  # somebody else's
                 hold = store.inspect(name, to_decide=True)
                 if hold is None or hold.state != QUEUED or hold.owner not in ids:

@@ -227,4 +227,4 @@ class TestBlackHole:
 
         assert wait_until(lambda: bool(lost_at), 10)
         assert lost_at[0] < grant.sent_at + 0.8 + 0.25
-        assert not watchdog.watches(lease)
+        assert lease.token not in watchdog._watched

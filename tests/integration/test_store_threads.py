@@ -41,7 +41,7 @@ def test_a_token_that_no_server_can_be_asked_about_costs_its_own_lease_only(plai
     assert wait_until(lambda: broken.lost, 10)
     before = watchdog.renewals
     assert wait_until(lambda: watchdog.renewals > before + 3, 10)
-    assert not watchdog.watches(broken)
+    assert broken.token not in watchdog._watched
     assert "UnicodeEncodeError" in (broken.lost_because or "")
     assert [lock.release() for lock in locks] == [True] * 3
     assert plain_case.keys() == []

@@ -182,9 +182,9 @@ def test_what_is_held_is_renewed_until_the_block_ends(shop: Shop, monkeypatch: A
         (lease,) = watched
         (held,) = shop.held().values()
         assert (lease.key, lease.token) == (name, held.token)
-        assert watchdog_of(shop.store).watches(lease)
+        assert lease.token in watchdog_of(shop.store)._watched
 
-    assert not watchdog_of(shop.store).watches(lease)
+    assert lease.token not in watchdog_of(shop.store)._watched
     assert shop.held() == {}
 
 

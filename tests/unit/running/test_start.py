@@ -515,4 +515,4 @@ def test_a_lease_that_a_soft_limit_cuts_short_is_not_renewed(shop: Shop, monkeyp
     with suppress(SoftTimeLimitExceeded):
         shop.run(request)
 
-    assert [watchdog.watches(lease) for lease in leases] == [False]
+    assert [lease.token in watchdog._watched for lease in leases] == [False]
