@@ -20,7 +20,7 @@ TEN_YEARS = 315_360_000.0
 YEAR_10000 = 253_402_300_800
 
 #: What a holder writes about itself; another program may have written anything.
-_KINDS = {"task": str, "host": str, "pid": int}
+_KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
 
 #: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
 #: has not passed.
@@ -94,7 +94,7 @@ class Hold:
             about = {}
         # Without what is nested, so deep perhaps that nobody could copy or print it, or of another kind.
         facts = about.items() if isinstance(about, dict) else ()
-        about = {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, str | int | float))}
+        about = {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, _PLAIN))}
         return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
 
 
