@@ -113,7 +113,7 @@ class Connections:
         if self._pid != os.getpid():
             self._forget()
         try:
-            return self._idle_here().pop()
+            return self._idle[greenlets.get() is not None].pop()
         except IndexError:
             return self._open()
 
@@ -124,7 +124,7 @@ class Connections:
 
     def give_back(self, connection: Any) -> None:
         """Return a connection that is in step; it is closed where enough are idle already."""
-        idle = self._idle_here()
+        idle = self._idle[greenlets.get() is not None]
         if len(idle) < MOST_IDLE:
             idle.append(connection)
         else:
@@ -132,20 +132,18 @@ class Connections:
 
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
+        idle = self._idle[greenlets.get() is not None]
         while True:
             try:
-                connection = self._idle_here().pop()
+                connection = idle.pop()
             except IndexError:
                 return
             connection.disconnect()
 
     def _forget(self) -> None:
-        # The second, of the thread beside greenlets: gevent's sockets belong to one hub.
+        # The second is of the thread beside greenlets: gevent's sockets belong to one hub.
         self._idle: tuple[deque[Any], deque[Any]] = deque(), deque()
         self._pid = os.getpid()
-
-    def _idle_here(self) -> deque[Any]:
-        return self._idle[greenlets.get() is not None]
 
     def _open(self) -> Any:
         connection = self._make(**self._kwargs)

@@ -15,32 +15,12 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
-def this_process() -> str | None:
-    """Return machine and process, 16 characters; ``None`` where it cannot be told. Read once per process."""
-    return _named(os.getpid())
-
-
-def place_of(main: str | None) -> str | None:
-    """Return the place of a lease of this process, ``main`` being that of the worker, if there is one."""
-    here = this_process()
-    main = main or here
-    return main + here[8:] if main and here and main[:8] == here[:8] else None
-
-
-def is_dead(place: object) -> bool:
-    """Whether both processes of a place are known to be dead; it may be anything, as anybody may write it."""
-    here = this_process()
-    if here is None or not isinstance(place, str) or len(place) != 24 or place[:8] != here[:8]:
-        return False
-    try:
-        processes = b64decode(place[8:], altchars=b"-_", validate=True)
-    except ValueError:
-        return False
-    return len(processes) == 12 and _is_gone(processes[:6]) and _is_gone(processes[6:])
-
-
 @lru_cache(maxsize=1)
-def _named(pid: int) -> str | None:
+def name_of(pid: int) -> str | None:
+    """Return machine and process, 16 characters; ``None`` where it cannot be told. Read once per process.
+
+    ``pid`` is this process's own: a forked one has another.
+    """
     own = _PROC / "self"
     try:
         # One number alone: this /proc is that of our own pid namespace.
@@ -54,6 +34,26 @@ def _named(pid: int) -> str | None:
     except (OSError, ValueError, IndexError):
         return None
     return urlsafe_b64encode(machine[:6] + process).decode()
+
+
+@lru_cache(maxsize=1)
+def place_of(main: str | None, pid: int) -> str | None:
+    """Return the place of a lease of this process; ``main`` is the name of its worker's, if there is one."""
+    here = name_of(pid)
+    main = main or here
+    return main + here[8:] if main and here and main[:8] == here[:8] else None
+
+
+def is_dead(place: object) -> bool:
+    """Whether both processes of a place are known to be dead; it may be anything, as anybody may write it."""
+    here = name_of(os.getpid())
+    if here is None or not isinstance(place, str) or len(place) != 24 or place[:8] != here[:8]:
+        return False
+    try:
+        processes = b64decode(place[8:], altchars=b"-_", validate=True)
+    except ValueError:
+        return False
+    return len(processes) == 12 and _is_gone(processes[:6]) and _is_gone(processes[6:])
 
 
 def _is_gone(process: bytes) -> bool:

@@ -254,7 +254,7 @@ class TaskLock:
         }
         if message is not None:
             about["message"] = message
-        if state == RUNNING and (place := place_of(self.main_process)) is not None:
+        if state == RUNNING and (place := place_of(self.main_process, os.getpid())) is not None:
             about["at"] = place
         if self.is_ignored:
             about["ignored"] = True

@@ -24,7 +24,7 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import Lease, boottime
-from celery_redislock.locks.process import this_process
+from celery_redislock.locks.process import name_of
 from celery_redislock.locks.store import Grant, Mark, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
@@ -61,7 +61,7 @@ class LockRequest(Request):
         self._run_token, self._received_at = new_token(self._task_id), time.time()
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
-        delivery = Delivery(self._run_token, self._received_at, serializer, this_process())
+        delivery = Delivery(self._run_token, self._received_at, serializer, name_of(os.getpid()))
         properties = self._request_dict["properties"]
         self._request_dict["properties"] = {**properties, FROM_MAIN_PROCESS: tuple(delivery)}
         self._lock_message = Message.of(self._request_dict, self._task_id)

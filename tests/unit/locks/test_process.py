@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks import process
-from celery_redislock.locks.process import is_dead, place_of, this_process
+from celery_redislock.locks.process import is_dead, name_of, place_of
 from tests.forks import gets_through
 
 pytestmark = [
@@ -30,7 +30,7 @@ def child(life: Callable[[], object]) -> Iterator[tuple[int, str]]:
     mine, its = os.pipe()
     pid = os.fork()
     if not pid:
-        os.write(its, (place_of(None) or "").encode())
+        os.write(its, (place_of(None, os.getpid()) or "").encode())
         life()
         os._exit(0)
     try:
@@ -56,25 +56,25 @@ def of(machine: str, *processes: bytes) -> str:
 
 
 def here() -> str:
-    name = this_process()
+    name = name_of(os.getpid())
     assert name is not None
     return name
 
 
 def test_a_place_is_24_characters_and_begins_with_the_workers_main_process() -> None:
     """A lease must stay small; threads, gevent and solo have one process for both."""
-    mine = place_of(None)
-    assert mine == place_of(here()) == here() + here()[8:]
+    mine = place_of(None, os.getpid())
+    assert mine == place_of(here(), os.getpid()) == here() + here()[8:]
     assert mine is not None
     assert len(mine) == 24
     with child(lambda: None) as (_, its):
         assert its[:8] == mine[:8]
         assert its[8:] != mine[8:]
-        assert place_of(its[:16]) == its[:16] + here()[8:]
+        assert place_of(its[:16], os.getpid()) == its[:16] + here()[8:]
 
 
 def test_who_runs_in_a_namespace_of_his_own_has_no_place_under_another_main_process() -> None:
-    assert place_of("elsewher" + here()[8:]) is None
+    assert place_of("elsewher" + here()[8:], os.getpid()) is None
 
 
 def test_a_run_is_dead_when_its_process_and_its_main_process_are_gone() -> None:
@@ -121,10 +121,10 @@ def test_another_process_with_its_pid_is_another_process() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_users_process_lives_though_it_may_not_be_signalled() -> None:
-    mine = place_of(None)
+    mine = place_of(None, os.getpid())
 
     def look_as_nobody() -> None:
-        assert this_process()
+        assert name_of(os.getpid())
         os.setuid(65534)
         with pytest.raises(PermissionError):
             os.kill(os.getppid(), 0)
@@ -165,7 +165,7 @@ def proc(tmp_path: Path, monkeypatch: Any) -> Callable[[], str | None]:
     for kind in ("pid", "time"):
         (tmp_path / "self/ns" / kind).symlink_to(f"{kind}:[1]")
     monkeypatch.setattr(process, "_PROC", tmp_path)
-    return lambda: process._named.__wrapped__(os.getpid())
+    return lambda: process.name_of.__wrapped__(os.getpid())
 
 
 @pytest.mark.parametrize("name", ["sys/kernel/random/boot_id", "self/ns/pid", "self/ns/time"])

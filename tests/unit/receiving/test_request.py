@@ -20,7 +20,7 @@ from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
-from celery_redislock.locks.process import this_process
+from celery_redislock.locks.process import name_of
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
@@ -81,7 +81,7 @@ def test_every_delivery_has_a_token_of_its_own_which_travels_in_a_copy_of_the_pr
     assert token == request._run_token != shop.receive(message)._run_token
     assert token.startswith("t1/")
     assert time.time() - received_at < 60
-    assert (serializer, process) == ("json", this_process())
+    assert (serializer, process) == ("json", name_of(os.getpid()))
     assert FROM_MAIN_PROCESS not in message.properties
     assert set(request.request_dict) == names | {"args", "kwargs"}
 

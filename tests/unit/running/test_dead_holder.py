@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks.process import place_of, this_process
+from celery_redislock.locks.process import name_of, place_of
 from celery_redislock.locks.store import RUNNING
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried
 
@@ -20,7 +20,7 @@ DEAD = "AAAB"
 
 
 def dead_place() -> str:
-    here = this_process()
+    here = name_of(os.getpid())
     assert here is not None
     return here[:8] + 2 * (here[8:12] + DEAD)
 
@@ -78,7 +78,7 @@ def test_a_message_delivered_again_runs_at_once(shop: Shop, scope: str) -> None:
     "about",
     [
         {"state": "queued"},
-        {"at": place_of(None)},
+        {"at": place_of(None, os.getpid())},
         {"at": None},
         {"at": "another machine's place!"},
         {"at": [7]},
@@ -116,7 +116,7 @@ def test_only_a_lease_says_who_holds_it(shop: Shop) -> None:
     shop.unique(look, lock_key=KEY).delay(7)
     (claim,) = shop.held().values()
     request = shop.receive()
-    here = this_process()
+    here = name_of(os.getpid())
     assert here is not None
     main = here[:12] + DEAD
     brought = request.request_dict["properties"]
