@@ -38,6 +38,8 @@ class Facts:
         states: by task id: its state, and the name of its error.
         revoked: task ids.
         received_by_dead: task ids that workers had received which were killed later.
+        received: task ids that any worker has received.
+        in_flight: how many messages Redis may have sent to a worker that was killed before it read them.
     """
 
     calls: Sequence[Sequence[Mapping[str, Any]]] = ()
@@ -47,6 +49,8 @@ class Facts:
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
     received_by_dead: frozenset[str] = frozenset()
+    received: frozenset[str] = frozenset()
+    in_flight: int = 0
 
 
 def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a table, one row a line
@@ -57,7 +61,14 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
     if task_id in facts.revoked:
         return "revoked"
     if facts.finished.get(number, -1) >= facts.asked.get(number, 0):
-        return "finished" if is_ready else f"lost: the result, which is {state}"
+        died = call["early"] and task_id in facts.received_by_dead
+        return (
+            "finished"
+            if is_ready
+            else "died with its worker"
+            if died
+            else f"lost: the result, which is {state}"
+        )
     # Of an id that is used again the state may be another call's.
     if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask" or (call["fixed"] and is_ready)):
         return "dropped as a duplicate"
@@ -72,9 +83,16 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
 
 def fates(facts: Facts) -> dict[str, str]:
     """Return what became of each accepted call, by ``task number [id]``; a workflow breaks as a whole."""
-    found = {}
+    found, in_flight = {}, facts.in_flight
     for calls in facts.calls:
         of_workflow = [fate(call, facts) for call in calls]
+        for place, call in enumerate(calls):
+            if (
+                in_flight
+                and of_workflow[place].startswith("lost: PENDING")
+                and call["id"] not in facts.received
+            ):
+                of_workflow[place], in_flight = "sent to a worker that was killed", in_flight - 1
         is_broken = any(one != "finished" and not one.startswith("lost") for one in of_workflow)
         for call, one in zip(calls, of_workflow, strict=True):
             name = f"{call['task']} {call['number']} [{call['id']}]"

@@ -46,6 +46,7 @@ class Stage:
         self.workers: list[Worker] = []
         self._logs: list[str] = []
         self._received_by_dead: set[str] = set()
+        self._killed = 0
         self._publishers = 0
         self._publisher: subprocess.Popen[bytes] | None = None
         self._folder = folder
@@ -109,6 +110,7 @@ class Stage:
         self._logs.append(worker.log)
         if number != signal.SIGTERM:
             self._received_by_dead.update(_RECEIVED.findall(worker.log))
+            self._killed += 1
         worker.end()
         self.workers[place] = self._new_worker(self.round.pools[place])
         self.workers[place].wait_ready()
@@ -161,6 +163,8 @@ class Stage:
             states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
             revoked=frozenset(self.revoked),
             received_by_dead=frozenset(self._received_by_dead),
+            received=frozenset(_RECEIVED.findall(self.log())),
+            in_flight=self._killed if self.rabbitmq is None else 0,
         )
 
     def lock_keys(self) -> dict[str, tuple[int, bytes]]:

@@ -40,12 +40,27 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
         (facts(received_by_dead=frozenset("a")), "lost: PENDING "),
         (facts(calls=[{"early": True}], received_by_dead=frozenset("a")), "died with its worker"),
         (facts(calls=[{"early": True}]), "lost: PENDING "),
+        (facts(finished={1: 0}, received_by_dead=frozenset("a")), "lost: the result, which is PENDING"),
+        (
+            facts(calls=[{"early": True}], finished={1: 0}, received_by_dead=frozenset("a")),
+            "died with its worker",
+        ),
+        (facts(in_flight=1), "sent to a worker that was killed"),
+        (facts(in_flight=1, received=frozenset("a")), "lost: PENDING "),
+        (facts(in_flight=1, states={"a": ("FAILURE", "KeyError")}), "lost: FAILURE KeyError"),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}), "died with its child"),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}, asked={1: 1}), "lost: FAILURE WorkerLostError"),
     ],
 )
 def test_what_plain_celery_would_not_lose_is_told_from_the_rest(known: Facts, fate: str) -> None:
     assert list(checks.fates(known).values()) == [fate]
+
+
+def test_a_killed_worker_takes_no_more_messages_with_it_than_redis_has_sent_to_it() -> None:
+    calls = [[CALL], [{**CALL, "number": 2, "id": "b"}]]
+    found = checks.fates(Facts(calls=calls, in_flight=1)).values()
+
+    assert sorted(found) == ["lost: PENDING ", "sent to a worker that was killed"]
 
 
 @pytest.mark.parametrize(
