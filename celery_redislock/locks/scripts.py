@@ -9,7 +9,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
 
@@ -18,6 +18,9 @@ from celery_redislock.locks.connection import Connections, ready
 from celery_redislock.locks.lease import Clock, boottime
 
 T = TypeVar("T")
+
+#: Tells the seconds the next step may take. (What annotates a nested function is evaluated at each call.)
+Left: TypeAlias = Callable[[], float]
 
 #: The scripts of this package, one file each under ``lua/``.
 SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "renew")
@@ -84,7 +87,7 @@ class Scripts:
         text, sha = self._scripts[operation]
         rest = (len(keys), *keys, *args)
 
-        def attempt(connection: Any, left: Callable[[], float], repeated: bool) -> Call:
+        def attempt(connection: Any, left: Left, repeated: bool) -> Call:
             sent_at = self._clock()
             ready(connection, left)
             # Half the time, so that WAIT answers before the socket gives up.
@@ -118,7 +121,7 @@ class Scripts:
     def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
 
-        def attempt(connection: Any, left: Callable[[], float], _repeated: bool) -> Any:
+        def attempt(connection: Any, left: Left, _repeated: bool) -> Any:
             ready(connection, left)
             connection.send_packed_command([_packed(*command)], check_health=False)
             if awaited:
@@ -131,7 +134,7 @@ class Scripts:
     def _twice(
         self,
         operation: str,
-        attempt: Callable[[Any, Callable[[], float], bool], T],
+        attempt: Callable[[Any, Left, bool], T],
         *,
         within: float | None = None,
         expects_more: bool = False,

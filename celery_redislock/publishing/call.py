@@ -21,7 +21,7 @@ __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 #: Somebody waits for a message published with one of these: a workflow, or a worker that publishes what
 #: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
 #: 5.5.0, canvas.py).
-_WORKFLOW_OPTIONS = ("group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to")
+_WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
 Send = Callable[..., Any]
@@ -140,7 +140,7 @@ class Call:
         """
         options = self.options
         is_retry = (options.get("retries") or 0) > 0
-        return is_retry or "chain" in options or any(options.get(name) for name in _WORKFLOW_OPTIONS)
+        return is_retry or "chain" in options or any(map(options.get, options.keys() & _WORKFLOW_OPTIONS))
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""

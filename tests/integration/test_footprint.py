@@ -14,11 +14,11 @@ import pytest
 
 #: Opcodes above a plain task's; of a refused call in all, since there is no plain one to compare with.
 BUDGETS = {
-    "publish": 3100,
-    "refused": 4960,
-    "main process": 1610,
-    "child": 4860,
-    "child, result ignored": 4860,
+    "publish": 2960,
+    "refused": 4820,
+    "main process": 1600,
+    "child": 4700,
+    "child, result ignored": 4700,
 }
 
 
