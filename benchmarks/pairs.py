@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Figure", "machine", "report", "rounds", "say"]
+__all__ = ["Figure", "machine", "ratios", "report", "rounds", "say"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ def rounds(
     return found
 
 
+def ratios(found: Mapping[str, Mapping[str, list[float]]], what: str, one: str, other: str) -> list[float]:
+    """Return one contender's quantity divided by the other's, round by round."""
+    return [a / b for a, b in zip(found[one][what], found[other][what], strict=True)]
+
+
 def report(title: str, figures: Sequence[Figure], *, json_path: str | None) -> None:
     """Print the table; with a path also write JSON there (``-``: JSON alone, to standard output)."""
     if json_path:
@@ -88,11 +93,11 @@ def report(title: str, figures: Sequence[Figure], *, json_path: str | None) -> N
             return
         Path(json_path).write_text(text + "\n", encoding="utf-8")
     print(f"{title} ({machine()})\n")
-    print(f"{'':52} {'least':>8} {'median':>8} {'largest':>8}       target")
+    print(f"{'':66} {'least':>8} {'median':>8} {'largest':>8}       target")
     for figure in figures:
         bound = "" if figure.target is None else f"{'>=' if figure.at_least else '<='} {figure.target:g}"
         print(
-            f"{figure.name:52} {min(figure.values):8.3g} {figure.median:8.3g} {max(figure.values):8.3g} "
+            f"{figure.name:66} {min(figure.values):8.3g} {figure.median:8.3g} {max(figure.values):8.3g} "
             f"{figure.unit:4} {bound:>8}  {figure.verdict}"
         )
     print()

@@ -18,7 +18,7 @@ __all__ = ["HOME", "ROOT", "environment", "run_beside_peers", "surroundings"]
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".venv-bench"
-PEERS = ("celery-singleton", "celery-once", "python-redis-lock")
+PEERS = ("celery-singleton", "celery-once", "celery-once-task", "python-redis-lock")
 SAME = ("celery", "kombu", "redis")
 INSIDE = "CELERY_REDISLOCK_BENCH_INSIDE"
 

@@ -6,29 +6,26 @@ from functools import cache
 import redis
 from celery import Celery, Task
 from celery_once import QueueOnce
+from celery_once_task import OnceTask, configure, setup_once_task_signals
 from celery_singleton import Singleton
 
 from celery_redislock import SingletonTask
 
-__all__ = ["DRAINED", "IGNORED", "KINDS", "app", "ping"]
+__all__ = ["KINDS", "RESULTS", "URL", "app", "open_shop", "ping", "tasks"]
 
-_URL = os.environ["CELERY_REDISLOCK_BENCH_URL"]
-
-app = Celery("shop", broker=_URL, backend=_URL)
-app.conf.update(
-    singleton_backend_url=_URL,
-    ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": _URL, "default_timeout": 3600}},
-)
+#: Environment variables: where the broker and the locks are, and the results if they are elsewhere.
+URL, RESULTS = "CELERY_REDISLOCK_BENCH_URL", "CELERY_REDISLOCK_BENCH_RESULTS"
+_broker = os.environ[URL]
 
 
 @cache
 def _connection(pid):
-    return redis.Redis.from_url(_URL).connection_pool.get_connection()
+    return redis.Redis.from_url(_broker).connection_pool.get_connection()
 
 
-def ping():
+def ping(connection=None):
     """The least any lock on a server can cost: one trip with nothing in it, on a connection kept open."""
-    connection = _connection(os.getpid())
+    connection = connection or _connection(os.getpid())
     connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
     connection.read_response()
 
@@ -44,42 +41,52 @@ class Pinging(Task):
             ping()
 
 
-@app.task
-def plain(number, full=False):
+#: How each is declared, by the name it has in the tables.
+_DECLARED = {
+    "plain": {},
+    "ours": {"base": SingletonTask},
+    "celery-singleton": {"base": Singleton, "lock_expiry": 3600},
+    "celery-once": {"base": QueueOnce, "once": {"graceful": True}},
+    "celery-once-task": {"base": OnceTask},
+    "with PINGs": {"base": Pinging},
+}
+#: Those that make a task unique, and plain.
+KINDS = tuple(kind for kind in _DECLARED if kind != "with PINGs")
+
+
+def body(number, full=False, rows=()):
     return number
 
 
-@app.task(base=SingletonTask)
-def ours(number, full=False):
-    return number
+def open_shop(broker, *, results=None, locks=None):
+    """Return an app with all tasks, each also with its results ignored.
+
+    Results are kept at the broker's server unless they are elsewhere, and so are our locks; the others'
+    locks are always there.
+    """
+    app = Celery("shop", broker=broker, backend=results or broker, set_as_current=False)
+    app.conf.update(
+        singleton_backend_url=broker,
+        ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": broker, "default_timeout": 3600}},
+    )
+    if locks:
+        app.conf.redislock_url = locks
+    for kind, options in _DECLARED.items():
+        for ignored in (False, True):
+            app.task(name=_name(kind, ignored), ignore_result=ignored, shared=False, **options)(body)
+    return app
 
 
-@app.task(base=Singleton, lock_expiry=3600)
-def singleton(number, full=False):
-    return number
+def tasks(app, *kinds, ignored=False):
+    """Return an app's tasks by kind."""
+    app.finalize()
+    return {kind: app.tasks[_name(kind, ignored)] for kind in kinds}
 
 
-@app.task(base=QueueOnce, once={"graceful": True})
-def once(number, full=False):
-    return number
+def _name(kind, ignored):
+    return f"shop.{kind}{' ignored' if ignored else ''}"
 
 
-@app.task(base=Pinging)
-def pinging(number, full=False):
-    return number
-
-
-@app.task(ignore_result=True)
-def plain_ignored(number, full=False):
-    return number
-
-
-@app.task(base=SingletonTask, ignore_result=True)
-def ours_ignored(number, full=False):
-    return number
-
-
-#: By the name it has in the tables.
-KINDS = {"plain": plain, "ours": ours, "celery-singleton": singleton, "celery-once": once}
-IGNORED = {"plain": plain_ignored, "ours": ours_ignored}
-DRAINED = {**KINDS, "with PINGs": pinging}
+configure(redis_url=_broker)
+setup_once_task_signals()
+app = open_shop(_broker, results=os.environ.get(RESULTS))
