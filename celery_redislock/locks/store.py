@@ -10,7 +10,6 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
@@ -46,24 +45,45 @@ def owner_of(token: str) -> str:
     return token.rpartition("/")[0] or token
 
 
-@dataclass(frozen=True, slots=True)
 class Hold:
     """What the store knew about a holder when it answered. Advisory: it may be gone by now.
+
+    What the holder wrote is read when somebody asks: most duplicates are skipped and nobody does.
 
     Attributes:
         name: the lock's name.
         token: the holder's token; the whole value where a foreign client holds the key.
-        about: what the holder wrote about itself (task, id, state, host, pid, since, …).
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
         is_window: nothing is held, but ``lock_period`` has not passed since the last acceptance.
     """
 
-    name: str
-    token: str
-    about: Mapping[str, Any]
-    expires_in: float
-    is_window: bool = False
+    __slots__ = ("_about", "_text", "expires_in", "is_window", "name", "token")
+
+    def __init__(
+        self, name: str, token: str, about: Mapping[str, Any] | bytes, expires_in: float, is_window: bool = False
+    ) -> None:
+        """Describe a holder; ``about`` are its facts, or the JSON they are read from when they are asked for."""
+        self.name, self.token, self.expires_in, self.is_window = name, token, expires_in, is_window
+        self._text, self._about = (about, None) if isinstance(about, bytes) else (b"", about)
+
+    def __repr__(self) -> str:
+        facts = f"{self.name!r}, {self.token!r}, {dict(self.about)!r}, {self.expires_in!r}, {self.is_window!r}"
+        return f"Hold({facts})"
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the holder wrote about itself: task, state, host, pid, since, …"""
+        if self._about is None:
+            self._about = _facts(self._text)
+        return self._about
+
+    def says(self, fact: bytes) -> bool:
+        """Whether the holder's text has this piece of JSON, as this package writes it; a quick look.
+
+        A piece with a quotation mark in it is never part of a text inside: there it is escaped.
+        """
+        return fact in self._text
 
     @property
     def owner(self) -> str:
@@ -88,14 +108,17 @@ class Hold:
     def parse(cls, name: str, value: bytes, expires_in: float, *, is_window: bool) -> "Hold":
         """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
         token, _, text = value.partition(b"\0")
-        try:
-            about = json.loads(text) if text else {}
-        except (ValueError, RecursionError):
-            about = {}
-        # Without what is nested, so deep perhaps that nobody could copy or print it, or of another kind.
-        facts = about.items() if isinstance(about, dict) else ()
-        about = {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, _PLAIN))}
-        return cls(name, token.decode("utf-8", "replace"), about, expires_in, is_window)
+        return cls(name, token.decode("utf-8", "replace"), text, expires_in, is_window)
+
+
+def _facts(text: bytes) -> dict[str, Any]:
+    """Return what a holder wrote, without what is nested, too deep perhaps to copy or print, or of no known kind."""
+    try:
+        about = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        about = {}
+    facts = about.items() if isinstance(about, dict) else ()
+    return {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, _PLAIN))}
 
 
 class Grant(NamedTuple):
