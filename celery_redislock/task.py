@@ -172,13 +172,15 @@ class SingletonTask(Task):
         """
         from celery_redislock.publishing.publish import publish
 
-        given = {
-            "producer": producer,
-            "link": link,
-            "link_error": link_error,
-            "shadow": shadow,
-        }
-        every: dict[str, Any] = {**options, **{name: one for name, one in given.items() if one is not None}}
+        every: dict[str, Any] = dict(options)
+        if producer is not None:
+            every["producer"] = producer
+        if link is not None:
+            every["link"] = link
+        if link_error is not None:
+            every["link_error"] = link_error
+        if shadow is not None:
+            every["shadow"] = shadow
         result: LockResult = publish(self, super().apply_async, args, kwargs, task_id, every)
         return result
 

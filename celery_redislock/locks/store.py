@@ -5,10 +5,10 @@
 Both pass the same contract tests.
 """
 
-import base64
 import json
 import os
 from abc import ABC, abstractmethod
+from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ YEAR_10000 = 253_402_300_800
 #: What a holder writes about itself; another program may have written anything.
 _KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
 #: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
 #: has not passed.
 QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
@@ -32,7 +34,7 @@ def new_token(owner: str) -> str:
     The owner is normally a task id.
     """
     name = owner_name(owner) if "\0" in owner else owner
-    return f"{name}/{base64.urlsafe_b64encode(os.urandom(9)).decode()}"
+    return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URL_SAFE).decode()}"
 
 
 def owner_name(task_id: str) -> str:
@@ -61,19 +63,25 @@ class Hold:
     __slots__ = ("_about", "_text", "expires_in", "is_window", "name", "token")
 
     def __init__(
-        self, name: str, token: str, about: Mapping[str, Any] | bytes, expires_in: float, is_window: bool = False
+        self,
+        name: str,
+        token: str,
+        about: Mapping[str, Any] | bytes,
+        expires_in: float,
+        is_window: bool = False,
     ) -> None:
-        """Describe a holder; ``about`` are its facts, or the JSON they are read from when they are asked for."""
+        """Describe a holder; ``about`` are its facts, or the JSON they are read from when asked for."""
         self.name, self.token, self.expires_in, self.is_window = name, token, expires_in, is_window
-        self._text, self._about = (about, None) if isinstance(about, bytes) else (b"", about)
+        self._text: bytes = about if isinstance(about, bytes) else b""
+        self._about: Mapping[str, Any] | None = None if isinstance(about, bytes) else about
 
     def __repr__(self) -> str:
-        facts = f"{self.name!r}, {self.token!r}, {dict(self.about)!r}, {self.expires_in!r}, {self.is_window!r}"
-        return f"Hold({facts})"
+        facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_window)
+        return f"Hold({', '.join(map(repr, facts))})"
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the holder wrote about itself: task, state, host, pid, since, …"""
+        """What the holder wrote about itself: task, state, host, pid, since and others."""
         if self._about is None:
             self._about = _facts(self._text)
         return self._about
@@ -112,7 +120,7 @@ class Hold:
 
 
 def _facts(text: bytes) -> dict[str, Any]:
-    """Return what a holder wrote, without what is nested, too deep perhaps to copy or print, or of no known kind."""
+    """Return what a holder wrote, but for what is nested (nobody could print it) or of another kind."""
     try:
         about = json.loads(text) if text else {}
     except (ValueError, RecursionError):

@@ -209,7 +209,7 @@ class TaskLock:
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
-        if hold.state != RUNNING or not is_dead(hold.about.get("at")):
+        if not hold.says(b'"at":') or hold.state != RUNNING or not is_dead(hold.about.get("at")):
             return False
         answer = self.release(hold.token, ran=True)
         if answer is not None and answer.released:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from celery._state import _task_stack
@@ -9,8 +10,7 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_redislock.declaring.call_options import split_call_options, to_header
-from celery_redislock.declaring.declaration import Declaration, declaration_of
-from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token, owner_name
 from celery_redislock.locks.tasklock import TaskLock
@@ -22,6 +22,8 @@ __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 #: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
 #: 5.5.0, canvas.py).
 _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
 Send = Callable[..., Any]
@@ -59,6 +61,7 @@ class Call:
         args: of the call.
         kwargs: of the call.
         options: Celery's options of the publish, without this package's.
+        is_in_run: a run is on this thread's stack.
         inherited: the header of the message whose task id is published again: by its run (a retry), or by
             the worker's main process.
         lock_options: the task's, with the call's own.
@@ -75,6 +78,7 @@ class Call:
     scope: Scope
     ignores_result: bool
     must_run: bool
+    inherited: Message | None
 
     def __init__(
         self,
@@ -92,46 +96,50 @@ class Call:
             LockKeyError: no key can be made of the arguments.
             TypeError: the arguments do not fit the task.
         """
-        asked = split_call_options(options, where=f"{task.name}.apply_async")
-        self.task = task
-        self.declaration: Declaration = declaration_of(task)
+        asked = split_call_options(options, where=f"{task.name}.apply_async") if options else _NOTHING
+        self.declaration = declaration = declaration_of(task)
+        self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
         self.has_fixed_id = task_id is not None
-        self.task_id = str(task_id) if task_id else uuid()  # Celery takes a UUID as well
-        self.args, self.kwargs, self.options = args, kwargs, options
-        self.lock_options: LockOptions = self.declaration.options
-        self.is_eager, self.is_locked = self.declaration.always_eager, False
-        self.token = new_token(self.task_id)
-        self.inherited: Message | None = None
-        self._send = send
-        settings = self.declaration.settings
-        self._is_switched_off = not settings.enabled or (self.is_eager and not settings.eager)
-        if not self._is_switched_off:
-            self._set_lock(asked)
+        self.task_id = task_id = str(task_id) if task_id else uuid()  # Celery takes a UUID as well
+        self.token = new_token(task_id)
+        self.is_eager = declaration.always_eager
+        self.is_in_run = bool(_task_stack.stack)
+        self.is_locked = self._has_own_key = False
+        self._travels, self.inherited = _NOTHING, None
+        self.lock_options = declaration.options
+        if self._is_switched_off:
+            return
+        message = self._take_options(asked) if options or asked else None
+        scope, key = self.lock_options.scope, None
+        if message is not None:
+            if message.key is None:
+                return
+            if message.has_own_key and not self._has_own_key:
+                self._has_own_key, key = True, message.key
+        if scope is None:
+            return
+        self.scope, self.is_locked = scope, True
+        self.must_run = bool(options) and self._must_run()
+        self.ignores_result = is_result_ignored(task, options.get("ignore_result"))
+        self.lock = declaration.task_lock(
+            args, kwargs, task_id, options=self.lock_options, key=key, is_ignored=self.ignores_result
+        )
 
-    def _set_lock(self, asked: Mapping[str, object]) -> None:
+    @property
+    def _is_switched_off(self) -> bool:
+        settings = self.declaration.settings
+        return not settings.enabled or (self.is_eager and not settings.eager)
+
+    def _take_options(self, asked: Mapping[str, object]) -> Message | None:
+        """Take in this call's own options, and those of the message it follows, which is returned."""
         headers = self.options.get("headers")
         self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
-        travels = inherited.options if inherited is not None else {}
+        travels = inherited.options if inherited is not None else _NOTHING
         if asked or travels:
             self.lock_options = self.declaration.for_call(asked, inherited=travels)
         self._travels = {**travels, **to_header(asked)} if asked else travels
-        self._has_own_key, key = "lock_key" in asked, None
-        scope = self.lock_options.scope
-        if scope is None or (inherited is not None and inherited.key is None):
-            return
-        self.scope, self.is_locked = scope, True
-        self.must_run = self._must_run()
-        self.ignores_result = is_result_ignored(self.task, self.options.get("ignore_result"))
-        if inherited is not None and inherited.has_own_key and not self._has_own_key:
-            self._has_own_key, key = True, inherited.key
-        self.lock = self.declaration.task_lock(
-            self.args,
-            self.kwargs,
-            self.task_id,
-            options=self.lock_options,
-            key=key,
-            is_ignored=self.ignores_result,
-        )
+        self._has_own_key = "lock_key" in asked
+        return inherited
 
     def _must_run(self) -> bool:
         """Published as part of a group, chord or chain, with links, as a link or errback, or as a retry.
@@ -144,7 +152,7 @@ class Call:
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
-        if not _task_stack.stack:
+        if not self.is_in_run:
             return None
         owner = owner_name(self.task_id)
         return next((run for run in runs_in_this_thread() if run.lock.owner == owner), None)
@@ -158,6 +166,8 @@ class Call:
         if self.scope.ends == "period" and lock.lock_period is not None:
             return lock.lock_period
         ttl = lock.lock_queue_ttl
+        if not options and self.task.expires is None:
+            return ttl
         starts = options.get("countdown") or options.get("eta")
         if starts is not None:
             ttl += max(0.0, self._seconds_until(starts) or 0.0)
@@ -178,13 +188,13 @@ class Call:
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         message = Message(
-            key=self.lock.key,
-            token=token or self.token,
-            claimed=claimed,
-            must_run=self.must_run if must_run is None else must_run,
-            options=self._travels,
-            has_own_key=self._has_own_key,
-            stands_for_period=claimed and self.scope.ends == "period",
+            self.lock.key,
+            token or self.token,
+            claimed,
+            self.must_run if must_run is None else must_run,
+            self._travels,
+            self._has_own_key,
+            claimed and self.scope.ends == "period",
         )
         self.options["headers"] = message.added_to(self.options.get("headers"))
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)

@@ -4,11 +4,11 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from celery_redislock.declaring.scopes import STRATEGIES, Conflict, Side
+from celery_redislock.declaring.scopes import STRATEGIES, Choice, Conflict, Side
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock
@@ -17,56 +17,52 @@ from celery_redislock.publishing.signals import lock_conflict
 logger = logging.getLogger("celery_redislock")
 
 
-def conflict_of(
+def choose(
+    choice: Choice,
     task: Any,
     lock: TaskLock,
     hold: Hold,
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
     side: Side,
-) -> Conflict:
-    """Return the facts of a duplicate: a publish or a run whose key is held."""
-    return Conflict(
-        task=task,
-        args=tuple(args or ()),
-        kwargs=dict(kwargs or {}),
-        task_id=lock.owner,
-        key=lock.key,
-        holder=hold.owner,
-        expires_in=hold.expires_in,
-        side=side,
-    )
-
-
-def choose(strategy: str | Callable[..., object], conflict: Conflict) -> str:
-    """Return the name of the strategy for this duplicate.
+) -> str:
+    """Return the name of the strategy for a duplicate: a publish or a run whose key is held.
 
     Raises:
         LockOptionError: a callable returned a name that is no strategy.
     """
-    name = strategy if isinstance(strategy, str) else strategy(conflict)
+    if isinstance(choice, str):
+        return choice
+    name = choice(
+        Conflict(
+            task=task,
+            args=tuple(args or ()),
+            kwargs=dict(kwargs or {}),
+            task_id=lock.owner,
+            key=lock.key,
+            holder=hold.owner,
+            expires_in=hold.expires_in,
+            side=side,
+        )
+    )
     if not isinstance(name, str) or name not in STRATEGIES:
         problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(STRATEGIES))}"
-        raise LockOptionError(conflict.task.name, [problem])
+        raise LockOptionError(task.name, [problem])
     return name
 
 
-def announce(conflict: Conflict, hold: Hold, *, what_happens: str) -> None:
+def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens: str) -> None:
     """Send the signal ``lock_conflict``.
 
     ``what_happens`` is the strategy that is carried out: ``retry`` where the duplicate waits although another
     one was chosen.
     """
-    if math.isinf(hold.expires_in):
-        _warn_of_endless(conflict.key)
-    lock_conflict.send(
-        sender=conflict.task,
-        key=conflict.key,
-        task_id=conflict.task_id,
-        holder=hold,
-        side=conflict.side,
-        strategy=what_happens,
-    )
+    if hold.expires_in == math.inf:
+        _warn_of_endless(lock.key)
+    if lock_conflict.receivers:
+        lock_conflict.send(
+            sender=task, key=lock.key, task_id=lock.owner, holder=hold, side=side, strategy=what_happens
+        )
 
 
 def duplicate_error(hold: Hold) -> DuplicateTask:
@@ -76,6 +72,8 @@ def duplicate_error(hold: Hold) -> DuplicateTask:
 
 def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
     logger.info(
         "skipped %s at %s: %r is held by %s (%s%s; expires %s)",
         lock,

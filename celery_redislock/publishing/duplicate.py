@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 
 from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.call import Call, runs_in_this_thread
-from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
-from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult
+from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
+from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult, LockResult
 
 __all__ = ["STRATEGIES", "at_publish"]
 
@@ -24,42 +24,38 @@ def at_publish(call: Call, hold: Hold) -> Any:
     Raises:
         DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could run it later.
     """
-    conflict = conflict_of(call.task, call.lock, hold, call.args, call.kwargs, "client")
+    task, lock = call.task, call.lock
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
-            announce(conflict, hold, what_happens="retry")
+            announce(task, lock, hold, "client", what_happens="retry")
         return publish_without_claim(call, hold)
-    strategy = choose(call.lock_options.client or "skip", conflict)
+    strategy = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
     if strategy == "retry" and call.is_eager:
         strategy = "raise"
-    announce(conflict, hold, what_happens=strategy)
+    announce(task, lock, hold, "client", what_happens=strategy)
     return STRATEGIES[strategy](call, hold)
 
 
 def skip(call: Call, hold: Hold) -> Any:
     """Publish nothing; return the holder's result."""
-    task, lock = call.task, call.lock
+    task, lock, owner = call.task, call.lock, hold.owner
     log_skip(lock, hold, side="client")
-    if any(run.in_body and run.lock.owner == hold.owner for run in runs_in_this_thread()):
+    if call.is_in_run and any(run.in_body and run.lock.owner == owner for run in runs_in_this_thread()):
         logger.warning(
             "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
             "to queue another run from inside the task, declare it with lock='until_executing'",
             lock.task,
-            hold.owner,
+            owner,
         )
-    why = f"{DUPLICATE_OF} {hold.owner}"
-    if call.has_fixed_id and call.task_id != hold.owner and not call.is_eager and not call.ignores_result:
-        _end_fixed_id(call, f"{why}, and so not published")
-    if call.is_eager or not hold.about.get("task"):
+    if call.has_fixed_id and call.task_id != owner and not call.is_eager and not call.ignores_result:
+        _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
+    if call.is_eager or not (hold.says(b'"task":"') or hold.about.get("task")):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
         # package's, another program's lock).
-        return LockEagerResult.duplicate(hold.owner, lock.task, why)
-    result = task.AsyncResult(hold.owner)
-    result.is_duplicate = True
+        return LockEagerResult.duplicate(owner, lock.task, f"{DUPLICATE_OF} {owner}")
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores. The holder
     # may do so although this call does not: by its own call, or as another task with the same key.
-    result.ignored = call.ignores_result or bool(hold.about.get("ignored"))
-    return result
+    return LockResult.of_holder(owner, task, ignored=call.ignores_result or hold.says(b'"ignored":true'))
 
 
 def publish_without_claim(call: Call, hold: Hold) -> Any:  # noqa: ARG001  as every strategy

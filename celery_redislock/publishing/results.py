@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from celery.exceptions import Ignore, TaskRevokedError
 from celery.result import AsyncResult, EagerResult
 from celery.states import REVOKED
+from vine import promise
 
 if TYPE_CHECKING:  # celery-types has them generic, Celery has not
     AnyResult: TypeAlias = AsyncResult[Any]
@@ -42,6 +43,39 @@ class LockResult(AnyResult):
 
         def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
             """Wait for the task, and return its result; Celery's own has no types."""
+
+    else:
+
+        def get(self, *args: Any, **kwargs: Any) -> Any:
+            """Wait, as Celery's does; a duplicate's result is one of those that wait from here on."""
+            self.on_ready  # noqa: B018  made when it is asked for
+            return super().get(*args, **kwargs)
+
+    @classmethod
+    def of_holder(cls, task_id: str, task: Any, *, ignored: bool) -> "LockResult":
+        """Return the holder's result for a skipped duplicate; a waiter's things are made when one waits.
+
+        Args:
+            task_id: the holder's.
+            task: the bound task that was not published.
+            ignored: nobody stores that result, so that ``get()`` returns at once.
+        """
+        result = cls.__new__(cls)
+        result.id, result.app, result.backend = task_id, task.app, task.backend
+        result._cache, result._ignored, result.is_duplicate = None, ignored, True
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "on_ready":
+            self.on_ready = promise(self._on_fulfilled, weak=True)  # as celery 5.7.0, result.py
+            return self.on_ready
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message)
+
+    def __del__(self) -> None:
+        # Nobody has waited with it: there is nothing to take back.
+        if "on_ready" in self.__dict__:
+            super().__del__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
-from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
+from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF, Skipped
 from celery_redislock.running.redelivery import held_for, wait_for
 from celery_redislock.running.run import Run
@@ -25,15 +25,16 @@ def at_start(run: Run, hold: Hold) -> Exception:
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
         return wait_for(run, hold, held_for(hold), is_copy=run.is_of_this_message(hold))
-    conflict = conflict_of(run.task, run.lock, hold, run.request.args, run.request.kwargs, "server")
+    task, lock, request = run.task, run.lock, run.request
     if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
-        announce(conflict, hold, what_happens="retry")
+        announce(task, lock, hold, "server", what_happens="retry")
         return wait_for(run, hold, held_for(hold))
-    strategy = choose(run.options.server or "skip", conflict)
+    choice = run.options.server or "skip"
+    strategy = choose(choice, task, lock, hold, request.args, request.kwargs, "server")
     if run.request.is_eager and strategy != "skip":
         # Nobody would deliver it again, and waiting would block the caller on its own thread.
         strategy = "raise"
-    announce(conflict, hold, what_happens=strategy)
+    announce(task, lock, hold, "server", what_happens=strategy)
     return STRATEGIES[strategy](run, hold)
 
 
