@@ -2,9 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -24,8 +24,17 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore, owner_name
 from celery_redislock.locks.tasklock import TaskLock
 
-#: A task's options in one go: this runs at every publish and every run.
-_own_options = attrgetter(*TASK_ROWS)
+#: All of a task that a declaration depends on, in one go: this runs at every publish and every run.
+#: ``conf.maps`` begins with what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
+#: ``ConfigurationView``); the layers below it do not change once they are loaded.
+_asked_of = attrgetter("app.conf.maps", "run", *TASK_ROWS)
+#: The switch in the environment as it is now. ``os.environ`` decodes and encodes at each look, so the
+#: mapping is asked that it keeps, where it keeps one (CPython and PyPy do).
+_switch = (
+    partial(os.environ._data.get, os.environ.encodekey(ENABLED_VARIABLE))
+    if hasattr(os.environ, "_data")
+    else partial(os.environ.get, ENABLED_VARIABLE)
+)
 
 
 @dataclass(frozen=True)
@@ -82,23 +91,23 @@ class Declaration:
             LockOptionError: no Redis server is configured.
             TypeError: the arguments do not fit the signature.
         """
-        asked = self.options if options is None else options
+        name, lock = self._own if options is None or options is self.options else self._made_for(options)
         if key is None:
-            rule = self.rule
-            if asked.lock_key is not self.options.lock_key:
-                where, parameters = self.task.name, self.binder.parameters
-                rule = parse_key(asked.lock_key, task_name=where, parameters=parameters)
-            key = rule(self._bind(args, kwargs))
-        return TaskLock(
-            self.store,
-            key,
-            task=self.task.name,
-            owner=owner_name(task_id) if "\0" in task_id else task_id,
-            ttl=asked.lock_ttl,
-            queue_ttl=asked.lock_queue_ttl,
-            period=asked.lock_period,
-            is_ignored=is_ignored,
-        )
+            key = name(self._bind(args, kwargs))
+        owner = owner_name(task_id) if "\0" in task_id else task_id
+        return lock(key, owner=owner, is_ignored=is_ignored)
+
+    @cached_property
+    def _own(self) -> tuple[KeyRule, Callable[..., TaskLock]]:
+        return self._made_for(self.options)
+
+    def _made_for(self, options: LockOptions) -> tuple[KeyRule, Callable[..., TaskLock]]:
+        """Return what names the lock of a call with these options, and what makes it of its name."""
+        where, rule = self.task.name, self.rule
+        if options.lock_key is not self.options.lock_key:
+            rule = parse_key(options.lock_key, task_name=where, parameters=self.binder.parameters)
+        lives = {"ttl": options.lock_ttl, "queue_ttl": options.lock_queue_ttl, "period": options.lock_period}
+        return rule, partial(TaskLock, self.store, task=where, **lives)  # type: ignore[arg-type]  # as named
 
     def for_call(
         self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None
@@ -143,33 +152,17 @@ def declaration_of(task: Any) -> Declaration:
     Raises:
         LockOptionError: all that is wrong with the task's options and the app's settings.
     """
+    known = task.__dict__.get(DECLARATION)
+    if known is not None and known[0] == _asked_of(task) and known[1] == _switch():
+        return known[2]  # type: ignore[no-any-return]  # task.__dict__ is untyped
     behind_proxy = getattr(type(task), "_get_current_object", None)
     if behind_proxy is not None:
         # A decorator returns a celery.local.Proxy, and its class does not look through it.
         task = behind_proxy(task)
-    known = task.__dict__.get(DECLARATION)
-    if known is not None and known[0] == _asked_of(task):
-        return known[1]  # type: ignore[no-any-return]  # task.__dict__ is untyped
     declaration = _resolve(task)
-    task.__dict__[DECLARATION] = (_asked_of(task, snapshot=True), declaration)
+    (changes, *layers), *rest = _asked_of(task)
+    task.__dict__[DECLARATION] = (([dict(changes), *layers], *rest), _switch(), declaration)
     return declaration
-
-
-def _asked_of(task: Any, *, snapshot: bool = False) -> tuple[Any, ...]:
-    """Everything a declaration depends on, cheap to compare.
-
-    ``conf.changes`` holds what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
-    ``ConfigurationView``); the layers below it do not change once they are loaded.
-    """
-    conf = task.app.conf
-    changes = conf.changes
-    return (
-        conf,
-        dict(changes) if snapshot else changes,
-        os.environ.get(ENABLED_VARIABLE),
-        task.run,
-        _own_options(task),
-    )
 
 
 def _resolve(task: Any) -> Declaration:

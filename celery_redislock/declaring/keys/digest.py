@@ -8,7 +8,8 @@ are two spellings of one Unicode text.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 
@@ -16,13 +17,15 @@ from celery_redislock.exceptions import LockKeyError
 
 # The same in every serializer, so no round trip is needed. Exact types: a subclass may encode itself.
 PLAIN = frozenset({str, int, float, bool, type(None)})
+#: Hex digits of a fingerprint.
+DIGITS = 32
 _REFUSALS = (TypeError, ValueError, RecursionError)
-
-_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+# A mapping whose first key may have been no text: numbers are not sorted as their texts are.
+_MAY_BE_NO_TEXT = re.compile(r'\{"(?:[-0-9]|(?:true|false|NaN|Infinity)":)').search
 
 
 def digest(value: object, *, where: str = "digest") -> str:
-    """Fingerprint *value*: 32 hex digits, the same in every process and for ever.
+    """Fingerprint *value*: :data:`DIGITS` hex digits, the same in every process and for ever.
 
     SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces:
     allowed in FIPS mode, and safe against made-up collisions. The error takes a
@@ -32,11 +35,18 @@ def digest(value: object, *, where: str = "digest") -> str:
         LockKeyError: part of *value* cannot be sent as JSON: a set, a plain
             object, a mapping with tuples as keys.
     """
+    encoded = _encoder()
     try:
-        text = _canonical(value)
-    except _REFUSALS as error:
-        raise LockKeyError(where, _what_is_wrong(value, error)) from error
-    return sha256(text.encode()).hexdigest()[:32]
+        text = "".join(encoded(value, 0))
+    except _REFUSALS:
+        text = ""  # keys of several types, which do not sort; or what has no form, and is named below
+    if not text or _MAY_BE_NO_TEXT(text):
+        try:
+            # Keys become text before they are sorted: 2 sorts before 10 but after "10".
+            text = "".join(encoded(json.loads(_kombu_encoder().encode(value)), 0))
+        except _REFUSALS as error:
+            raise LockKeyError(where, _what_is_wrong(value, error)) from error
+    return sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def as_worker_sees(value: object) -> object:
@@ -57,17 +67,16 @@ def as_worker_sees(value: object) -> object:
     return returned
 
 
-def _canonical(value: object) -> str:
-    if _is_plain(value):
-        return _SORTED.encode(value)
-    # Keys become text before they are sorted: 2 sorts before 10 but after "10", and mixed types do not sort.
-    return _SORTED.encode(json.loads(_kombu_encoder().encode(value)))
-
-
-def _is_plain(value: object) -> bool:
-    if type(value) is dict:
-        return set(map(type, value)) <= {str} and PLAIN.issuperset(map(type, value.values()))
-    return type(value) in PLAIN
+@cache
+def _encoder() -> Callable[[object, int], Iterable[str]]:
+    """Return what encodes a value, sorted and without spaces; to make one takes as long as to use it."""
+    options = {"sort_keys": True, "separators": (",", ":"), "check_circular": False}
+    encoder = json.JSONEncoder(**options, default=_kombu_encoder().default)  # type: ignore[arg-type]
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # PyPy
+        return lambda value, _: encoder.iterencode(value)
+    quote = json.encoder.encode_basestring_ascii
+    return make(None, encoder.default, quote, None, ":", ",", True, False, True)  # type: ignore[no-any-return]
 
 
 @cache
@@ -91,7 +100,7 @@ def _what_is_wrong(value: object, error: Exception) -> str:
 
 def _has_form(value: object) -> bool:
     try:
-        _canonical(value)
+        _kombu_encoder().encode(value)
     except _REFUSALS:
         return False
     return True

@@ -18,7 +18,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
-from celery_redislock.declaring.keys.digest import as_worker_sees, digest
+from celery_redislock.declaring.keys.digest import DIGITS, as_worker_sees, digest
 from celery_redislock.declaring.keys.template import Template, parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
@@ -47,9 +47,11 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     return rule
 
 
-def _name_of_arguments(task_name: str, names: Sequence[str] | None, arguments: Mapping[str, object]) -> str:
+def _name_of_some(
+    name_of: KeyRule, task_name: str, names: Sequence[str], arguments: Mapping[str, object]
+) -> str:
     try:
-        chosen = dict(arguments) if names is None else {name: arguments[name] for name in names}
+        chosen = {name: arguments[name] for name in names}
     except KeyError as error:
         given = ", ".join(map(repr, arguments)) or "no arguments"
         problem = (
@@ -57,7 +59,7 @@ def _name_of_arguments(task_name: str, names: Sequence[str] | None, arguments: M
             "signature: give it all its arguments"
         )
         raise LockKeyError(task_name, problem) from None
-    return _name_per_task(task_name, chosen)
+    return name_of(chosen)
 
 
 def _name_of_template(task_name: str, template: Template, arguments: Mapping[str, object]) -> str:
@@ -91,7 +93,7 @@ def _name_of_answer(
     problem = f"the lock_key callable returned {answer!r}; "
     if isinstance(answer, tuple) and answer:
         try:
-            return _name_per_task(task_name, answer)
+            return _per_task(task_name)(answer)
         except LockKeyError as error:
             problem += "return values that JSON can carry, or a text"
             raise LockKeyError(task_name, problem) from error.__cause__
@@ -99,15 +101,19 @@ def _name_of_answer(
     raise LockKeyError(task_name, problem)
 
 
-def _name_per_task(task_name: str, value: object) -> str:
-    return shorten(f"{escape(task_name)}:{VERSION}:{digest(value, where=task_name)}")
+def _per_task(task_name: str) -> Callable[[object], str]:
+    """Return what names a task with a value: its arguments, some of them, or what a callable made of them."""
+    beginning = f"{escape(task_name)}:{VERSION}:"
+    if len(beginning.encode()) + DIGITS > MAX_BYTES:
+        return lambda value: shorten(beginning + digest(value, where=task_name))
+    return lambda value: beginning + digest(value, where=task_name)
 
 
 def _parse(
     lock_key: object, task_name: str, parameters: Sequence[str] | None, problems: list[str]
 ) -> KeyRule | None:
     if lock_key is None:
-        return partial(_name_of_arguments, task_name, None)
+        return _per_task(task_name)
     if isinstance(lock_key, str):
         return _parse_text(lock_key, task_name, parameters, problems)
     if isinstance(lock_key, tuple | list):
@@ -137,7 +143,7 @@ def _parse_names(
             problems.append(f"lock_key {names!r}: {name!r} is no parameter's name")
         else:
             _check_parameter(name, parameters, problems)
-    return partial(_name_of_arguments, task_name, [str(name) for name in names])
+    return partial(_name_of_some, _per_task(task_name), task_name, [str(name) for name in names])
 
 
 def _parse_text(

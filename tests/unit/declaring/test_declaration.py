@@ -72,6 +72,16 @@ def test_a_setting_changed_after_the_task_was_bound_counts(
     assert getattr(declaration_of(task).options, option) == value != before
 
 
+def test_defaults_added_after_the_task_was_bound_count(app: Celery) -> None:
+    """``app.add_defaults`` puts a layer below what was set on the app itself."""
+    task = declare(app)
+    before = declaration_of(task).options.lock_ttl
+
+    app.add_defaults({"redislock_ttl": 60.0})
+
+    assert declaration_of(task).options.lock_ttl == 60.0 != before
+
+
 def test_an_attribute_changed_on_the_task_counts(app: Celery) -> None:
     task = declare(app)
     before = lock_of(task, 7).key
@@ -136,6 +146,19 @@ def test_the_key_that_a_message_carries_is_not_computed_again(app: Celery) -> No
     declaration = declaration_of(declare(app, lock_key="account:{account_id}"))
 
     assert declaration.task_lock((object(), "too", "many"), {}, "t1", key="account:42").key == "account:42"
+
+
+@pytest.mark.parametrize("lock_key", ["account:{account_id}", ("account_id",), "nightly"])
+def test_what_the_key_does_not_name_is_not_read(app: Celery, lock_key: Any) -> None:
+    """Neither encoded nor digested, however large it is."""
+
+    class Unread:
+        def __getattribute__(self, name: str) -> Any:
+            pytest.fail(f"{name} was asked for")
+
+    task = declare(app, lock_key=lock_key)
+
+    assert lock_of(task, 42, Unread()).key == lock_of(task, 42, 0).key
 
 
 def test_arguments_that_do_not_fit_are_a_type_error_that_names_the_task(app: Celery) -> None:

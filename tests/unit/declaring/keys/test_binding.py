@@ -47,7 +47,7 @@ def test_every_spelling_of_a_call_binds_to_the_same_arguments(args, kwargs):
     ],
 )
 def test_arguments_that_do_not_fit_are_a_type_error(args, kwargs):
-    """The fast way refuses exactly what Python itself refuses."""
+    """It refuses exactly what Python itself refuses, in words that name the argument."""
     with pytest.raises(TypeError):
         sync(*args, **kwargs)
 
@@ -55,20 +55,25 @@ def test_arguments_that_do_not_fit_are_a_type_error(args, kwargs):
         Binder(sync).bind(args, kwargs)
 
 
-def test_the_fast_way_agrees_with_the_interpreter():
+def echo(a, b=2, c=3, *, d, e=5):
+    return {"a": a, "b": b, "c": c, "d": d, "e": e}
+
+
+def echo_all(a, /, b=2, *c, d=4, **e):
+    return {"a": a, "b": b, "c": [*c], "d": d, "e": e}
+
+
+@pytest.mark.parametrize("body", [echo, echo_all])
+def test_arguments_are_bound_as_the_interpreter_binds_them(body):
     """Whatever Python accepts is bound as Python binds it, and nothing else is accepted."""
     dice = random.Random(5)  # noqa: S311  repeatable, and no secret
     accepted = 0
-
-    def echo(a, b=2, c=3, *, d, e=5):
-        return {"a": a, "b": b, "c": c, "d": d, "e": e}
-
-    binder = Binder(echo)
+    binder = Binder(body)
     for _ in range(3000):
         args = tuple(range(10, 10 + dice.randint(0, 4)))
         kwargs = {key: key for key in "abcdef" if dice.random() < 0.4}
         try:
-            expected = echo(*args, **kwargs)
+            expected = body(*args, **kwargs)
         except TypeError:
             with pytest.raises(TypeError):
                 binder.bind(args, kwargs)
@@ -78,8 +83,20 @@ def test_the_fast_way_agrees_with_the_interpreter():
     assert accepted > 100
 
 
+def test_any_default_is_bound_as_it_is():
+    """A default need not have a text that makes it again, nor a parameter a name that is free."""
+    strange = object()
+
+    def body(defaults=strange, *, list=[strange]):  # noqa: A002, B006  that is what is tested
+        """Do nothing."""
+
+    bound = Binder(body).bind((), {})
+
+    assert (bound["defaults"], bound["list"][0]) == (strange, strange)
+
+
 def test_binding_does_not_leak_from_one_call_into_the_next():
-    """The prepared defaults are copied."""
+    """Each call gets a mapping of its own."""
     binder = Binder(sync)
     binder.bind((1, True), {"note": "x"})
 

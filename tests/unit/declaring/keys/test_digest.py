@@ -1,18 +1,22 @@
 """Fingerprints: what the worker sees as equal has one, in every process."""
 
+import json
 import os
+import random
 import subprocess
 import sys
 import uuid
 from collections import OrderedDict
 from datetime import date, datetime
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from kombu.utils.json import dumps as kombu_json
 from pydantic import BaseModel
 
-from celery_redislock.declaring.keys import digest
+from celery_redislock.declaring.keys.digest import _encoder, digest
 from celery_redislock.exceptions import LockKeyError
 from tests.unit.declaring.keys.values import Colour, Custom, Plain, Size
 
@@ -34,6 +38,10 @@ class Order(BaseModel):
         ({True: 1}, {"true": 1}),
         ({None: 1}, {"null": 1}),
         ({1: "a", "b": 2, None: 3, 2.5: 4}, {"b": 2, "1": "a", "2.5": 4, "null": 3}),
+        ({True: "a", 2.5: "b"}, {"2.5": "b", "true": "a"}),
+        ({False: "a", -5: "b", 0.5: "c"}, {"-5": "b", "0.5": "c", "false": "a"}),
+        ({float("inf"): 1, float("-inf"): 2, 5: 3}, {"-Infinity": 2, "5": 3, "Infinity": 1}),
+        ([{"deep": {Size.BIG: 1, 10: 2}}], [{"deep": {"10": 2, "3": 1}}]),
         (Custom(4), {"number": 4}),
         (Colour.RED, "red"),
         ({"size": Size.BIG}, {"size": 3}),
@@ -65,6 +73,83 @@ def test_what_the_worker_sees_as_equal_has_one_digest(one, other):
 )
 def test_what_the_worker_can_tell_apart_has_two_digests(one, other):
     assert digest(one) != digest(other)
+
+
+def made_up(dice, depth=3):
+    """Any value that JSON can carry, with keys of every kind."""
+    kind = dice.randrange(4) if depth else 0
+    if kind == 0:
+        return dice.choice(
+            [
+                "",
+                '{"1":2}',
+                "é\ud800",
+                7,
+                10**30,
+                0.1,
+                float("nan"),
+                True,
+                None,
+                Decimal("1.20"),
+                b"x",
+                Custom(3),
+                Colour.RED,
+            ]
+        )
+    many = range(dice.randrange(4))
+    if kind == 1:
+        return dice.choice([list, tuple])(made_up(dice, depth - 1) for _ in many)
+    keys = dice.choice(
+        [
+            ["a", "b", "tag", "1st", Colour.RED],
+            [1, 2, 10, -3, 2.5, True, float("nan")],
+            ["a", "2", 1, None, False],
+        ]
+    )
+    return {dice.choice(keys): made_up(dice, depth - 1) for _ in many}
+
+
+def test_every_value_has_the_digest_of_what_the_worker_sees():
+    """One pass or two, in whichever order its mappings are: the fingerprint hangs on the JSON alone."""
+    dice = random.Random(7)  # noqa: S311  repeatable, and no secret
+    for _ in range(3000):
+        value = made_up(dice)
+        decoded = json.loads(kombu_json(value))
+        sorted_text = json.dumps(decoded, sort_keys=True, separators=(",", ":"))
+
+        assert digest(value) == digest(decoded) == sha256(sorted_text.encode()).hexdigest()[:32]
+
+
+class Counted:
+    """Counts how often it is encoded."""
+
+    times = 0
+
+    def __json__(self):
+        self.times += 1
+        return {"b": 1, "a": 2}
+
+
+def test_an_argument_is_encoded_once():
+    """Law 10: large nested arguments cost one pass, where their mappings have texts as keys."""
+    counted = Counted()
+
+    digest({"rows": [{"id": 1, "item": counted}], "account_id": 7})
+
+    assert counted.times == 1
+
+
+def test_an_interpreter_without_json_in_c_makes_the_same_digest(monkeypatch):
+    """PyPy has none in C."""
+    value = {"b": [{2: "x", 10: "y"}, Custom(4), "é"], "a": {"y": 1, "x": None}}
+    before = digest(value)
+    monkeypatch.setattr(json.encoder, "c_make_encoder", None)
+    _encoder.cache_clear()
+
+    try:
+        assert digest(value) == before
+    finally:
+        _encoder.cache_clear()
 
 
 def test_a_digest_is_the_same_under_every_hash_seed():
