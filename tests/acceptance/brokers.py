@@ -9,6 +9,7 @@ from kombu.transport.redis import Channel
 
 from tests.acceptance.harness import Project
 from tests.acceptance.journal import Body
+from tests.acceptance.paths import ELSEWHERE
 from tests.acceptance.project import connection_name
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.terms import DONE_BEFORE, VISIBILITY_TIMEOUT
@@ -32,12 +33,14 @@ ON_REDIS = pytest.mark.skipif(
     reason="this kombu looks for messages to restore every 100 s, whatever it is told",
 )
 REDIS = pytest.param("redis", marks=ON_REDIS)
+#: With its locks on another server, as on the path of this name.
+REDIS_ELSEWHERE = pytest.param(ELSEWHERE, marks=(ON_REDIS, pytest.mark.slow))
 
 #: Where rows take their time: classic queues deliver again as quorum queues do, ...
-BROKERS_IN_TURN = (REDIS, "quorum", slow("classic"))
+BROKERS_IN_TURN = (REDIS, REDIS_ELSEWHERE, "quorum", slow("classic"))
 
 #: ... and what becomes of a copy is the same whoever delivers it.
-REDIS_FIRST = (REDIS, *(slow(queue) for queue in RABBITMQ_QUEUES))
+REDIS_FIRST = (REDIS, REDIS_ELSEWHERE, *(slow(queue) for queue in RABBITMQ_QUEUES))
 
 
 def conf_of(broker: str) -> dict[str, Any]:

@@ -1,18 +1,21 @@
-"""Projects with workers: one per pool for the whole session, and more where a test needs one for itself.
+"""Projects with workers: one per pool and path for the whole session, more where a test needs one for itself.
 
 Tests that share a project keep to keys of their own. Where workers are killed,
 servers go away or settings differ, a test opens its own.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
 from tests.acceptance.harness import POOLS, Project
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ, paths_of
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer
@@ -26,17 +29,27 @@ _OPEN: list[Project] = []
 #: Where the pool makes a difference; elsewhere threads are tried with what is slow.
 _POOLS_DIFFER = {"test_law_1_mutual_exclusion", "test_law_5_freed_before_seen"}
 
+_ON_RABBITMQ = {RABBITMQ, *RABBITMQ_QUEUES}
+
 #: Fixtures that open projects.
 _PROJECTS = {"project", "prefork", "new_project", "faulty", "open_scene", "rabbitmq", "site_on", "new_site"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "path" in metafunc.fixturenames and (paths := paths_of(metafunc.definition)):
+        metafunc.parametrize("path", paths, indirect=True, scope="module")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # What takes its time, or repeats a row, is played on the first path only.
+    repeated = [item for item in items if _is_slow(item) and _is_on_another_path(item)]
+    items[:] = [item for item in items if item not in repeated]
+    config.hook.pytest_deselected(items=repeated)
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
-        fixtures = set(getattr(item, "fixturenames", ()))
-        given = getattr(item, "callspec", None) and item.callspec.params.values()  # type: ignore[attr-defined]
-        if "rabbitmq" in fixtures or any(isinstance(p, str) and p in RABBITMQ_QUEUES for p in given or ()):
+        fixtures, given = set(getattr(item, "fixturenames", ())), _given(item)
+        if "rabbitmq" in fixtures or any(isinstance(p, str) and p in _ON_RABBITMQ for p in given.values()):
             # One node for all of them: its start takes longer than most tests.
             item.add_marker(pytest.mark.xdist_group("rabbitmq"))
             item.add_marker(pytest.mark.slow)
@@ -44,9 +57,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
         item.add_marker(pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"))
-        pool = getattr(item, "callspec", None) and item.callspec.params.get("project")  # type: ignore[attr-defined]
-        if pool == "threads" and item.path.stem not in _POOLS_DIFFER:
+        if _is_slow(item) or _is_on_another_path(item):
             item.add_marker(pytest.mark.slow)
+
+
+def _given(item: pytest.Item) -> Mapping[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    is_repetition = _given(item).get("project") == "threads" and item.path.stem not in _POOLS_DIFFER
+    return is_repetition or item.get_closest_marker("slow") is not None
+
+
+def _is_on_another_path(item: pytest.Item) -> bool:
+    """Whether a law's test is played on a path that is not its first one."""
+    return _given(item).get("path") in paths_of(item)[1:]
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -65,15 +91,35 @@ def key() -> str:
     return f"k{secrets.token_hex(4)}"
 
 
-def _open(celery_url: str, redis_url: str, **options: Any) -> Project:
-    broker = options.pop("broker", celery_url)
-    if broker.startswith("amqp://"):
-        # RabbitMQ carries messages only; rpc:// results need to be told where the locks are.
-        options = {"backend": celery_url, **options}
-        options["conf"] = {"redislock_url": celery_url, **(options.get("conf") or {})}
-    project = Project(broker, redis_url, f"project-{secrets.token_hex(4)}", **options)
-    _OPEN.append(project)
-    return project
+@pytest.fixture(scope="session")
+def another_server() -> Iterator[EmbeddedServer]:
+    """A lock server that is neither the broker nor the result backend."""
+    with EmbeddedServer(binary=os.environ.get("CELERY_REDISLOCK_TEST_BINARY")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def open_on(
+    celery_url: str, redis_url: str, another_server: EmbeddedServer, start_rabbitmq: Callable[[], RabbitMQ]
+) -> ProjectMaker:
+    """Opens a project on a path, the first one where none is given; options as for a project."""
+
+    def open_on(path: str = FUSED, *, conf: Mapping[str, Any] | None = None, **options: Any) -> Project:
+        if path == ELSEWHERE:
+            options = {"locks": another_server.redis_url, **options}
+            conf = {"redislock_url": another_server.url, **(conf or {})}
+        elif path == RABBITMQ:
+            options = {"broker": start_rabbitmq().url, **options}
+        broker = options.pop("broker", celery_url)
+        if broker.startswith("amqp://"):
+            # RabbitMQ carries messages only; rpc:// results need to be told where the locks are.
+            options = {"backend": celery_url, **options}
+            conf = {"redislock_url": celery_url, **(conf or {})}
+        project = Project(broker, redis_url, f"project-{secrets.token_hex(4)}", conf=conf, **options)
+        _OPEN.append(project)
+        return project
+
+    return open_on
 
 
 def _close(project: Project) -> None:
@@ -82,9 +128,9 @@ def _close(project: Project) -> None:
 
 
 @contextmanager
-def _opening(celery_url: str, redis_url: str, projects: list[Project]) -> Iterator[ProjectMaker]:
-    def make(**options: Any) -> Project:
-        projects.append(_open(celery_url, redis_url, **options))
+def _opening(open_on: ProjectMaker, projects: list[Project]) -> Iterator[ProjectMaker]:
+    def make(*path: str, **options: Any) -> Project:
+        projects.append(open_on(*path, **options))
         return projects[-1]
 
     yield make
@@ -93,45 +139,51 @@ def _opening(celery_url: str, redis_url: str, projects: list[Project]) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def open_for_session(celery_url: str, redis_url: str) -> Iterator[ProjectMaker]:
+def open_for_session(open_on: ProjectMaker) -> Iterator[ProjectMaker]:
     """Opens projects that tests share."""
-    with _opening(celery_url, redis_url, []) as make:
+    with _opening(open_on, []) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
-def project_on(open_for_session: ProjectMaker) -> Callable[[str], Project]:
-    """Opens the shared project of a pool: four bodies at once, in one worker (solo: two, one each).
+def project_on(open_for_session: ProjectMaker) -> Callable[..., Project]:
+    """Opens the shared project of a pool and path: four bodies at once, in one worker (solo: two, one each).
 
     A solo worker asks its queue for the next message when its body has ended, so the other worker gets it.
     """
-    projects: dict[str, Project] = {}
+    projects: dict[tuple[str, str], Project] = {}
 
-    def project_on(pool: str) -> Project:
-        if pool not in projects:
-            projects[pool] = open_for_session()
+    def project_on(pool: str, path: str = FUSED) -> Project:
+        if (pool, path) not in projects:
+            project = projects[pool, path] = open_for_session(path)
             is_solo = pool == "solo"
-            projects[pool].start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
-        return projects[pool]
+            project.start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
+        return projects[pool, path]
 
     return project_on
 
 
+@pytest.fixture(scope="module")
+def path(request: pytest.FixtureRequest) -> str:
+    """The path a test is played on; see ``paths.py``."""
+    return getattr(request, "param", FUSED)
+
+
 @pytest.fixture(params=POOLS)
-def project(request: pytest.FixtureRequest, project_on: Callable[[str], Project]) -> Project:
+def project(request: pytest.FixtureRequest, project_on: Callable[..., Project], path: str) -> Project:
     """The shared project of each pool."""
-    return project_on(request.param)
+    return project_on(request.param, path)
 
 
 @pytest.fixture
-def prefork(project_on: Callable[[str], Project]) -> Project:
+def prefork(project_on: Callable[..., Project], path: str) -> Project:
     """The shared project of the prefork pool, for what only it does, or what does not depend on the pool."""
-    return project_on("prefork")
+    return project_on("prefork", path)
 
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[FaultyProxy]:
-    """The network between a project and its lock server; broker and results are elsewhere."""
+    """The network between a project and its lock server."""
     with EmbeddedServer(port=0) as server:
         assert server.port is not None
         with faulty_proxy(server.port) as proxy:
@@ -140,9 +192,13 @@ def network() -> Iterator[FaultyProxy]:
 
 
 @pytest.fixture(scope="module")
-def faulty(celery_url: str, redis_url: str, network: FaultyProxy) -> Iterator[Project]:
-    """A project with two workers, whose locks are behind a network that a test makes faulty."""
-    project = _open(celery_url, redis_url, conf={"redislock_url": network.url})
+def faulty(open_on: ProjectMaker, path: str, network: FaultyProxy) -> Iterator[Project]:
+    """A project with two workers, whose lock server is behind a network that a test makes faulty.
+
+    So are broker and results, where they are on the same server.
+    """
+    behind = {"broker": network.url} if path == FUSED else {"conf": {"redislock_url": network.url}}
+    project = open_on(path, **behind)
     try:
         project.start_workers(2, "prefork", concurrency=2)
         yield project
@@ -151,10 +207,10 @@ def faulty(celery_url: str, redis_url: str, network: FaultyProxy) -> Iterator[Pr
 
 
 @pytest.fixture
-def new_project(request: pytest.FixtureRequest, celery_url: str, redis_url: str) -> Iterator[ProjectMaker]:
+def new_project(request: pytest.FixtureRequest, open_on: ProjectMaker, path: str) -> Iterator[ProjectMaker]:
     """Opens projects for one test, which may do with them what it wants."""
     request.node._projects = projects = []
-    with _opening(celery_url, redis_url, projects) as make:
+    with _opening(partial(open_on, path), projects) as make:
         yield make
 
 
@@ -173,7 +229,7 @@ def start_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
 
 
 @pytest.fixture(scope="session")
-def open_site(start_rabbitmq: Callable[[], RabbitMQ], celery_url: str, redis_url: str) -> Callable[..., Site]:
+def open_site(start_rabbitmq: Callable[[], RabbitMQ], open_on: ProjectMaker) -> Callable[..., Site]:
     """Opens a project on a broker, where messages are soon delivered again."""
 
     def open_site(
@@ -183,7 +239,8 @@ def open_site(start_rabbitmq: Callable[[], RabbitMQ], celery_url: str, redis_url
         options = {"broker": node.url} if node is not None else {}
         if backend is not None:
             options["backend"] = backend
-        project = _open(celery_url, redis_url, conf={**conf_of(broker), **(conf or {})}, **options)
+        path = broker if broker == ELSEWHERE else FUSED
+        project = open_on(path, conf={**conf_of(broker), **(conf or {})}, **options)
         return Site(project, node, **more)
 
     return open_site

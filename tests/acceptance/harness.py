@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+import amqp
 import redis
 from celery.utils import uuid
 
@@ -56,6 +57,7 @@ class Project:
         prefix: str,
         *,
         backend: str | None = None,
+        locks: str | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> None:
         """Open it; starts no worker.
@@ -65,6 +67,7 @@ class Project:
             journal: where bodies write down facts, in redis-py's form.
             prefix: begins every key name.
             backend: result backend.
+            locks: where the lock server is, in redis-py's form; ``None``: where the journal is.
             conf: settings over those of every project.
         """
         self.plan = {
@@ -76,6 +79,7 @@ class Project:
         }
         self.app = open_project(json.loads(json.dumps(self.plan)))
         self.redis = redis.Redis.from_url(journal)
+        self._lock_server = redis.Redis.from_url(locks or journal)
         self.workers: list[Worker] = []
         self.pool = ""
 
@@ -104,14 +108,16 @@ class Project:
         """End the workers, and remove what the project left on the server."""
         for worker in self.workers:
             worker.end()
-        if self._is_on_rabbitmq:
+        if self.is_on_rabbitmq:
             with self.app.connection_for_write() as connection:
-                connection.default_channel.queue_delete(self.plan["prefix"])
-                connection.default_channel.exchange_delete(self.plan["prefix"])
+                for name in (self.plan["prefix"], self.aside):
+                    connection.default_channel.queue_delete(name)
+                    connection.default_channel.exchange_delete(name)
         names = list(self.redis.scan_iter(f"{self.plan['prefix']}*", count=1000))
         for first in range(0, len(names), 500):
             self.redis.delete(*names[first : first + 500])
         self.redis.close()
+        self._lock_server.close()
         self.app.journal.close()
         self.app.close()
 
@@ -239,7 +245,7 @@ class Project:
 
     def _expires(self, key: str) -> float | None:
         """Return when the lock expires as matters stand, in the bodies' time."""
-        pipe = self.redis.pipeline(transaction=True)
+        pipe = self._lock_server.pipeline(transaction=True)
         pipe.time()
         pipe.pttl(f"{self.plan['prefix']}:redislock:{{work:{key}}}:lock")
         (seconds, microseconds), left = pipe.execute()
@@ -248,11 +254,20 @@ class Project:
 
     def queued(self) -> int:
         """Return how many messages are in the queue, received by nobody."""
-        if not self._is_on_rabbitmq:
+        if not self.is_on_rabbitmq:
             return int(self.redis.llen(f"{self.plan['prefix']}:celery"))
         with self.app.connection_for_read() as connection:
-            return int(connection.default_channel.queue_declare(self.plan["prefix"], passive=True)[1])
+            try:
+                return int(connection.default_channel.queue_declare(self.plan["prefix"], passive=True)[1])
+            except amqp.NotFound:  # nobody has published yet
+                return 0
 
     @property
-    def _is_on_rabbitmq(self) -> bool:
+    def aside(self) -> str:
+        """A queue that no worker looks into."""
+        return f"{self.plan['prefix']}-aside"
+
+    @property
+    def is_on_rabbitmq(self) -> bool:
+        """Whether messages are on RabbitMQ."""
         return str(self.plan["broker"]).startswith("amqp://")

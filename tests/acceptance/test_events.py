@@ -73,7 +73,7 @@ def test_events_show_what_became_of_each_duplicate(
     project = new_project()
     project.start_workers(2, pool, "-E", concurrency=1 if pool == "solo" else 2)
     with Watcher(project).at_work() as watcher:
-        project.while_executing_acks_late.apply_async((key,), queue="aside")
+        project.while_executing_acks_late.apply_async((key,), queue=project.aside)
         message = captured(project)
         first = message["headers"]["id"]
         with project.kept_on(key):

@@ -99,7 +99,7 @@ def test_maps_and_chunks_are_not_locked(project: Project, key: str) -> None:
 
 def test_a_direct_call_disturbs_no_queued_task(project: Project, key: str) -> None:
     """``task()`` and ``apply()`` run the body here and touch no lock."""
-    result = project.executed.apply_async((key,), queue="aside")
+    result = project.executed.apply_async((key,), queue=project.aside)
     message = captured(project)
 
     assert project.executed(key) == f"{key} done"

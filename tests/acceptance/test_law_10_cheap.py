@@ -12,11 +12,15 @@ import pytest
 import redis
 
 from tests.acceptance.harness import Project
+from tests.acceptance.paths import ELSEWHERE, RABBITMQ
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
 from tests.trips import Trips
 
-pytestmark = pytest.mark.law(10)
+pytestmark = [
+    pytest.mark.law(10),
+    pytest.mark.paths(ELSEWHERE, RABBITMQ, why="the server that counts is asked for locks only"),
+]
 
 
 @pytest.fixture

@@ -59,18 +59,6 @@ def test_fences_grow_from_run_to_run(project: Project, key: str) -> None:
     assert fences == sorted(set(fences))
 
 
-def test_on_rabbitmq_fifty_callers_at_once_get_one_run(rabbitmq: Project, key: str) -> None:
-    """The broker makes no difference to the publisher."""
-    with rabbitmq.kept_on(key), ThreadPoolExecutor(10) as callers:
-        # Without results: before 5.7 Celery's own consumer of these is not for many threads.
-        results = list(callers.map(lambda _: rabbitmq.executed_ignore_result.delay(key), range(50)))
-        rabbitmq.wait_started(key)
-    rabbitmq.wait_ended(key)
-
-    assert len(rabbitmq.bodies(key)) == 1
-    assert sum(not result.is_duplicate for result in results) == 1
-
-
 @pytest.mark.timing
 @pytest.mark.law(3)
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("solo")])

@@ -10,7 +10,8 @@ from kombu.exceptions import OperationalError
 
 from tests.acceptance.conftest import ProjectMaker
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.messages import captured, deliver
+from tests.acceptance.messages import ONLY_THE_BROKER_SAYS, captured, deliver
+from tests.acceptance.paths import ELSEWHERE, FUSED
 from tests.acceptance.project import open_project
 from tests.acceptance.terms import (
     CLAIM_GONE,
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.law(2)
 
 def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(project: Project, key: str) -> None:
     """Only a fresh publish may be dropped, never a retry: it waits, whoever holds the key."""
-    first = project.executed.delay(key, 0.0, "retry", {"queue": "aside"})
+    first = project.executed.delay(key, 0.0, "retry", {"queue": project.aside})
     retry = wait_until(lambda: captured(project, if_any=True), PATIENCE, "the retry is published")
     lock = project.executed.lock_for(key)
     wait_until(lambda: lock.release(reason="a test", only="queued"), PATIENCE, "the lease is its claim")
@@ -42,9 +43,10 @@ def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(project: Project, 
     assert project.overlaps(key) == []
 
 
+@pytest.mark.paths(FUSED, ELSEWHERE, why=ONLY_THE_BROKER_SAYS)
 def test_a_redelivered_message_without_a_claim_waits_for_the_holder(project: Project, key: str) -> None:
     """A message the broker delivers again is not dropped because somebody else came first."""
-    project.app.send_task("project.executed", (key,), queue="aside")
+    project.app.send_task("project.executed", (key,), queue=project.aside)
     message = captured(project)
     with project.running(project.executed, key) as holder:
         deliver(project, message, again=True)
@@ -55,6 +57,7 @@ def test_a_redelivered_message_without_a_claim_waits_for_the_holder(project: Pro
     assert project.overlaps(key) == []
 
 
+@pytest.mark.paths(ELSEWHERE, why="the broker ends, and the lock server tells what is left")
 def test_a_publish_the_broker_refuses_releases_its_claim(
     new_project: Callable[..., Project], celery_url: str, key: str
 ) -> None:
@@ -85,7 +88,8 @@ def test_a_message_that_meets_the_claim_of_a_publish_that_fails_runs(
         faulty_proxy(broker.port or 0) as proxy,
     ):
         proxy.black_hole()
-        conf = {"redislock_url": project.plan["broker"], "task_publish_retry": False}
+        locks = project.plan["conf"].get("redislock_url", project.plan["broker"])
+        conf = {"redislock_url": locks, "task_publish_retry": False}
         away = open_project({**project.plan, "broker": proxy.url, "conf": conf})
         publish = thread.submit(away.tasks[f"project.{task}"].delay, key)
         claim = wait_until(lambda: project.holder(key), PATIENCE, "its claim is taken")

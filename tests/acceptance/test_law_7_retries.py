@@ -36,7 +36,7 @@ def test_a_waiting_retry_keeps_duplicates_out(project: Project, key: str) -> Non
 def test_the_message_of_a_retry_is_published_at_once(project: Project, key: str) -> None:
     """It is there while the body that asked for it goes on; its claim follows when that has unwound."""
     with project.kept_on(f"{key} asked"):
-        result = project.executed.delay(key, 0.0, "retry_and_stay", {"queue": "aside"})
+        result = project.executed.delay(key, 0.0, "retry_and_stay", {"queue": project.aside})
         retry = wait_until(lambda: captured(project, if_any=True), PATIENCE, "the retry is published")
         (body,) = project.bodies(key)
         assert body.ended_by is None
@@ -70,7 +70,7 @@ def test_a_retry_that_arrives_before_its_body_has_unwound_waits(project: Project
 def test_a_child_killed_after_it_asked_for_a_retry_loses_nothing(prefork: Project, key: str) -> None:
     """``retry(throw=False)``: the message is on its way, whatever becomes of the body."""
     with prefork.kept_on(f"{key} asked"):
-        prefork.executed.delay(key, 0.0, "retry_and_stay", {"queue": "aside"})
+        prefork.executed.delay(key, 0.0, "retry_and_stay", {"queue": prefork.aside})
         retry = wait_until(lambda: captured(prefork, if_any=True), PATIENCE, "the retry is published")
         (body,) = prefork.bodies(key)
         os.kill(body.pid, signal.SIGKILL)

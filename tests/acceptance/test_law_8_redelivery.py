@@ -22,7 +22,8 @@ from tests.acceptance.brokers import (
     wait_late_copy,
 )
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.messages import captured, deliver
+from tests.acceptance.messages import ONLY_THE_BROKER_SAYS, captured, deliver
+from tests.acceptance.paths import ELSEWHERE, FUSED
 from tests.acceptance.terms import PATIENCE
 from tests.facts import lives
 from tests.tiers import slow
@@ -44,13 +45,16 @@ LATE = [
 
 def published_aside(project: Project, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
     """Publish a call where no worker looks, and return its message."""
-    task.apply_async(args, queue="aside", **options)
+    task.apply_async(args, queue=project.aside, **options)
     return captured(project)
 
 
 # --- copies, delivered by hand ---------------------------------------------------------------
 
+BY_HAND = pytest.mark.paths(FUSED, ELSEWHERE, why=ONLY_THE_BROKER_SAYS)
 
+
+@BY_HAND
 @pytest.mark.parametrize("task", LATE)
 @pytest.mark.parametrize("flagged", [True, False])
 def test_a_second_copy_waits_and_then_does_nothing(
@@ -72,6 +76,7 @@ def test_a_second_copy_waits_and_then_does_nothing(
         assert (result.state, result.get(timeout=PATIENCE)) == ("SUCCESS", f"{key} done")
 
 
+@BY_HAND
 def test_a_redelivered_message_of_a_task_acknowledged_early_runs_once(project: Project, key: str) -> None:
     """What was delivered again may be delivered a third time."""
     message = published_aside(project, project.executed, key)
@@ -87,6 +92,7 @@ def test_a_redelivered_message_of_a_task_acknowledged_early_runs_once(project: P
     assert project.holder(key) is None
 
 
+@BY_HAND
 @pytest.mark.parametrize("task", LATE)
 def test_a_copy_that_comes_after_the_end_does_nothing(prefork: Project, key: str, task: str) -> None:
     """The visibility timeout may pass long after. What follows the first run is published once, too."""
@@ -104,6 +110,7 @@ def test_a_copy_that_comes_after_the_end_does_nothing(prefork: Project, key: str
     assert len(prefork.bodies(f"{key}-link")) == 1
 
 
+@BY_HAND
 def test_a_copy_of_a_run_that_is_ending_waits_for_its_mark(project: Project, key: str) -> None:
     """Between the release of its lock and the store of its result a run is ending, not done."""
     message = published_aside(project, project.executed_acks_late, key)

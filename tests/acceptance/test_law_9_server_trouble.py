@@ -1,7 +1,7 @@
 """Law 9: trouble with the lock server is a decision, not an accident.
 
-Broker and results are reached all the time. ``tests/integration/test_task_faults.py`` and
-``test_task_troubled_servers.py`` try more in one process.
+Broker and results are reached all the time, but where single calls fail.
+``tests/integration/test_task_faults.py`` and ``test_task_troubled_servers.py`` try more in one process.
 """
 
 import random
@@ -20,6 +20,7 @@ from celery.result import AsyncResult
 from celery_redislock import LockUnavailable
 from celery_redislock.locks import Lock, connect
 from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import (
     CANNOT_START,
     CLAIM_GONE,
@@ -37,7 +38,13 @@ from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
-pytestmark = pytest.mark.law(9)
+pytestmark = [
+    pytest.mark.law(9),
+    pytest.mark.paths(ELSEWHERE, RABBITMQ, why="the lock server is in trouble alone"),
+]
+
+#: Broker and results may be behind the same network, where it fails but single calls.
+ON_EVERY_PATH = pytest.mark.paths(FUSED, ELSEWHERE, RABBITMQ, why="single calls fail, not the server")
 
 T = TypeVar("T")
 
@@ -210,6 +217,7 @@ def test_a_run_whose_lease_could_not_be_renewed_counts_as_lost(
     assert when_logged(line) - killed < SHORT_LEASE + 1.0
 
 
+@ON_EVERY_PATH
 @pytest.mark.law(1, 2, 4)
 @pytest.mark.parametrize("times", [1, slow(2), 5])
 @pytest.mark.parametrize(
@@ -221,6 +229,7 @@ def test_a_fault_loses_no_task_and_leaves_no_lock(
 ) -> None:
     """The publisher is told, or the body runs; then the lock is free within seconds."""
     arguments, bodies = CALLS[operation]
+    before = network.fired
     network.fail(fault, of=operation, at=range(1, times + 1))
     began = time.monotonic()
     published = _publish(faulty, key, *arguments)
@@ -233,9 +242,11 @@ def test_a_fault_loses_no_task_and_leaves_no_lock(
     network.heal()
     assert _until_answered(lambda: faulty.executed.delay(key)).get(timeout=PATIENCE) == f"{key} done"
     assert len(faulty.bodies(key)) == (bodies if published is not None else 0) + 1
+    assert network.fired > before
     assert faulty.violations(key) == []
 
 
+@ON_EVERY_PATH
 @pytest.mark.law(1, 2)
 def test_a_history_of_many_tasks_and_faults_keeps_the_law(
     faulty: Project, network: FaultyProxy, key: str

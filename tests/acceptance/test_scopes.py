@@ -17,7 +17,7 @@ PERIOD = 3.0
 def test_until_executing_frees_the_key_when_the_run_starts(project: Project, key: str) -> None:
     """``until_executing``: one may be queued beside the one that runs, and no more."""
     with project.running(project.until_executing, key) as first:
-        second = project.until_executing.apply_async((key,), queue="aside")
+        second = project.until_executing.apply_async((key,), queue=project.aside)
         third = project.until_executing.delay(key)
     deliver(project, captured(project))
 

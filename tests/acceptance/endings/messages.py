@@ -33,7 +33,7 @@ def _tampered(change: Callable[[dict[str, Any]], None], **options: Any) -> Act:
     """Deliver a message that was changed on its way."""
 
     def act(scene: Scene) -> float:
-        scene.publish(queue="aside", **options)
+        scene.publish(queue=scene.project.aside, **options)
         message = captured(scene.project)
         change(message)
         delivered = time.monotonic()

@@ -121,7 +121,7 @@ REVOKED = (
 
 def _expired_on_arrival(scene: Scene) -> float:
     """The claim ends with ``expires``, before anybody has the message."""
-    scene.publish(queue="aside", expires=EXPIRES)
+    scene.publish(queue=scene.project.aside, expires=EXPIRES)
     expires = time.monotonic() + EXPIRES
     message = captured(scene.project)
     wait_until(lambda: time.monotonic() > expires + 0.2, PATIENCE, "it has expired")
