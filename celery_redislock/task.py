@@ -109,11 +109,11 @@ class SingletonTask(Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
-        if _is_outermost(self.request):
+        if (request := _outermost(self)) is not None:
             from celery_redislock.running.unique import run_unique
 
             # Celery's own __call__ would push a second request here.
-            return run_unique(self, functools.partial(self.run, *args, **kwargs))
+            return run_unique(self, request, functools.partial(self.run, *args, **kwargs))
         if _is_direct(self) and declaration_of(self).settings.eager:
             return _run_in_place(self, args, kwargs)
         return super().__call__(*args, **kwargs)
@@ -124,8 +124,7 @@ class SingletonTask(Task):
             """Lend what Celery's Django base class offers; any other missing attribute is an error."""
             if name in {"delay_on_commit", "apply_async_on_commit"}:
                 return functools.partial(_django_method(name), self)
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(message)
+            return super().__getattribute__(name)  # raises what Python raises
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -251,9 +250,11 @@ class SingletonTask(Task):
 SingletonTask._lock_names = frozenset(dir(SingletonTask))
 
 
-def _is_outermost(request: Context) -> bool:
-    """Called by Celery's tracer, not from inside a body, and not directly."""
-    return not request.called_directly and getattr(request, "redislock_run", None) is None
+def _outermost(task: SingletonTask) -> Context | None:
+    """Return the request where Celery's tracer calls, not a body, and nobody directly."""
+    request: Context | None = task.request_stack.top
+    is_inner = request is None or request.called_directly or "redislock_run" in request.__dict__
+    return None if is_inner else request
 
 
 def _is_direct(task: SingletonTask) -> bool:
@@ -271,10 +272,10 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
-        if _is_outermost(self.request):
+        if (request := _outermost(self)) is not None:
             from celery_redislock.running.unique import run_unique
 
-            return run_unique(self, functools.partial(call, self, *args, **kwargs))
+            return run_unique(self, request, functools.partial(call, self, *args, **kwargs))
         if _is_direct(self) and declaration_of(self).settings.eager:
             # Here and not where it calls this class: the tracer calls it from its beginning.
             return _run_in_place(self, args, kwargs)

@@ -46,8 +46,11 @@ class Lease:
         fence: the fencing token of the grant.
         deadline: the clock's reading up to which the lease can be trusted.
         ended: its holder has released it, or is about to.
+        is_new: the lock was free: there was no claim to take over.
         lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
     """
+
+    is_new = False
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -43,19 +43,6 @@ from celery_redislock.locks.watchdog import watchdog_of
 T = TypeVar("T")
 
 logger = logging.getLogger("celery_redislock")
-
-
-class Started(NamedTuple):
-    """A run holds its lock.
-
-    Attributes:
-        lease: renewed until :meth:`TaskLock.finish` or :meth:`TaskLock.hand_on`.
-        from_claim: whether the message's claim was still there; ``None`` where that is not known,
-            because an earlier request was granted and its answer got lost.
-    """
-
-    lease: Lease
-    from_claim: bool | None
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +103,10 @@ class TaskLock:
         about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
         period = None if stands_for_period else self.period
         starts_run = message is not None  # a worker asks when a run starts
-        return self._acquire(token, ttl, about=about, period=period, starts_run=starts_run)
+        acquire = self.store.acquire
+        ask = partial(acquire, self.key, token, ttl, about=about, period=period, starts_run=starts_run)
+        answer = ask()
+        return ask() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
 
     def start(
         self,
@@ -124,16 +114,18 @@ class TaskLock:
         *,
         claim: str | None,
         message: str | None,
+        may_be_done: bool,
         accepted: bool,
         max_hold: float | None,
         on_lost: Callable[[Lease], None],
-    ) -> Started | Refusal | Marked:
+    ) -> Lease | Refusal | Marked:
         """Turn the message's claim into a lease, or acquire where there is none; renewed from now on.
 
         Args:
             token: of the lease: this run's term.
             claim: token of the claim the lease may take over, ``None`` for none.
-            message: the message's identity: a mark of it refuses the run. ``None``: it has none.
+            message: the message's identity, ``None`` where it has none.
+            may_be_done: a copy of the message may have run: a mark of it refuses this run.
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: seconds after which the lease is renewed no more, ``None`` for no limit.
             on_lost: called once with the lease, in the thread that learns of its loss.
@@ -142,20 +134,27 @@ class TaskLock:
             LockUnavailable: the server did not answer; the lease may have been taken.
             LockKeyError: the key on the server is not a lock.
         """
-        answer = self._acquire(
+        ask = partial(
+            self.store.acquire,
+            self.key,
             token,
             self.ttl,
             about=self.about(RUNNING, message),
             instead_of=claim,
             period=None if accepted else self.period,
-            message=message,
+            message=message if may_be_done else None,
             starts_run=True,
         )
+        answer = ask()
+        if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
+            answer = ask()
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
-        return Started(lease, None if answer.repeated else answer.taken_over)
+        if not answer.taken_over and not answer.repeated:
+            lease.is_new = True
+        return lease
 
     def finish(self, lease: Lease, *, mark: Mark | None = None) -> bool:
         """Stop renewing a lease and release it; the release is owed where the server does not answer.
@@ -166,7 +165,7 @@ class TaskLock:
         trusted = lease.trusted
         self.let_go(lease)
         answer = self.release(lease.token, ran=True, mark=mark)
-        return answer is None or lease.gave_back(answer, trusted=trusted)
+        return answer is None or answer.released or lease.gave_back(answer, trusted=trusted)
 
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
         """Stop renewing a lease, and turn it into the claim of another message of the same task id.
@@ -205,7 +204,8 @@ class TaskLock:
             The server's answer, ``None`` where there is none: the release is owed.
         """
         longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
-        return release_hold(self.store, self.key, token, ran=ran, within=longest, mark=mark)
+        ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
+        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}")
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
@@ -235,12 +235,6 @@ class TaskLock:
         """Stop renewing a lease; sends nothing."""
         lease.end()
         watchdog_of(self.store).forget(lease.token)
-
-    def _acquire(self, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
-        answer = self.store.acquire(self.key, token, ttl, **terms)
-        if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
-            return self.store.acquire(self.key, token, ttl, **terms)
-        return answer
 
     def about(self, state: str, message: str | None = None) -> dict[str, Any]:
         """Describe the holder for those who are refused; without argument values, which may be private."""

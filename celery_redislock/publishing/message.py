@@ -38,9 +38,11 @@ _VERSION = 1
 UNKNOWN_TTL = 3600.0
 
 #: Made once: json.dumps and json.loads do more for each call than the C code below them.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().raw_decode
 _quoted = json.encoder.encode_basestring_ascii
-_read = json.JSONDecoder().raw_decode
+
+#: What is true of a message, by its letter in the header.
+_FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered"}
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -101,15 +103,15 @@ class Message(NamedTuple):
             headers: of the message or the request; anything but a mapping, as a test may give, has none.
             task_id: of the message.
         """
-        text = headers.get(HEADER) if isinstance(headers, Mapping) else None
-        message = cls.loads(text) if text is not None else None
-        if message is None:
+        try:
+            text = headers.get(HEADER)  # type: ignore[union-attr]  # what has no such method has no header
+        except AttributeError:
             return None
-        token = message.token
-        owner = token.rpartition("/")[0]
+        message = cls.loads(text) if text is not None else None
+        if message is None or (owner := message.token.rpartition("/")[0]) == task_id:
+            return message
         # A message that came without a header and had to wait has its task id as token, slashes and all.
-        is_own = task_id in {owner, token} or owner_name(task_id) in {owner, token}
-        return message if is_own else None
+        return message if {message.token, owner} & {task_id, owner_name(task_id)} else None
 
     @classmethod
     def loads(cls, text: object) -> "Message | None":
@@ -121,24 +123,17 @@ class Message(NamedTuple):
         if not isinstance(text, str):
             return None
         try:
-            data, end = _read(text)
+            data, end = _decode(text)
             key, token = data["k"], data["t"]
-            is_known = data["v"] == _VERSION and end == len(text)
-            if not is_known or not isinstance(token, str) or not (key is None or isinstance(key, str)):
+            if data["v"] != _VERSION or text[end:].strip():
                 return None
-            f"{key}{token}".encode()  # a lone surrogate would fail each renewal it is part of
-            says = data.get
-            return cls(
-                key,
-                token,
-                bool(says("c")),
-                bool(says("w")),
-                dict(data["o"]) if "o" in data else _NO_OPTIONS,
-                bool(says("p")),
-                bool(says("i")),
-                bool(says("r")),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+            # No text fails here, and so does a lone surrogate, which would fail each renewal it is part of.
+            (token if key is None else key + token).encode()
+            said: dict[str, Any] = {_FLAGS[one]: bool(data[one]) for one in _FLAGS.keys() & data.keys()}
+            if "o" in data:
+                said["options"] = dict(data["o"])
+            return cls(key, token, **said)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def added_to(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -28,9 +28,8 @@ def install() -> None:
 
 def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """``task_postrun``, in the process of the body: it is sent in (almost) every way a run ends."""
-    request = getattr(task, "request", None)
     # Not type(task): a test that runs a task by hand has the proxy that app.task returns.
-    if request is None or not hasattr(task.__class__, "_lock_names"):
+    if not hasattr(task.__class__, "_lock_names") or (request := task.request_stack.top) is None:
         return
     if "redislock_run" not in request.__dict__:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.

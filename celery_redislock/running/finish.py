@@ -51,7 +51,7 @@ def settle(run: Run, error: BaseException | None) -> None:
         was_ours = lock.hand_on(lease, token, ttl=run.options.lock_queue_ttl)
     else:
         was_ours = lock.finish(lease, mark=mark)
-        if was_ours and run.scope.holds_while_running:
+        if lock_released.receivers and was_ours and run.scope.holds_while_running:
             lock_released.send(sender=run.task, key=lease.key, task_id=run.lock.owner, lease=lease)
     if not was_ours and not lease.lost:  # a loss that was noticed has been announced as such
         logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)

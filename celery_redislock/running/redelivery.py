@@ -117,8 +117,7 @@ def _publish_again(run: Run, message: Message, delay: float) -> None:
     # Celery's own retry leaves these out (5.7.0; the last one only 5.5.0). A message may lack each of them.
     names = ("argsrepr", "kwargsrepr", "ignore_result")
     more: dict[str, Any] = {name: request.__dict__.get(name) for name in names}
-    if run.delivery.serializer is not None:
-        more["serializer"] = run.delivery.serializer
+    more["serializer"] = run.serializer
     again = task.signature_from_request(
         request,
         countdown=delay,

@@ -5,7 +5,7 @@ Lives in the process and thread that runs the body.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.declaring.call_options import from_header
@@ -20,7 +20,6 @@ from celery_redislock.publishing.signals import lock_lost
 
 __all__ = [
     "FROM_MAIN_PROCESS",
-    "NOT_LOCKED",
     "Delivery",
     "Run",
     "can_come_again",
@@ -31,12 +30,12 @@ __all__ = [
 
 logger = logging.getLogger("celery_redislock")
 
-#: Stands in a request for the run of a message that takes no lock.
-NOT_LOCKED = False
-
 #: Where the main process leaves what the child needs: in a copy of the request's message properties,
 #: which nothing propagates (a top-level entry would leak into the headers of a retry's message).
 FROM_MAIN_PROCESS = "redislock"
+
+#: Seconds a message waits in a worker until a copy, delivered when a connection broke, may have overtaken it.
+OVERTAKEN_AFTER = 1.0
 
 #: Seconds after which Redis delivers an unacknowledged message again (kombu 5.7.0, transport/redis.py).
 DEFAULT_VISIBILITY_TIMEOUT = 3600.0
@@ -49,12 +48,12 @@ MARK_MARGIN = 3600.0
 
 def run_of(request: Any) -> "Run | None":
     """Return the run a request is for, once it is there; ``None`` for others."""
-    run: Run | None = getattr(request, "redislock_run", None) or None
+    run: Run | None = getattr(request, "redislock_run", None)
     return run
 
 
 class Delivery(NamedTuple):
-    """What the worker's main process knows about a delivery.
+    """What the worker's main process knows about a delivery; the child's request brings it as a tuple.
 
     Attributes:
         token: of the run, ``None`` where no main process saw the message.
@@ -68,12 +67,6 @@ class Delivery(NamedTuple):
     serializer: str | None = None
     main_process: str | None = None
 
-    @classmethod
-    def of(cls, request: Any) -> "Delivery":
-        """Return what a child's request brings."""
-        brought = (request.properties or {}).get(FROM_MAIN_PROCESS)
-        return cls(*brought) if brought else cls()
-
 
 class Run:
     """One run of one message.
@@ -82,23 +75,19 @@ class Run:
         task: the bound task.
         request: Celery's request for this run.
         options: of the message's task and call.
-        start_timeout: seconds the run asks for its lock while the lock server does not answer.
         scope: of the lock.
         message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
             other languages.
         identity: of the message: its token, or what stands for one where it came without (see
             ``identity_of``), else the task id.
-        has_claim: the message was accepted: its publisher took a claim for it, or a run left it one.
-        is_accepted: the message was accepted before, at its publish or as the run it is a retry of.
+        is_identified: it is that of this message alone, and not of all with its task id.
         was_delivered: a copy of this message was delivered before, and may have run.
-        is_identified: ``identity`` is that of this message alone, and not of all with its task id.
-        must_wait: the run waits for its lock whoever holds it, and is never a duplicate: what was
-            accepted, retried or delivered before, and members of workflows.
-        delivery: what the worker's main process knows about this delivery.
+        can_come_again: the broker may deliver this message once more, although this delivery runs it.
+        may_be_done: a copy of this message may have run, so its mark is asked for.
+        serializer: kombu's name of the message's serializer, ``None`` for the task's own.
         lock: what is locked.
         running_lock: what the run holds: the lock of its key, or, in a scope that holds none then, of its
             message.
-        can_come_again: the broker may deliver this message once more, although this delivery runs it.
         token: this run's term, minted by the main process where there is one.
         lease: while a lock is held, and after; on the key, or, in a scope that holds none while it runs,
             on the message itself.
@@ -109,8 +98,21 @@ class Run:
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
     """
 
+    serializer: str | None
+    was_delivered = can_come_again = may_be_done = False
+    lease: Lease | None = None
+    in_body = has_ended = False
+    followed_by: Sequence[tuple[str, Callable[[], float]]] = ()
+    interrupt: Callable[[], None] | None = None
+
     def __init__(
-        self, task: Any, declaration: Declaration, options: LockOptions, scope: Scope, message: Message | None
+        self,
+        task: Any,
+        request: Any,
+        declaration: Declaration,
+        options: LockOptions,
+        scope: Scope,
+        message: Message | None,
     ) -> None:
         """Prepare a run of the task's current request; sends nothing.
 
@@ -118,42 +120,33 @@ class Run:
             LockKeyError: the message came without a key, and none can be made of its arguments.
             TypeError: its arguments do not fit the task.
         """
-        self.task = task
-        self.request = request = task.request
-        task_id = str(request.id)  # a number runs, as with plain Celery
-        self.options, self.scope, self.message = options, scope, message
-        self.start_timeout = declaration.settings.start_timeout
-        self.delivery = Delivery.of(request)
+        self.task, self.request, self.message = task, request, message
+        self.options, self.scope = options, scope
+        task_id, properties = str(request.id), request.properties or {}  # a number runs, as with plain Celery
+        token, received_at, self.serializer, main_process = properties.get(FROM_MAIN_PROCESS) or Delivery()
+        self.token: str = token or new_token(task_id)
+        if message is None:
+            message = Message(None, identity_of(task_id, properties) or "")
+        self.identity, self.is_identified = message.token or task_id, message.token != ""
         self.lock: TaskLock = declaration.task_lock(
             request.args,
             request.kwargs,
             task_id,
             options=options,
-            key=message.key if message is not None else None,
+            key=message.key,
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
         )
-        self.lock.main_process = self.delivery.main_process
-        identity = message.token if message is not None else identity_of(task_id, request.properties)
-        self.identity: str = identity or task_id
-        self.is_identified = identity is not None
-        self.has_claim = message is not None and message.claimed
-        self.is_accepted = self.has_claim or bool(request.retries)
-        self.was_delivered = bool((request.delivery_info or {}).get("redelivered"))
-        if message is not None and message.was_delivered:
-            self.was_delivered = True
-        self.must_wait = self.is_accepted or self.was_delivered or _is_in_workflow(request, message)
-        self.can_come_again: bool = not request.is_eager and (
-            self.was_delivered or can_come_again(task, request.eta, self.delivery.received_at)
-        )
+        self.lock.main_process = main_process
         self.running_lock = self.lock if scope.holds_while_running else self.lock.of_message(self.identity)
-        self.token: str = self.delivery.token or new_token(task_id)
-        self.lease: Lease | None = None
-        self.in_body = self.has_ended = False
-        self.followed_by: list[tuple[str, Callable[[], float]]] = []
-        self.interrupt: Callable[[], None] | None = None
+        is_first = not message.was_delivered and not (request.delivery_info or {}).get("redelivered")
+        is_fresh = received_at is not None and abs(time.time() - received_at) < OVERTAKEN_AFTER
+        if not (is_first and is_fresh) or task.acks_late or request.eta:  # all that the rare cases have
+            self.was_delivered, self.may_be_done = not is_first, True
+            may_come = not is_first or can_come_again(task, request.eta, received_at)
+            self.can_come_again = may_come and not request.is_eager
 
     @classmethod
-    def of(cls, task: Any) -> "Run | None":
+    def of(cls, task: Any, request: Any) -> "Run | None":
         """Return the run of a task's current request, ``None`` if it takes no lock.
 
         The claim of a message that will not enter its lock is released: locking was switched off
@@ -163,9 +156,8 @@ class Run:
             LockOptionError: the task's options are wrong on this worker.
             LockKeyError: the message came without a key, and none can be made of its arguments.
         """
-        request = task.request
         request.redislock_skipped = False
-        request.redislock_run = NOT_LOCKED
+        request.redislock_run = None
         if not request.id:
             return None  # made by hand, as test helpers do
         message, run = Message.of(request.headers, str(request.id)), None
@@ -174,13 +166,26 @@ class Run:
             settings, options = declaration.settings, declaration.options
             if message is not None and message.options:
                 options = from_header(options, message.options)
-            is_on = settings.enabled and (settings.eager or not request.is_eager)
-            if is_on and options.scope is not None and (message is None or message.key is not None):
-                run = request.redislock_run = cls(task, declaration, options, options.scope, message)
+            scope, is_on = options.scope, settings.enabled and (not request.is_eager or settings.eager)
+            if is_on and scope is not None and (message is None or message.key is not None):
+                run = request.redislock_run = cls(task, request, declaration, options, scope, message)
         finally:
             if run is None:
                 release_claim(task.app, message)
         return run
+
+    @property
+    def is_accepted(self) -> bool:
+        """The message was accepted before, at its publish or as the run it is a retry of."""
+        return bool(self.request.retries) or (self.message is not None and self.message.claimed)
+
+    @property
+    def must_wait(self) -> bool:
+        """It waits for its lock whoever holds it, and is never a duplicate: seen before, or of a workflow."""
+        request, message = self.request, self.message
+        if self.is_accepted or self.was_delivered or (message is not None and message.must_run):
+            return True
+        return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
 
     def holds(self, key: str) -> bool:
         """Whether this run has a lease on this key, lost or not."""
@@ -197,7 +202,7 @@ class Run:
             token: of that message; the lease becomes the first one's claim when the body has unwound.
             claim_ttl: tells the seconds that claim lives, when it is taken.
         """
-        self.followed_by.append((token, claim_ttl))
+        self.followed_by = (*self.followed_by, (token, claim_ttl))
 
     def announce_loss(self, lease: Lease) -> None:
         """Log that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it.
@@ -244,11 +249,5 @@ def can_come_again(task: Any, eta: object, received_at: float | None) -> bool:
     """
     if task.acks_late or eta:
         return True
-    return received_at is not None and time.time() - received_at > visibility_timeout(task.app) / 2
-
-
-def _is_in_workflow(request: Any, message: Message | None) -> bool:
-    """Whether a run is part of a group, chord or chain, has links, or was published as one."""
-    if message is not None and message.must_run:
-        return True
-    return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
+    kept = 0.0 if received_at is None else time.time() - received_at
+    return kept > OVERTAKEN_AFTER and kept > visibility_timeout(task.app) / 2

@@ -17,10 +17,12 @@ from typing import TypeVar
 
 from celery.exceptions import Ignore, Reject
 
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import keep_trying
 from celery_redislock.locks.store import QUEUED, Hold, Mark, Marked, Refusal
-from celery_redislock.locks.tasklock import Started, TaskLock
+from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
@@ -61,13 +63,14 @@ def enter(run: Run) -> None:
 def _take(run: Run, lock: TaskLock) -> None:
     """Hold a lock while the body runs: the key's, or that of the message itself."""
     claim = run.message.token if run.message is not None else None
-    limit = (run.request.timelimit or (None, None))[0] or run.task.time_limit
+    limit = (run.request.timelimit or (None,))[0] or run.task.time_limit
     attempt = partial(
         lock.start,
         run.token,
         claim=claim,
         message=run.identity if run.is_identified else None,
-        accepted=run.is_accepted,
+        may_be_done=run.may_be_done,
+        accepted=lock.period is None or run.is_accepted,
         max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         on_lost=run.announce_loss,
     )
@@ -78,24 +81,22 @@ def _take(run: Run, lock: TaskLock) -> None:
         if own_claim is not None or is_own_window:
             accepted = run.is_accepted or is_own_window
             answer = _ask(run, lock, partial(attempt, claim=own_claim or claim, accepted=accepted))
-    match answer:
-        case Started(lease, from_claim):
-            run.lease = lease
-            if run.has_claim and from_claim is False and lock is run.lock and _claim_should_be_there(run):
-                logger.warning(
-                    "the claim of %s on %r was gone when it started: it had expired while queued "
-                    "(raise lock_queue_ttl), or was released by force",
-                    lock,
-                    lock.key,
-                )
-            if lock is run.lock:
-                lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=lease)
-        case Marked(is_done, expires_in):
-            raise late_copy(run) if is_done else wait_for(run, None, lock.ttl - expires_in, is_copy=True)
-        case Refusal(hold):
-            raise at_start(run, hold)
-        case None:
-            pass  # on_lock_error says: without a lock
+    if isinstance(answer, Lease):
+        run.lease = answer
+        if answer.is_new and lock is run.lock and _claim_should_be_there(run):
+            logger.warning(
+                "the claim of %s on %r was gone when it started: it had expired while queued "
+                "(raise lock_queue_ttl), or was released by force",
+                lock,
+                lock.key,
+            )
+        if lock_acquired.receivers and lock is run.lock:
+            lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
+    elif isinstance(answer, Marked):
+        pause = lock.ttl - answer.expires_in
+        raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
+    elif answer is not None:  # else on_lock_error says: without a lock
+        raise at_start(run, answer.hold)
 
 
 def _claim_should_be_there(run: Run) -> bool:
@@ -103,7 +104,8 @@ def _claim_should_be_there(run: Run) -> bool:
 
     A retry's claim exists only when its first run has ended, and a copy's went with that copy.
     """
-    return not run.request.retries and not run.was_delivered and not (run.message and run.message.must_run)
+    is_first = not run.request.retries and not run.was_delivered
+    return run.message is not None and run.message.claimed and not run.message.must_run and is_first
 
 
 def _own_claim(run: Run, hold: Hold) -> str | None:
@@ -185,7 +187,7 @@ def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
             )
             return None
     try:
-        return keep_trying(attempt, for_seconds=run.start_timeout)
+        return keep_trying(attempt, for_seconds=declaration_of(run.task).settings.start_timeout)
     except LockUnavailable as error:
         lock.release_later(run.token, ran=False)
         if run.request.is_eager:

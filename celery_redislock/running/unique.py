@@ -16,11 +16,12 @@ from celery_redislock.running.start import enter
 __all__ = ["run_unique"]
 
 
-def run_unique(task: Any, body: Callable[[], Any]) -> Any:
+def run_unique(task: Any, request: Any, body: Callable[[], Any]) -> Any:
     """Run the body of a task's current request under its lock, where it has one.
 
     Args:
-        task: the bound task, its request pushed by Celery's tracer.
+        task: the bound task.
+        request: its current one, pushed by Celery's tracer.
         body: runs the task.
 
     Returns:
@@ -34,13 +35,13 @@ def run_unique(task: Any, body: Callable[[], Any]) -> Any:
         LockKeyError: no key can be made of the arguments, or the key on the server is not a lock.
         Exception: what the body raised.
     """
-    run = Run.of(task)
+    run = Run.of(task, request)
     if run is None:
         return body()
     enter(run)
     run.in_body = True
     try:
-        may_be_interrupted = run.scope.holds_while_running and run.options.on_lock_lost == "terminate"
+        may_be_interrupted = run.options.on_lock_lost == "terminate" and run.scope.holds_while_running
         value = run_interruptible(run, body) if may_be_interrupted else body()
     except BaseException as error:
         settle(run, error)

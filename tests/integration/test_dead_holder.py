@@ -26,10 +26,9 @@ lock = TaskLock(store, "n", task="t", owner=owner, ttl=60.0, queue_ttl=60.0, per
 """
 
 HOLD = """
-started = lock.start(
-    f"{owner}/1", claim=None, message=None, accepted=True, max_hold=None, on_lost=lambda lease: None
-)
-print(started.lease.key, flush=True)
+terms = dict.fromkeys(["claim", "message", "max_hold"])
+lease = lock.start(f"{owner}/1", **terms, may_be_done=False, accepted=True, on_lost=lambda lease: None)
+print(lease.key, flush=True)
 time.sleep(60)
 """
 

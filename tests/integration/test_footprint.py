@@ -17,8 +17,8 @@ BUDGETS = {
     "publish": 2960,
     "refused": 4820,
     "main process": 1600,
-    "child": 4700,
-    "child, result ignored": 4700,
+    "child": 4120,
+    "child, result ignored": 4120,
 }
 
 

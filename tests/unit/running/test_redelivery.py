@@ -69,6 +69,21 @@ def test_two_deliveries_of_a_message_never_run_at_once_and_a_late_one_does_nothi
     assert shop.acks == ["ack"] * 3
 
 
+@pytest.mark.parametrize(("kept", "finds_it"), [(-1.5, True), (0.5, False), (1.5, True)])
+def test_a_message_that_waited_in_a_worker_finds_the_mark_of_a_copy_that_overtook_it(
+    shop: Shop, monkeypatch: Any, kept: float, *, finds_it: bool
+) -> None:
+    """Law 8: a connection broke meanwhile. Law 10: what starts soon after its receipt asks for no mark."""
+    shop.unique(body, lock_key=KEY).delay(7)
+    message = shop.message()
+    request = shop.receive(message)
+    shop.store.mark_done(KEY, carried(message).token, 60.0)
+    clock = SimpleNamespace(time=lambda: request._received_at + kept)
+    monkeypatch.setattr("celery_redislock.running.run.time", clock)
+
+    assert isinstance(shop.run(request), Ignore) == finds_it
+
+
 @pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
 def test_a_copy_of_a_running_message_waits_whatever_the_strategy(shop: Shop, strategy: str) -> None:
     """Law 8: a redelivery is no duplicate, and no state is written for an id that is running."""
