@@ -45,12 +45,22 @@ class Lease:
         token: this term's token, ``owner/nonce``.
         fence: the fencing token of the grant.
         deadline: the clock's reading up to which the lease can be trusted.
+        answered_at: the clock's reading when the last answer came; no renewal that was sent before it
+            makes the deadline later.
         ended: its holder has released it, or is about to.
         is_new: the lock was free: there was no claim to take over.
         lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
+        since: with ``max_hold``, ``due``, ``warned`` and ``unanswered`` the watchdog's notes.
     """
 
-    is_new = False
+    ended = is_new = False
+    lost_because: str | None = None
+    #: The clock's readings since when it is watched, and when it is to be renewed.
+    since, due = 0.0, float("inf")
+    #: Seconds after ``since`` for which it is renewed, and whether half of them has been reported.
+    max_hold, warned = float("inf"), False
+    #: Why the last renewal got no answer; empty if it got one.
+    unanswered = ""
 
     def __init__(
         self,
@@ -67,18 +77,16 @@ class Lease:
         error is logged. While it runs, nothing else is renewed. With gevent it is called in a greenlet.
         """
         self.term = term
-        self.key, self.token = term.name, term.token
+        self.key, self.token, ttl = term
         self.fence: int | None = grant.fence
-        self.lost_because: str | None = None
         self._store = store
         self._on_lost = on_lost
         self._clock = clock
-        self.ended = False
-        self.deadline = float("inf")
         # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
         self._lock = RLock()
-        self._answered_at = float("-inf")
-        self.confirm(grant.sent_at, grant.answered_at)
+        self.answered_at = grant.answered_at
+        took, margin = self.answered_at - grant.sent_at, 0.01 * ttl + 0.002
+        self.deadline = grant.sent_at + ttl - (took if took > margin else margin)
 
     @property
     def expires_in(self) -> float:
@@ -126,9 +134,9 @@ class Lease:
         deadline = sent_at + ttl - margin
         with self._lock:
             # Sent before the last answer was in: nobody knows which of the two the server took last.
-            overlaps = sent_at < self._answered_at
+            overlaps = sent_at < self.answered_at
             self.deadline = min(self.deadline, deadline) if overlaps else deadline
-            self._answered_at = max(self._answered_at, answered_at)
+            self.answered_at = max(self.answered_at, answered_at)
 
     def trust_for(self, ttl: float) -> None:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
@@ -136,7 +144,7 @@ class Lease:
             now = self._clock()
             self.deadline = min(self.deadline, now + ttl - _margin(ttl))
             # The answer to a request that was sent before must not make it longer again.
-            self._answered_at = max(self._answered_at, now)
+            self.answered_at = max(self.answered_at, now)
 
     def gave_back(self, answer: Release, *, trusted: bool) -> bool:
         """Return whether a release ended this very term.
@@ -153,10 +161,9 @@ class Lease:
 
     def end(self) -> None:
         """Stop trusting and stop announcing: the holder is releasing the lease."""
-        with self._lock:
-            self.ended = True
-            # The callable may keep a run alive, with all its arguments.
-            self._on_lost = None
+        self.ended = True
+        # The callable may keep a run alive, with all its arguments.
+        self._on_lost = None
 
     def lose(self, reason: str) -> None:
         """Declare the lease lost; announces it once, never after :meth:`end`."""

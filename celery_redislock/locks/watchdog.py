@@ -20,8 +20,11 @@ import time
 import weakref
 from _thread import RLock
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+from itertools import count
+from operator import attrgetter
 from queue import Empty
+from typing import NamedTuple
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import Clock, Lease, boottime
@@ -39,42 +42,23 @@ RETRY_DELAY = 1.0
 #: Seconds the end of a process waits at most for its debts: for two attempts after the first.
 LAST_CALL = 3.0
 
+FOREVER = float("inf")
 
-@dataclass(slots=True, eq=False)
-class _Watch:
-    """One lease under watch, since when, and at which reading of the clock it is due.
+#: In place of the time the thread sleeps until.
+AWAKE = float("-inf")
 
-    Attributes:
-        max_hold: seconds after ``since`` at which it is not renewed any more; ``inf`` for no limit.
-        warned: half of ``max_hold`` has been reported.
-        unanswered: why the last renewal got no answer; empty if it got one.
-    """
-
-    lease: Lease
-    since: float
-    max_hold: float
-    due: float = 0.0
-    warned: bool = False
-    unanswered: str = ""
-
-    @property
-    def retry_delay(self) -> float:
-        """Seconds until an unanswered renewal is repeated."""
-        return max(self.lease.term.ttl / 20, 0.05)
-
-    def fall_due(self, at: float) -> None:
-        """Be due at that time, or when the lease has been held for long enough, whichever comes first."""
-        self.due = min(at, self.since + self.max_hold)
+_due = attrgetter("due")
+_numbers = count()
 
 
-@dataclass(slots=True, eq=False)
-class _Debt:
-    """An action the server did not answer, to be tried again."""
+class _Debt(NamedTuple):
+    """An action the server did not answer, to be tried again; those of a heap, the one due first."""
 
+    due: float
+    number: int
     action: Callable[[], object]
     what: str
     until: float
-    due: float
 
 
 class Watchdog:
@@ -99,7 +83,7 @@ class Watchdog:
         self._forget_everything()
         _live.add(self)
 
-    def watch(self, lease: Lease, *, max_hold: float | None = None, first: float = float("inf")) -> None:
+    def watch(self, lease: Lease, *, max_hold: float | None = None, first: float = FOREVER) -> None:
         """Keep the lease alive from now on; a watch it had before is replaced.
 
         Args:
@@ -108,19 +92,17 @@ class Watchdog:
                 logged at half of it. ``None``: no limit.
             first: seconds after which it is renewed first, where a third of its ttl is too late.
         """
-        with self._lock:
-            now = self._clock()
-            # A third of the ttl; sooner where the grant took long and little of its term is left.
-            due = now + min(lease.term.ttl / 3, max(0.0, lease.deadline - now) / 2, first)
-            longest = float("inf") if max_hold is None else max_hold
-            watch = _Watch(lease, now, longest, min(due, now + longest))
-            self._watched[lease.token] = watch
-            self._run_thread()
-            # Most leases end before they are due: waking the thread for each would double a lock's cost.
-            # After its time the thread runs, or overslept with the machine: its wait stops in a suspend.
-            if not now < self._sleeps_until <= watch.due:
-                self._sleeps_until = watch.due
-                self._bell.put(None)
+        since = lease.since = lease.answered_at
+        lease.max_hold = longest = FOREVER if max_hold is None else max_hold
+        # A third of the ttl; sooner where the grant took long and little of its term is left.
+        due = since + min(lease.term.ttl / 3, (lease.deadline - since) / 2, longest, first)
+        lease.due = due
+        self._watched[lease.token] = lease
+        # Most leases end before they are due: waking the thread for each would double a lock's cost. After
+        # its time the thread runs, or overslept with the machine: its wait stops in a suspend.
+        if not since < self._sleeps_until <= due:
+            self._sleeps_until = due
+            self._ring()
 
     def forget(self, token: str) -> None:
         """Do not renew this token's lease any more; a renewal that was sent already is not waited for."""
@@ -128,9 +110,8 @@ class Watchdog:
 
     def unwatch(self, lease: Lease) -> None:
         """Do not renew this very lease any more; a later one of the same token is still renewed."""
-        watch = self._watched.get(lease.token)
-        if watch is not None and watch.lease is lease:
-            del self._watched[lease.token]
+        if self._watched.get(lease.token) is lease:
+            self.forget(lease.token)
 
     def owe(self, action: Callable[[], object], *, within: float, what: str) -> None:
         """Do something in the watchdog's thread, at once, and once a second until the server answers.
@@ -143,11 +124,9 @@ class Watchdog:
             within: seconds after which it is not tried any more, because the hold has expired.
             what: the hold in log messages.
         """
-        with self._lock:
-            now = self._clock()
-            self._debts.append(_Debt(action, what, now + within, now))
-            self._run_thread()
-            self._bell.put(None)
+        now = self._clock()
+        heappush(self._debts, _Debt(now, next(_numbers), action, what, now + within))
+        self._ring()
 
     @property
     def is_server_away(self) -> bool:
@@ -168,11 +147,16 @@ class Watchdog:
     def _forget_everything(self) -> None:
         # Reentrant: a signal handler may take a lock of its own. Native; and nothing switches that has it.
         self._lock, self._bell = RLock(), original("queue", "SimpleQueue")()
-        self._watched: dict[str, _Watch] = {}
+        self._watched: dict[str, Lease] = {}
         self._debts: list[_Debt] = []
         self._is_unanswered = False
-        self._sleeps_until = float("-inf")
+        self._sleeps_until = AWAKE
         self._has_thread = False
+
+    def _ring(self) -> None:
+        with self._lock:
+            self._run_thread()
+            self._bell.put(None)
 
     def _run_thread(self) -> None:
         if not self._has_thread:
@@ -192,14 +176,17 @@ class Watchdog:
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         while True:
-            with self._lock:
-                if (wait := self._next_due() - (now := self._clock())) <= 0:
-                    return True
-                # A time to wake is kept although the lease it was for has been released: the next lease is
-                # due later and wakes nobody, or this thread would wake for each of many short tasks.
-                kept = self._sleeps_until - now
-                pause = min(wait, LINGER, kept if kept > 0 else LINGER)
-                self._sleeps_until = now + pause
+            # Awake first, and then it looks: whoever watches a lease that this look misses rings.
+            kept, self._sleeps_until = self._sleeps_until, AWAKE
+            while not self._bell.empty():
+                self._bell.get()  # one look for all who rang
+            now = self._clock()
+            if (wait := self._next_due() - now) <= 0:
+                return True
+            # A time to wake is kept although the lease it was for has been released: the next lease is
+            # due later and wakes nobody, or this thread would wake for each of many short tasks.
+            pause = min(wait, LINGER, kept - now if kept > now else LINGER)
+            self._sleeps_until = now + pause
             try:
                 self._bell.get(timeout=pause)
             except Empty:
@@ -208,33 +195,33 @@ class Watchdog:
 
     def _ends(self) -> bool:
         with self._lock:
+            self._sleeps_until = AWAKE  # as above
             # gevent never frees the hub of a thread that has ended (26.9, although it was destroyed).
             self._has_thread = bool(self._watched or self._debts) or greenlets.get() is not None
             return not self._has_thread
 
     def _next_due(self) -> float:
         # A copy, because forget() takes no lock.
-        dues = [watch.due for watch in list(self._watched.values())] + [debt.due for debt in self._debts]
-        return min(dues, default=float("inf"))
+        due = min(map(_due, list(self._watched.values())), default=FOREVER)
+        return min(due, self._debts[0].due) if self._debts else due
 
     def _do_what_is_due(self) -> None:
         """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
-        with self._lock:
-            now, watched = self._clock(), list(self._watched.values())
-        if any(watch.due <= now for watch in watched):
+        now, watched = self._clock(), list(self._watched.values())
+        if min(map(_due, watched), default=FOREVER) <= now:
             # What would be due within a tenth of its ttl joins the call.
-            self._renew([watch for watch in watched if watch.due <= now + watch.lease.term.ttl / 10])
+            self._renew([lease for lease in watched if lease.due <= now + lease.term.ttl / 10])
         self._pay_one()
 
-    def _renew(self, watches: Sequence[_Watch]) -> None:
+    def _renew(self, leases: Sequence[Lease]) -> None:
         """Renew all in one call, and one by one after an unexpected error: it costs the broken one only."""
-        live = [watch for watch in watches if self._may_renew(watch)]
+        live = [lease for lease in leases if self._may_renew(lease)]
         if not live:
             return
         now = self._clock()
         # Kept, because the holder may give a lease another term before the answer comes.
-        terms = [watch.lease.term for watch in live]
-        left = [watch.lease.deadline - now for watch in live if watch.lease.deadline > now]
+        terms = [lease.term for lease in live]
+        left = [lease.deadline - now for lease in live if lease.deadline > now]
         answer, reason = None, ""
         try:
             answer = self._store.renew(terms, within=min(left, default=None))
@@ -242,79 +229,78 @@ class Watchdog:
             reason = error.reason
         except Exception as error:  # noqa: BLE001
             if len(live) > 1:
-                for watch in live:
-                    self._renew([watch])
+                for lease in live:
+                    self._renew([lease])
                 return
             reason = repr(error)
             if reason != live[0].unanswered:
-                what = f"renewing {live[0].lease.key!r} failed unexpectedly; it is tried until its deadline"
+                what = f"renewing {live[0].key!r} failed unexpectedly; it is tried until its deadline"
                 tell(logger.error, what, exc_info=error)
-        for place, (watch, term) in enumerate(zip(live, terms, strict=True)):
-            watch.unanswered = reason
+        else:
+            self._take_answer(live, terms, answer)
+        for lease in live:
+            lease.unanswered = reason
             if answer is None:
-                self._repeat_or_lose(watch)
-            else:
-                self._take_answer(watch, term, answer, place)
-            self._is_held(watch)
+                self._repeat_or_lose(lease)
+            if not lease.held:
+                # Not what has replaced it meanwhile: a worker's main process may watch the same token.
+                self.unwatch(lease)
 
-    def _is_held(self, watch: _Watch) -> bool:
-        """Whether the lease is held; its watch is dropped if not."""
-        is_held = watch.lease.held
-        # Not the watch that has replaced it meanwhile: a worker's main process may watch the same token.
-        if not is_held and self._watched.get(watch.lease.token) is watch:
-            self.forget(watch.lease.token)
+    def _may_renew(self, lease: Lease) -> bool:
+        """Whether to ask for this lease at all; it is dropped if not."""
+        now, since, max_hold, delay = self._clock(), lease.since, lease.max_hold, _retry_delay(lease)
+        # Should an error cut its turn short, it is asked about again all the same, and soon.
+        lease.due = now + delay
+        if now >= since + max_hold:
+            lease.lose(f"it was held for longer than lock_max_hold ({max_hold:g} s)")
+        elif lease.unanswered and 0 <= now - lease.deadline <= delay:
+            # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
+            lease.miss_deadline(lease.unanswered)
+        elif now >= since + max_hold / 2 and not lease.warned:
+            lease.warned = True
+            lease.warn_of_end(now - since, max_hold)
+        if not (is_held := lease.held):
+            self.unwatch(lease)
         return is_held
 
-    def _may_renew(self, watch: _Watch) -> bool:
-        """Whether to ask for this lease at all; it is dropped if not."""
-        lease, now, max_hold = watch.lease, self._clock(), watch.max_hold
-        # Should an error cut its turn short, it is asked about again all the same, and soon.
-        watch.due = now + watch.retry_delay
-        if now >= watch.since + max_hold:
-            lease.lose(f"it was held for longer than lock_max_hold ({max_hold:g} s)")
-        elif watch.unanswered and 0 <= now - lease.deadline <= watch.retry_delay:
-            # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
-            lease.miss_deadline(watch.unanswered)
-        elif now >= watch.since + max_hold / 2 and not watch.warned:
-            watch.warned = True
-            lease.warn_of_end(now - watch.since, max_hold)
-        return self._is_held(watch)
+    def _take_answer(self, leases: Sequence[Lease], terms: Sequence[Term], answer: Renewal) -> None:
+        sent_at, answered_at = answer.sent_at, answer.answered_at
+        for lease, term, renewed in zip(leases, terms, answer.renewed, strict=True):
+            lease.learn(renewed, sent_at, answered_at, ttl=term.ttl)
+            self.renewals += renewed is True
+            # Its holder may have given it a shorter term meanwhile, and watches it anew.
+            due = sent_at + min(term.ttl, lease.term.ttl) / 3
+            if not renewed:
+                # One that goes on all the same (a claim that is watched beside its holder) is in no hurry.
+                due = max(due, answered_at + _retry_delay(lease))
+            lease.due = min(due, lease.since + lease.max_hold)
 
-    def _take_answer(self, watch: _Watch, term: Term, answer: Renewal, place: int) -> None:
-        renewed = answer.renewed[place]
-        watch.lease.learn(renewed, answer.sent_at, answer.answered_at, ttl=term.ttl)
-        self.renewals += renewed is True
-        due = answer.sent_at + term.ttl / 3
-        # One that was not renewed and yet goes on (a claim that is watched beside its holder) is in no hurry.
-        watch.fall_due(due if renewed else max(due, self._clock() + watch.retry_delay))
-
-    def _repeat_or_lose(self, watch: _Watch) -> None:
-        now, deadline = self._clock(), watch.lease.deadline
-        again = now + watch.retry_delay
+    def _repeat_or_lose(self, lease: Lease) -> None:
+        now, deadline = self._clock(), lease.deadline
+        again = now + _retry_delay(lease)
         if now < deadline:
             again = min(again, deadline)
         else:
-            watch.lease.miss_deadline(watch.unanswered)
-        watch.fall_due(again)
+            lease.miss_deadline(lease.unanswered)
+        lease.due = min(again, lease.since + lease.max_hold)
 
     def _pay_one(self) -> None:
         """Try the debt that is due first, if it is due; only the watchdog's thread pays."""
-        with self._lock:
-            now = self._clock()
-            expired = [debt for debt in self._debts if now >= debt.until]
-            self._debts = [debt for debt in self._debts if now < debt.until]
-            debt = min(self._debts, key=lambda each: each.due, default=None)
+        debts, expired, now = self._debts, [], self._clock()
+        while debts and debts[0].due <= now and now >= debts[0].until:
+            expired.append(heappop(debts))
         if expired:
             more = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
             tell(logger.warning, f"could not settle {expired[0].what}{more} in time: expired by now")
-        if debt is None or debt.due > now:
+        if not debts or debts[0].due > now:
             return
+        debt = debts[0]  # it stays there meanwhile: it is owed until it is paid
         try:
             self._store.close()  # so that the action gets a new connection
             debt.action()
         except LockUnavailable as error:
             self._is_unanswered = True
-            debt.due = self._clock() + RETRY_DELAY
+            heapreplace(debts, debt._replace(due=self._clock() + RETRY_DELAY))
             tell(logger.debug, "could not settle %s yet: %s", debt.what, error)
             return
         except Exception as error:  # noqa: BLE001
@@ -323,8 +309,12 @@ class Watchdog:
         else:
             self._is_unanswered = False
             tell(logger.info, "settled %s late: the lock server had not answered", debt.what)
-        with self._lock:
-            self._debts = [each for each in self._debts if each is not debt]
+        heappop(debts)
+
+
+def _retry_delay(lease: Lease) -> float:
+    """Seconds until an unanswered renewal is repeated."""
+    return max(lease.term.ttl / 20, 0.05)
 
 
 # Reentrant: a signal handler may take the store's first lock in the middle of it.

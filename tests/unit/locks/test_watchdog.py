@@ -148,6 +148,22 @@ class TestRenewing:
 
         assert lease.expires_in <= 3.0
 
+    def test_a_shorter_term_given_meanwhile_is_renewed_in_time(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Law 1: the answer to a renewal of the longer one must not put off the next."""
+        lease = lease_on(renewer, ttl=30.0)
+        watchdog.watch(lease)
+
+        def shorten() -> None:
+            lease.term = type(lease.term)("n", lease.token, 3.0)
+            watchdog.watch(lease)
+
+        renewer.then(shorten)
+        watchdog.run_until(1010.0)
+
+        assert watchdog._next_due() == pytest.approx(1011.0)
+
 
 class TestForgetting:
     def test_a_forgotten_lease_is_not_renewed(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
@@ -436,13 +452,22 @@ class TestThread:
     def test_it_is_not_woken_for_every_short_lock(self, renewer: ScriptedRenewer) -> None:
         """Asleep until the first lease was due, it need not know of those that come and go before."""
         watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
+        bell, slept, woken = watchdog._bell, [], []
+
+        def get(timeout: float | None = None) -> Any:
+            slept.append(timeout)
+            return bell.get(timeout=timeout)
+
+        watchdog._bell = SimpleNamespace(put=bell.put, get=get, empty=bell.empty)
+        watchdog._has_thread = True
         first = lease_on(renewer)
         watchdog.watch(first)
         watchdog.forget(first.token)
-        assert wait_until(lambda: watchdog._sleeps_until > 0, 10)
+        watchdog._has_thread = False
+        watchdog._run_thread()  # it finds that one has rung, and goes to sleep
+        assert wait_until(lambda: any(slept), 10)
         asleep_until = watchdog._sleeps_until
-        woken: list[None] = []
-        watchdog._bell = SimpleNamespace(put=woken.append, get=watchdog._bell.get)
+        watchdog._bell.put = woken.append
 
         for number in range(5):
             renewer.clock.advance(0.1)
@@ -452,6 +477,38 @@ class TestThread:
 
         assert woken == []
         assert watchdog._sleeps_until == asleep_until
+
+    def test_it_is_woken_for_a_lease_that_its_look_has_missed(
+        self, renewer: ScriptedRenewer, watchdog: Driven
+    ) -> None:
+        """Watched without a lock, and due before the thread would wake by itself."""
+        rung, look, bell, lease = [], watchdog._next_due, watchdog._bell, lease_on(renewer)
+        watchdog._sleeps_until = lease.answered_at + 1.0  # as it was left when the thread woke
+
+        def miss() -> float:
+            due = look()
+            if not watchdog._watched:
+                watchdog.watch(lease)
+            return due
+
+        def get(timeout: float) -> None:
+            rung.append(bell.qsize())
+            renewer.clock.advance(timeout)
+
+        watchdog._next_due = miss  # type: ignore[method-assign]
+        watchdog._bell = SimpleNamespace(put=bell.put, get=get, empty=lambda: True)
+
+        assert watchdog._wait()
+        assert rung[0] == 1
+
+    def test_many_that_ring_are_one_look(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
+        """A worker that has prefetched a lot begins to renew it all at once."""
+        for number in range(100):
+            watchdog.watch(lease_on(renewer, name=f"n{number}"), first=0.0)
+            renewer.clock.advance(0.001)
+
+        assert watchdog._wait()
+        assert watchdog._bell.empty()
 
     def test_it_starts_with_the_first_lease_renews_and_ends_when_idle(
         self, renewer: ScriptedRenewer, monkeypatch: pytest.MonkeyPatch

@@ -63,7 +63,7 @@ def started(shop: Shop, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> 
 def watched(shop: Shop, token: str) -> Any:
     """Return the watch over a hold, ``None`` if it is not renewed."""
     watch = watchdog_of(shop.store)._watched.get(token)
-    return watch if watch is not None and watch.lease.held else None
+    return watch if watch is not None and watch.held else None
 
 
 # --- receipt ---------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_the_claim_of_a_waiting_message_is_renewed(
 
     request = shop.receive()
 
-    assert watched(shop, token_of(request)).lease.term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
+    assert watched(shop, token_of(request)).term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_lease_of_another_process_is_renewed_here_too(shop: Shop, scope: str
     assert (watch is not None) == (scope in HOLDING or acks_late)
     if watch is not None:
         name = KEY if scope in HOLDING else f"message:{token_of(request)}"
-        assert (watch.lease.key, watch.lease.term.ttl, watch.max_hold) == (name, 30.0, 110.0)
+        assert (watch.key, watch.term.ttl, watch.max_hold) == (name, 30.0, 110.0)
 
 
 @pytest.mark.parametrize("pool", ["threads", "greenlets"])
@@ -190,7 +190,7 @@ def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) 
     """Not only until ``revoke(terminate=True)``: Celery forgets the request then, and its body goes on."""
     request = delivered(shop)
     started(shop, request)
-    renewal = watched(shop, request._run_token).lease
+    renewal = watched(shop, request._run_token)
     result: Any = SimpleNamespace(ready=lambda: False)
     request._apply_result = lambda: result
     request._announce_revoked("terminated", True, 15, False)
@@ -211,7 +211,7 @@ def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) 
 def test_a_claim_is_renewed_until_its_message_is_accepted(shop: Shop) -> None:
     """The thread pool refers to no result of its own while the message waits in its queue."""
     request = delivered(shop)
-    renewal = watched(shop, token_of(request)).lease
+    renewal = watched(shop, token_of(request))
     request._apply_result = weakref.ref(type("Result", (), {})())
 
     assert renewal.held
@@ -223,7 +223,7 @@ def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
     """Its request may come before the child has started, or after it has ended."""
     request = delivered(shop)
     started(shop, request)
-    renewal = watched(shop, request._run_token).lease
+    renewal = watched(shop, request._run_token)
 
     renewal.learn(None, 0.0, 0.0)
     assert renewal.held
