@@ -50,17 +50,14 @@ class Lease:
         ended: its holder has released it, or is about to.
         is_new: the lock was free: there was no claim to take over.
         lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
-        since: with ``max_hold``, ``due``, ``warned`` and ``unanswered`` the watchdog's notes.
     """
 
     ended = is_new = False
     lost_because: str | None = None
-    #: The clock's readings since when it is watched, and when it is to be renewed.
-    since, due = 0.0, float("inf")
-    #: Seconds after ``since`` for which it is renewed, and whether half of them has been reported.
-    max_hold, warned = float("inf"), False
-    #: Why the last renewal got no answer; empty if it got one.
-    unanswered = ""
+    # The watchdog's notes: since when it watches, for how long it renews, and whether half of that was told;
+    # when the next renewal is due, and why the last one got no answer, empty if it got one.
+    since, max_hold, warned = 0.0, float("inf"), False
+    due, unanswered = float("inf"), ""
 
     def __init__(
         self,

@@ -178,8 +178,6 @@ class Watchdog:
         while True:
             # Awake first, and then it looks: whoever watches a lease that this look misses rings.
             kept, self._sleeps_until = self._sleeps_until, AWAKE
-            while not self._bell.empty():
-                self._bell.get()  # one look for all who rang
             now = self._clock()
             if (wait := self._next_due() - now) <= 0:
                 return True

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -27,11 +27,13 @@ from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.store import Grant, Mark, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.thread import tell
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message, identity_of, is_result_ignored, release_claim
 from celery_redislock.publishing.results import Skipped
+from celery_redislock.receiving.line import LINE, patience
 from celery_redislock.running.redelivery import PutOff
-from celery_redislock.running.run import FROM_MAIN_PROCESS, Delivery, can_come_again, mark_ttl
+from celery_redislock.running.run import FROM_MAIN_PROCESS, can_come_again, mark_ttl
 
 __all__ = ["LockRequest"]
 
@@ -54,27 +56,40 @@ class LockRequest(Request):
     child's lease.
     """
 
+    #: What the header says, once it has been read, and what is locked, once somebody has asked.
+    _header: "Message | Literal[False] | None" = False
+    _locked: "tuple[TaskLock, LockOptions, Scope] | None" = None
+    _renewal: "HoldInHand | None" = None
+    #: It has ended, or will not run; it stands in line; another process runs it.
+    _is_over = _is_in_line = _is_elsewhere = False
+
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
         self._task_id = str(self.id)  # a number runs, as with plain Celery
         self._run_token, self._received_at = new_token(self._task_id), time.time()
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
+        delivery = (self._run_token, self._received_at, serializer, name_of(os.getpid()))  # see Delivery
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
-        delivery = Delivery(self._run_token, self._received_at, serializer, name_of(os.getpid()))
-        properties = self._request_dict["properties"]
-        self._request_dict["properties"] = {**properties, FROM_MAIN_PROCESS: tuple(delivery)}
-        self._lock_message = Message.of(self._request_dict, self._task_id)
-        self._locked: tuple[TaskLock, LockOptions, Scope] | None = None
-        self._renewal: HoldInHand | None = None
-        self._is_over = False
-        self._renew_claim()
+        request_dict = self._request_dict
+        request_dict["properties"] = {**request_dict["properties"], FROM_MAIN_PROCESS: delivery}
+        self._wait_in_line()
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """A child has taken the task: from now on its lease is renewed from here as well."""
+        """A child has taken the task: if it lasts, its lease is renewed from here as well."""
         super().on_accepted(pid, time_accepted)
+        self._is_elsewhere = _is_another_process(pid)
         self._stop_renewing()
-        if _is_another_process(pid):
+        if self._is_elsewhere and not self._is_in_line:
+            self._wait_in_line()
+
+    def leave_line(self) -> None:
+        """It has lasted: renew what it holds. Called in the line's thread, whatever the others do."""
+        # First, and then it looks whether a child has it: on_accepted does these in the other order.
+        self._is_in_line = False
+        if self.time_start is None:
+            self._renew_claim()
+        elif self._is_elsewhere and not self._result_is_in:
             self._renew_lease()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -104,7 +119,7 @@ class LockRequest(Request):
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""
         if not requeue and self.time_start is None and self._apply_result is None:
             self._release_unrun()
-            self._stop_renewing()
+            self._end()
         super().reject(requeue)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
@@ -230,10 +245,24 @@ class LockRequest(Request):
         mark = Mark(message.token, mark_ttl(self.task.app), is_done=True) if message.must_run else None
         locked[0].release(message.token, ran=ran, mark=mark)
 
+    @property
+    def _lock_message(self) -> Message | None:
+        if self._header is False:
+            self._header = Message.of(self._request_dict, self._task_id)
+        return self._header
+
+    def _wait_in_line(self) -> None:
+        header = self._request_dict.get(HEADER)
+        if header.__class__ is str and '"o":' in header:
+            self.leave_line()  # its own ttl may be shorter than its task's, for which the line looks
+        else:
+            self._is_in_line = True
+            LINE.add(self, self._task)
+
     def _renew_claim(self) -> None:
         """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
         message = self._lock_message
-        if message is None or not message.claimed or message.stands_for_period:
+        if self._is_over or message is None or not message.claimed or message.stands_for_period:
             return
         locked = self._what_is_locked()
         if locked is not None:
@@ -242,7 +271,7 @@ class LockRequest(Request):
             until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
             ttl = options.lock_queue_ttl + max(0.0, until_eta)
             # Soon: the message may have waited in its queue until little of its claim is left.
-            self._renew(lock, message.token, ttl, first=min(5.0, ttl / 30))
+            self._renew(lock, message.token, ttl, first=patience(options.lock_queue_ttl))
 
     def _renew_lease(self) -> None:
         locked = self._what_is_locked()
@@ -255,13 +284,13 @@ class LockRequest(Request):
             self._renew(running, self._run_token, lock.ttl, max_hold=options.max_hold(limit))
 
     def _renew(self, lock: TaskLock, token: str, ttl: float, **when: Any) -> None:
-        self._renewal = HoldInHand(lock, Term(lock.key, token, ttl), self)
-        self._renewal.watchdog.watch(self._renewal, **when)
+        self._renewal = renewal = HoldInHand(lock, Term(lock.key, token, ttl), self)
+        renewal.watchdog.watch(renewal, **when)
 
     def _stop_renewing(self) -> None:
-        if self._renewal is not None:
-            self._renewal.end()
-            self._renewal.watchdog.unwatch(self._renewal)
+        if (renewal := self._renewal) is not None:
+            renewal.end()
+            renewal.watchdog.unwatch(renewal)
             self._renewal = None
 
     def _end(self) -> None:
@@ -316,7 +345,7 @@ class LockRequest(Request):
                 is_ignored=is_result_ignored(self.task, self.ignore_result),
             )
         except Exception as error:  # noqa: BLE001  from users' templates, models and settings; Celery goes on
-            logger.debug("the main process cannot tell the lock of %s: %s", self, error)
+            tell(logger.debug, "the main process cannot tell the lock of %s: %s", self, error)
             return None
         self._locked = lock, options, options.scope
         return self._locked
@@ -330,17 +359,19 @@ class HoldInHand(Lease):
     """
 
     def __init__(self, lock: TaskLock, term: Term, request: LockRequest) -> None:
-        """Renew from now on what a request's message or run holds, as long as it is not over."""
+        """Renew from now on what a request's run holds, or its message, while it waits for that."""
         now = boottime()
         super().__init__(lock.store, term, Grant(0, False, now, now))
         self.watchdog = watchdog_of(lock.store)
-        self._request = weakref.ref(request)
+        self._request, self._is_run = weakref.ref(request), term.token == request._run_token
 
     @property
     def held(self) -> bool:
-        """The message is still in hand, or its run has not ended."""
+        """The message is still in hand, or its run has not ended; whoever began it may have been too late."""
         request = self._request()
-        return not self.ended and request is not None and not request._result_is_in
+        if self.ended or request is None or self._is_run == (request.time_start is None):
+            return False
+        return not request._result_is_in
 
     def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
         """Renew no more: it was held for as long as it may be. The run itself announces that."""

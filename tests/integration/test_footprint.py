@@ -16,7 +16,7 @@ import pytest
 BUDGETS = {
     "publish": 2960,
     "refused": 4820,
-    "main process": 1600,
+    "main process": 300,
     "child": 4120,
     "child, result ignored": 4120,
 }

@@ -180,6 +180,37 @@ def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_swi
     assert plain_case.keys() == []
 
 
+def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: RedisCase, patched: str) -> None:
+    """Law 2: its claims too. And the watchdog, started from the line, tells the greenlets and nobody else."""
+    program = """
+        import gevent
+        from celery import Celery
+        from celery_redislock import SingletonTask
+        from celery_redislock.receiving.line import LINE
+
+        hub, told = gevent.get_hub(), []
+        task = Celery(set_as_current=False).task(print, name="t", base=SingletonTask, lock_ttl=0.6)
+        lock = Lock(store, "n", ttl=1.5, auto_renew=False, on_lost=lambda _: told.append(gevent.get_hub()))
+        lock.acquire()
+        lease = lock._local.entry.lease
+
+        class Delivery:
+            def leave_line(self):
+                watchdog_of(store).watch(lease, first=0.0)
+
+        delivery, deadline = Delivery(), time.monotonic() + 20.0
+        LINE.add(delivery, task)
+        while watchdog_of(store).renewals < 2:
+            assert time.monotonic() < deadline
+        store.force_release("n")
+        while lock.held:
+            assert time.monotonic() < deadline
+        until(lambda: told)
+        assert told == [hub]
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+
+
 #: The thread finds its own way to the server, whatever the greenlet does meanwhile.
 FROM_THE_THREAD = """
         failed, renew = [], store.renew

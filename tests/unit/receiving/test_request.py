@@ -20,9 +20,11 @@ from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
+from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
+from celery_redislock.receiving.line import LINE
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
 from celery_redislock.running.run import FROM_MAIN_PROCESS
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, debts, einfo
@@ -60,10 +62,17 @@ def started(shop: Shop, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> 
     request.on_accepted(pid, time.monotonic())
 
 
+def lasts() -> None:
+    """Let what is in line be there for long enough: what one look finds, the next takes out."""
+    LINE.look()
+    LINE.look()
+
+
 def watched(shop: Shop, token: str) -> Any:
-    """Return the watch over a hold, ``None`` if it is not renewed."""
-    watch = watchdog_of(shop.store)._watched.get(token)
-    return watch if watch is not None and watch.held else None
+    """Return the renewal of a hold that has lasted, ``None`` if it is not renewed."""
+    lasts()
+    renewal = watchdog_of(shop.store)._watched.get(token)
+    return renewal if renewal is not None and renewal.held else None
 
 
 # --- receipt ---------------------------------------------------------------------------------
@@ -136,6 +145,7 @@ def test_no_other_claim_is_renewed_and_what_locks_nothing_asks_nothing(
     request.on_accepted(os.getpid(), time.monotonic())
     if given.get("lock") not in {"until_expired", "while_executing"}:
         request.on_failure(einfo(LOST))
+    lasts()
 
     assert not watchdog_of(shop.store)._watched
     assert shop.store.calls == []
@@ -655,13 +665,100 @@ def test_a_message_that_has_left_is_watched_no_more(shop: Shop) -> None:
     assert watchdog_of(shop.store)._watched == {}
 
 
-def test_a_claim_is_renewed_soon_after_its_message_was_received(shop: Shop, monkeypatch: Any) -> None:
-    """Law 2: the message may have waited in its queue until little of its claim was left."""
-    firsts = []
+@pytest.mark.parametrize(
+    ("call", "at_once", "later"), [({}, [], [1.0]), ({"lock_queue_ttl": 3}, [0.25], [0.25])], ids=str
+)
+def test_a_claim_is_renewed_soon_after_its_message_was_received(
+    shop: Shop, monkeypatch: Any, call: dict[str, Any], at_once: list[float], later: list[float]
+) -> None:
+    """Law 2: the message may have waited in its queue until little of its claim was left.
+
+    The line looks often enough for the ttls of tasks, and not for one that is given per call.
+    """
+    firsts: list[float] = []
     watchdog = watchdog_of(shop.store)
     monkeypatch.setattr(watchdog, "watch", lambda _lease, *, first, **_: firsts.append(first))
-    shop.unique(body, lock_key=KEY, lock_queue_ttl=60).delay(7)
+    request = delivered(shop, call=call, lock_queue_ttl=60)
 
-    shop.receive()
+    assert firsts == at_once
+    lasts()
+    assert firsts == later
+    assert request is not None
 
-    assert firsts == [2.0]
+
+def test_a_lease_of_a_ttl_given_per_call_is_renewed_at_once(shop: Shop) -> None:
+    """Law 1: it may be shorter than that of its task."""
+    request = delivered(shop, call={"lock_ttl": 0.6})
+
+    started(shop, request)
+
+    assert watchdog_of(shop.store)._watched[request._run_token].due - boottime() < 0.3
+
+
+# --- what happens while the line's thread is at it -------------------------------------------
+
+
+@pytest.mark.parametrize("event", ["accepted", "accepted here", "over"])
+@pytest.mark.parametrize("moment", ["before it looks", "once it has looked", "before it begins", "after"])
+def test_a_claim_whose_message_starts_or_ends_meanwhile_is_renewed_no_more(
+    shop: Shop, monkeypatch: Any, event: str, moment: str
+) -> None:
+    """No renewal begins that nobody ends, and none is missed: the event loop waits for nobody."""
+    request = delivered(shop)
+    watchdog, happened = watchdog_of(shop.store), []
+
+    def happen() -> None:
+        if happened:
+            return
+        happened.append(event)
+        if event == "over":
+            request._end()
+        else:
+            request.on_accepted(ANOTHER_PROCESS if event == "accepted" else os.getpid(), time.monotonic())
+
+    def before(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kw: (happen(), real(*args, **kw))[1])
+
+    if moment == "before it looks":
+        before(request, "leave_line")
+    elif moment == "once it has looked":
+        before(request, "_what_is_locked")
+    elif moment == "before it begins":
+        before(watchdog, "watch")
+    lasts()
+    happen()
+
+    assert watched(shop, token_of(request)) is None
+    assert (watched(shop, request._run_token) is not None) == (event == "accepted")
+
+
+def test_a_lease_is_renewed_although_the_line_was_left_as_it_was_accepted(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """The thread saw the message started, and not yet that another process has it."""
+    request, module = delivered(shop), sys.modules[LockRequest.__module__]
+    monkeypatch.setattr(module, "_is_another_process", lambda _pid: lasts() or True)
+
+    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
+
+    assert watched(shop, request._run_token) is not None
+
+
+def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(shop: Shop, monkeypatch: Any) -> None:
+    """Law 4: a lease that was shortened for a dying child is not made longer again."""
+    request = delivered(shop)
+    started(shop, request)
+    watchdog = watchdog_of(shop.store)
+    watch = watchdog.watch
+
+    def end_first(*args: Any, **kwargs: Any) -> None:
+        request.on_timeout(False, 100)
+        watch(*args, **kwargs)
+
+    monkeypatch.setattr(watchdog, "watch", end_first)
+    lasts()
+
+    assert watched(shop, request._run_token) is None
+    assert watchdog._may_renew(watchdog._watched[request._run_token]) is False
+    assert watchdog._watched == {}
