@@ -1,10 +1,11 @@
-"""What importing the package and installing its command-line plug-in cost.
+"""What importing the package, starting a worker and installing the command-line plug-in cost.
 
 ::
 
     python benchmarks/startup.py [--quick] [--json PATH]
 
-Needs no server: that nothing connects is one of the facts it shows.
+All on one core, with compiled files, as of an installed package. That an import connects to nothing
+is one of the facts it shows.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.cores import pin, places
 from benchmarks.pairs import Figure, report, rounds, say
 from benchmarks.peers import HOME, ROOT, run_beside_peers
 
@@ -29,12 +31,23 @@ app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
 @app.task
 def sync(account_id): pass
 sync.name
-print(time.perf_counter() - started)
+print(time.perf_counter() - started, time.process_time())
 """
 
 _OURS = _PLAIN.replace("@app.task", "@app.task(base=SingletonTask)").replace(
     "from celery import Celery", "from celery import Celery\nfrom celery_redislock import SingletonTask"
 )
+
+_WORKER = """
+import os
+from celery.signals import worker_ready
+@worker_ready.connect
+def end(**_):
+    print(time.perf_counter() - started, time.process_time(), flush=True)
+    os._exit(0)
+app.conf.update(broker_url=os.environ["CELERY_REDISLOCK_BENCH_URL"], worker_redirect_stdouts=False)
+app.Worker(pool="solo", loglevel="CRITICAL", quiet=True).start()
+"""
 
 _WHAT_IS_THERE = """
 import sys, threading
@@ -50,21 +63,29 @@ def main() -> None:
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
     arguments = parser.parse_args()
     run_beside_peers()
+    from celery_redislock.embedded import EmbeddedServer
+
+    pin(places()[0].client, os.getpid())
     times = 2 if arguments.quick else 45
     say("importing")
-    imports = rounds(times, {"plain": _import(_PLAIN), "ours": _import(_OURS)})
+    imports = rounds(times, {"plain": _program(_PLAIN), "ours": _program(_OURS)})
+    say("starting a worker")
+    with EmbeddedServer(port=0) as server:
+        os.environ["CELERY_REDISLOCK_BENCH_URL"] = server.url
+        workers = rounds(times, {"plain": _program(_PLAIN + _WORKER), "ours": _program(_OURS + _WORKER)})
     say("celery --help")
     with tempfile.TemporaryDirectory() as folder:
         _install_plug_in(Path(folder))
         helps = rounds(times, {"without": _help(ROOT), "with": _help(ROOT, Path(folder))})
-    redis, threads = map(float, _python("-c", _OURS + _WHAT_IS_THERE).split()[1:])
+    redis, threads = map(float, _python("-c", _OURS + _WHAT_IS_THERE).split()[2:])
     figures = [
+        *_above("import and a bound task", imports, 12),
+        *_above("worker, until it is ready", workers, 40),
         Figure(
-            "import and a bound task: ours - plain", _differences(imports, "ours", "plain"), 30, unit="ms"
-        ),
-        *(Figure(f"  {name}", _in_ms(found["seconds"]), unit="ms") for name, found in imports.items()),
-        Figure(
-            "celery --help: with the plug-in - without", _differences(helps, "with", "without"), 20, unit="ms"
+            "celery --help: with the plug-in - without",
+            _differences(helps, "seconds", "with", "without"),
+            20,
+            unit="ms",
         ),
         *(Figure(f"  {name}", _in_ms(found["seconds"]), unit="ms") for name, found in helps.items()),
         Figure("redis imported before the first lock", [redis], 0, unit=""),
@@ -73,8 +94,20 @@ def main() -> None:
     report("starting", figures, json_path=arguments.json)
 
 
-def _import(code: str) -> Callable[[], Mapping[str, float]]:
-    return lambda: {"seconds": float(_python("-c", code))}
+def _program(code: str) -> Callable[[], Mapping[str, float]]:
+    def measure() -> Mapping[str, float]:
+        *_, seconds, cpu = _python("-c", code).split()
+        return {"seconds": float(seconds), "CPU": float(cpu)}
+
+    return measure
+
+
+def _above(name: str, found: Mapping[str, Mapping[str, list[float]]], most: float) -> list[Figure]:
+    return [
+        Figure(f"{name}: CPU: ours - plain", _differences(found, "CPU", "ours", "plain"), most, unit="ms"),
+        *(Figure(f"  {kind}", _in_ms(values["CPU"]), unit="ms") for kind, values in found.items()),
+        Figure("  time: ours - plain", _differences(found, "seconds", "ours", "plain"), unit="ms"),
+    ]
 
 
 def _help(*path: Path) -> Callable[[], Mapping[str, float]]:
@@ -105,8 +138,10 @@ def _python(*arguments: str, path: tuple[Path, ...] = (ROOT,)) -> str:
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
-def _differences(found: Mapping[str, Mapping[str, list[float]]], one: str, other: str) -> list[float]:
-    pairs = zip(found[one]["seconds"], found[other]["seconds"], strict=True)
+def _differences(
+    found: Mapping[str, Mapping[str, list[float]]], quantity: str, one: str, other: str
+) -> list[float]:
+    pairs = zip(found[one][quantity], found[other][quantity], strict=True)
     return [(a - b) * 1000 for a, b in pairs]
 
 

@@ -17,7 +17,6 @@ rebuild an exception as ``type(*args)`` (celery 5.7.0, ``backends/base.py``,
 """
 
 import math
-import shlex
 from collections.abc import Sequence
 
 __all__ = [
@@ -191,6 +190,8 @@ def _time_left(seconds: float) -> str:
 
 
 def _endless(key: str, holder: str, program: str) -> str:
+    import shlex  # noqa: PLC0415  only for an error
+
     return (
         f"{key!r} is held by {holder} with no end, so by another program's lock: release it "
         f"({program} release --reason TEXT -- {shlex.quote(key)}), and let that program set a time to live"

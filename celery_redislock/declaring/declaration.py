@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
 from celery_redislock.declaring.keys import Binder, KeyRule, parse_key
@@ -22,7 +22,9 @@ from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore, owner_name
-from celery_redislock.locks.tasklock import TaskLock
+
+if TYPE_CHECKING:
+    from celery_redislock.locks.tasklock import TaskLock
 
 #: All of a task that a declaration depends on, in one go: this runs at every publish and every run.
 #: ``conf.maps`` begins with what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
@@ -37,7 +39,7 @@ _switch = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Declaration:
     """A task's lock, as declared and configured now. Immutable; shared by threads.
 
@@ -75,7 +77,7 @@ class Declaration:
         options: LockOptions | None = None,
         key: str | None = None,
         is_ignored: bool = False,
-    ) -> TaskLock:
+    ) -> "TaskLock":
         """Return the lock of one call. Sends nothing; computes nothing where a message brings the key.
 
         Args:
@@ -98,11 +100,13 @@ class Declaration:
         return lock(key, owner=owner, is_ignored=is_ignored)
 
     @cached_property
-    def _own(self) -> tuple[KeyRule, Callable[..., TaskLock]]:
+    def _own(self) -> "tuple[KeyRule, Callable[..., TaskLock]]":
         return self._made_for(self.options)
 
-    def _made_for(self, options: LockOptions) -> tuple[KeyRule, Callable[..., TaskLock]]:
+    def _made_for(self, options: LockOptions) -> "tuple[KeyRule, Callable[..., TaskLock]]":
         """Return what names the lock of a call with these options, and what makes it of its name."""
+        from celery_redislock.locks.tasklock import TaskLock  # noqa: PLC0415  not to declare a task
+
         where, rule = self.task.name, self.rule
         if options.lock_key is not self.options.lock_key:
             rule = parse_key(options.lock_key, task_name=where, parameters=self.binder.parameters)

@@ -1,7 +1,7 @@
 """A task's options and an app's settings: read, checked together, frozen."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from celery_redislock.declaring.keys import parse_key
 from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
@@ -23,8 +23,7 @@ _OFF, _ON = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 _TIMEOUTS = 2.999
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockOptions:
+class LockOptions(NamedTuple):
     """What one task, or one call of it, asks for. Immutable; shared by threads.
 
     The attributes are those of the option table; times are float seconds.
@@ -57,15 +56,14 @@ class LockOptions:
         return max(time_limit + KILLING_TAKES, 2 * self.lock_ttl)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockSettings:
+class LockSettings(NamedTuple):
     """What holds for the whole app: the settings without ``redislock_``. Times are float seconds.
 
     Attributes:
         url: the lock server; ``None`` for the broker's Redis, else the result backend's.
     """
 
-    url: str | None = field(default=DEFAULTS["redislock_url"], repr=False)  # it may hold a password
+    url: str | None = DEFAULTS["redislock_url"]
     prefix: str = DEFAULTS["redislock_prefix"]
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
@@ -74,6 +72,10 @@ class LockSettings:
     eager: bool = DEFAULTS["redislock_eager"]
     enabled: bool = DEFAULTS["redislock_enabled"]
     check: str = DEFAULTS["redislock_check"]
+
+    def __repr__(self) -> str:
+        """Leave the URL out: it may hold a password."""
+        return f"LockSettings{self[1:]}"
 
 
 def read_options(

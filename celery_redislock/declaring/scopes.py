@@ -5,7 +5,6 @@ ask a row for its attributes and never compare a scope's name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import Kind
@@ -18,8 +17,7 @@ Side = Literal["client", "server"]
 Choice = str | Callable[..., object]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """How long a task is unique.
 
     Attributes:
@@ -96,8 +94,7 @@ class Asked(NamedTuple):
         return Asked(self.client or other.client, self.server or other.server, by_side=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(NamedTuple):
     """A duplicate, as a callable strategy is given it.
 
     Attributes:

@@ -1,9 +1,8 @@
 """The table: one row for each option and setting, and nothing said twice."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, Kind, Seconds, Url, one_of, whole
 from celery_redislock.declaring.scopes import SCOPES, Asked, ConflictKind, ScopeKind
@@ -22,26 +21,25 @@ class Inherit(Enum):
 INHERIT: Final[Literal[Inherit.INHERIT]] = Inherit.INHERIT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One option or setting.
 
     Attributes:
-        attribute: name on the task and in ``apply_async``; ``None`` for settings only.
-        setting: name in the app's configuration; ``None`` where there is none.
         default: what holds when nobody says anything.
         kind: what values are allowed.
         meaning: one sentence for the reference page.
+        attribute: name on the task and in ``apply_async``; ``None`` for settings only.
+        setting: name in the app's configuration; ``None`` where there is none.
         default_note: how the default reads where its value does not say it.
         is_of_a_lease: it promises something about the lock of a run, so it has no effect in a scope
             that holds none while running.
     """
 
-    attribute: str | None = None
-    setting: str | None = None
     default: object
     kind: Kind
     meaning: str
+    attribute: str | None = None
+    setting: str | None = None
     default_note: str = ""
     is_of_a_lease: bool = False
 

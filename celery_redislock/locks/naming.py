@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from hashlib import sha256
 
 #: Longest lock name in bytes of UTF-8; what is longer ends in a digest.
 MAX_BYTES = 200
@@ -52,6 +51,8 @@ def shorten(name: str) -> str:
     encoded = name.encode()
     if len(encoded) <= MAX_BYTES:
         return name
+    from hashlib import sha256  # noqa: PLC0415  slow to import, and seldom needed here
+
     ending = f"{_CUT}{sha256(encoded).hexdigest()[:32]}"
     return encoded[: MAX_BYTES - len(ending)].decode(errors="ignore") + ending
 

@@ -14,8 +14,8 @@ import pytest
 
 #: Opcodes above a plain task's; of a refused call in all, since there is no plain one to compare with.
 BUDGETS = {
-    "publish": 2960,
-    "refused": 4820,
+    "publish": 2660,
+    "refused": 4460,
     "main process": 300,
     "child": 4120,
     "child, result ignored": 4120,

@@ -41,8 +41,8 @@ CELERYS = {
 }
 REDIS = {"locks.connection", "locks.scripts", "declaring.server"}
 
-#: The one exception to "import at the top": a process that only declares tasks pays for none of these.
-LOADED_BY_TASK_ON_FIRST_USE = {"publishing", "running"}
+#: The exceptions to "import at the top": a process that only declares tasks pays for none of these.
+LOADED_ON_FIRST_USE = {"publishing", "running", "locks.tasklock"}
 
 CELERY_PACKAGES = {"celery", "kombu", "billiard"}
 
@@ -57,20 +57,14 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def imports(node: ast.AST, *, lazy: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yield whatever is imported, and whether on first use or for types only: ``package.module[.name]``."""
-    for child in ast.iter_child_nodes(node):
+def imports(node: ast.AST) -> Iterator[str]:
+    """Yield whatever is imported, wherever in the module: ``package.module[.name]``."""
+    for child in ast.walk(node):
         if isinstance(child, ast.Import):
-            yield from ((alias.name, lazy) for alias in child.names)
+            yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"a relative import in line {child.lineno}"
-            yield from ((f"{child.module}.{alias.name}", lazy) for alias in child.names)
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            is_for_types = not isinstance(child.test, ast.UnaryOp)
-            yield from imports(ast.Module(child.body, []), lazy=lazy or is_for_types)
-            yield from imports(ast.Module(child.orelse, []), lazy=lazy or not is_for_types)
-        else:
-            yield from imports(child, lazy=lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
 
 
 def room_of(module: str) -> str:
@@ -81,14 +75,13 @@ def test_every_import_leads_to_a_lower_room_and_none_in_a_circle() -> None:
     """Imports at the top of a module, on first use, and for types alike.
 
     Nobody imports the package itself, whose names are for its users. ``embedded`` knows no other room but the
-    errors, and only ``testing`` may know it. ``task`` loads ``publishing`` and ``running`` on first use.
+    errors, and only ``testing`` may know it.
     """
     trees = modules()
     ours: dict[str, set[str]] = {name: set() for name in trees}
-    at_once: dict[str, set[str]] = {name: set() for name in trees}
     wrong = []
     for name, tree in trees.items():
-        for imported, is_lazy in imports(tree):
+        for imported in imports(tree):
             package, _, inner = imported.partition(".")
             room = room_of(name)
             if package in CELERY_PACKAGES and not {room, name} & CELERYS:
@@ -101,8 +94,6 @@ def test_every_import_leads_to_a_lower_room_and_none_in_a_circle() -> None:
             if name in {"", target}:
                 continue
             ours[name].add(target)
-            if not is_lazy:
-                at_once[name].add(target)
             is_lower = target != "" and FLOORS[room_of(target)] < FLOORS[room]
             is_hidden = room_of(target) == "embedded" and room not in {"embedded", "testing"}
             if room_of(target) != room and (not is_lower or is_hidden):
@@ -110,10 +101,24 @@ def test_every_import_leads_to_a_lower_room_and_none_in_a_circle() -> None:
 
     assert not wrong
     list(TopologicalSorter(ours).static_order())  # CycleError names the circle
-    reached = {"task"}
-    while more := {target for name in reached for target in at_once[name]} - reached:
-        reached |= more
-    assert LOADED_BY_TASK_ON_FIRST_USE.isdisjoint(map(room_of, reached))
+
+
+def test_a_process_that_only_declares_tasks_loads_neither_side() -> None:
+    """Law 10: nothing is imported before it is needed."""
+    program = """
+    import sys
+    from celery import Celery
+    from celery_redislock import SingletonTask
+    app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    @app.task(base=SingletonTask)
+    def sync(account_id): ...
+    print(sync.name, *sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    name, *loaded = subprocess.check_output(command, text=True, timeout=60).split()
+
+    assert name == "shop.sync"
+    assert not {"redis", *(f"{PACKAGE}.{name}" for name in LOADED_ON_FIRST_USE)} & set(loaded)
 
 
 #: The store of an app is found through Celery's settings; and what finds a task's declaration asks for it.

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from hashlib import sha256
 
 from celery_redislock.exceptions import LockKeyError
 
@@ -35,6 +34,8 @@ def digest(value: object, *, where: str = "digest") -> str:
         LockKeyError: part of *value* cannot be sent as JSON: a set, a plain
             object, a mapping with tuples as keys.
     """
+    from hashlib import sha256  # noqa: PLC0415  slow to import, and not needed to declare a task
+
     encoded = _encoder()
     try:
         text = "".join(encoded(value, 0))

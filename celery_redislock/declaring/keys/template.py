@@ -24,8 +24,8 @@ from celery_redislock.declaring.keys.digest import PLAIN, as_worker_sees
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.naming import escape, unsafe
 
-_FIELD = re.compile(r"(?P<parameter>[^\W\d]\w*)(?P<path>(?:\.[^\W\d_]\w*|\[[^\[\]]+\])*)")
-_STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>[^\[\]]+)\]")
+_FIELD = r"(?P<parameter>[^\W\d]\w*)(?P<path>(?:\.[^\W\d_]\w*|\[[^\[\]]+\])*)"
+_STEP = r"\.(?P<attribute>\w+)|\[(?P<item>[^\[\]]+)\]"
 # Values whose text says all about them. Not lists, mappings or strange objects: their text hangs on
 # order, or on an address in memory.
 _SPEAKING = (str, int, float, Decimal, UUID, date, time)
@@ -135,11 +135,13 @@ def _field(text: str, *, spec: str | None, conversion: str | None) -> Field:
         asked = f"!{conversion}" if conversion else f":{spec}"
         message = f"{{{text}{asked}}} asks for a format; a key takes values as they are: write {{{text}}}"
         raise ValueError(message)
-    found = _FIELD.fullmatch(text)
+    found = re.fullmatch(_FIELD, text)
     if found is None:
         message = f"{{{text}}} is no parameter's name with .attributes or [items]"
         raise ValueError(message)
-    path = tuple((m["attribute"] or m["item"], m["item"] is not None) for m in _STEP.finditer(found["path"]))
+    path = tuple(
+        (m["attribute"] or m["item"], m["item"] is not None) for m in re.finditer(_STEP, found["path"])
+    )
     return Field(text, found["parameter"], path)
 
 

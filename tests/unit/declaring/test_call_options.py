@@ -1,7 +1,6 @@
 """Options of one call: they win over the task's, travel with the message, and arrive as they were."""
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -116,7 +115,7 @@ def test_what_a_call_asks_for_arrives_at_the_worker(asked, task):
 
 def resolved(options):
     """What decides: how the strategies were asked for is history."""
-    return replace(options, on_conflict=Asked())
+    return options._replace(on_conflict=Asked())
 
 
 def test_callables_and_the_key_stay_with_the_publisher():
