@@ -14,6 +14,7 @@ COMMANDS = (
     "client|setinfo",
     "ping",
     "wait",
+    "multi",
 )
 
 

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -32,6 +32,9 @@ MOST_IDLE = 32
 #: Options that let a server make redis-py wait ten seconds instead of the socket timeout while it is being
 #: moved (Redis Enterprise; on by default from redis 8 on, ``maint_notifications.py``). Leases would expire.
 _RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
+
+#: What tells where connections of one class lead to, and as whom.
+_PLACE = ("host", "port", "path", "db", "username", "password", "credential_provider")
 
 
 def ready(connection: Any, left: Callable[[], float]) -> None:
@@ -107,6 +110,11 @@ class Connections:
         scheme = "rediss" if issubclass(self._pool.connection_class, redis.SSLConnection) else "redis"
         host, port, db = kwargs.get("host", "localhost"), kwargs.get("port", 6379), kwargs.get("db") or 0
         return f"{scheme}://{host}:{port}/{db}"
+
+    def leads_to(self, params: Mapping[str, Any]) -> bool:
+        """Whether a redis-py pool of these parameters leads to the same database, as the same user."""
+        make, ours = params.get("connection_class", redis.Connection), self._kwargs
+        return make is self._make and all((params.get(name) or 0) == (ours.get(name) or 0) for name in _PLACE)
 
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet; see :func:`ready`."""

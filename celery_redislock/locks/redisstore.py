@@ -73,6 +73,7 @@ class RedisStore(LockStore):
         self._clock = clock
         self._scripts = Scripts(connections, socket_timeout=socket_timeout, clock=clock)
         self._call = self._scripts.call
+        self.leads_to = connections.leads_to
 
     @property
     def server(self) -> str:
@@ -131,6 +132,21 @@ class RedisStore(LockStore):
         left_key, *left = _left(base, mark)
         keys = [base + "lock", base + "window", left_key, self._index]
         return _release(name, self._call("release", keys, [token, name, int(undo), *left], name=name))
+
+    def release_and_store(
+        self, name: str, token: str, key: str, result: str, seconds: int, *, mark: Mark | None = None
+    ) -> tuple[Release, bool]:
+        """Release, and store a task's result; also whether that, or a success before it, is stored now.
+
+        The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
+        """
+        base = self._base(name)
+        left_key, *left = _left(base, mark)
+        keys = [base + "lock", base + "window", left_key, self._index, key]
+        args = [token, name, 0, *left, result, seconds]
+        call = self._call("release_and_store", keys, args, name=name)
+        is_stored, *released = call.reply
+        return _release(name, call._replace(reply=released)), is_stored == 1
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None

@@ -7,6 +7,7 @@ line, because such a script is refused under OOM even when it only releases.
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -23,13 +24,14 @@ T = TypeVar("T")
 Left: TypeAlias = Callable[[], float]
 
 #: The scripts of this package, one file each under ``lua/``.
-SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "renew")
+SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "release_and_store", "renew")
 
 
 @functools.cache
 def script(name: str) -> tuple[str, str]:
     """Return one of :data:`SCRIPTS`, read once per process: its text, and the digest a server knows it by."""
     text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1])[0], text)
     # The server names scripts by SHA-1; nothing is trusted because of it.
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 

@@ -156,15 +156,19 @@ class TaskLock:
             lease.is_new = True
         return lease
 
-    def finish(self, lease: Lease, *, mark: Mark | None = None) -> bool:
+    def finish(
+        self, lease: Lease, *, mark: Mark | None = None, now: Callable[[], Release] | None = None
+    ) -> bool:
         """Stop renewing a lease and release it; the release is owed where the server does not answer.
+
+        ``now`` asks for it and for something else in one step; what is owed is the release alone.
 
         Returns:
             Whether the lease was still ours; unknown counts as yes.
         """
         trusted = lease.trusted
         self.let_go(lease)
-        answer = self.release(lease.token, ran=True, mark=mark)
+        answer = self.release(lease.token, ran=True, mark=mark, now=now)
         return answer is None or answer.released or lease.gave_back(answer, trusted=trusted)
 
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
@@ -192,20 +196,23 @@ class TaskLock:
         ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
         return _now_or_later(self.store, ask, within=max(self.ttl, ttl), what=f"the lease on {self.key!r}")
 
-    def release(self, token: str, *, ran: bool, mark: Mark | None = None) -> Release | None:
+    def release(
+        self, token: str, *, ran: bool, mark: Mark | None = None, now: Callable[[], Release] | None = None
+    ) -> Release | None:
         """Release the hold of a token; never raises.
 
         Args:
             token: of a claim or a lease.
             ran: a body began under it. Otherwise the period that was opened under it ends as well.
             mark: left for the copies of its message.
+            now: as for :meth:`finish`.
 
         Returns:
             The server's answer, ``None`` where there is none: the release is owed.
         """
         longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
         ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
-        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}")
+        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}", now=now)
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
@@ -329,15 +336,17 @@ def release_hold(
     return _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
 
 
-def _now_or_later(store: LockStore, ask: Callable[[], T], *, within: float, what: str) -> T | None:
-    """Ask now; where the server does not answer, let the watchdog ask for so many seconds."""
+def _now_or_later(
+    store: LockStore, ask: Callable[[], T], *, within: float, what: str, now: Callable[[], T] | None = None
+) -> T | None:
+    """Ask (``now``, if given); where the server does not answer, let the watchdog ask for so many seconds."""
     watchdog = watchdog_of(store)
     if watchdog.is_server_away:
         # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
         watchdog.owe(ask, within=within, what=what)
         return None
     try:
-        return ask()
+        return (now or ask)()
     except LockUnavailable:
         watchdog.owe(ask, within=within, what=what)
     except RedisLockError as error:

@@ -7,11 +7,14 @@ one of these is still held when the caller's ``get()`` returns and when the next
 
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject, Retry
 
-from celery_redislock.locks.store import Mark, new_token
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.store import LockStore, Mark, Release, new_token
 from celery_redislock.publishing.signals import lock_released
 from celery_redislock.running.run import Run, mark_ttl
 
@@ -26,7 +29,9 @@ _GONE = (
 
 
 def settle(run: Run, error: BaseException | None) -> None:
-    """Release the lock when the body has unwound, or turn it into a claim; never raises an ``Exception``.
+    """Release the lock when the body has unwound, turn it into a claim, or leave it to the result's store.
+
+    Never raises an ``Exception``.
 
     Args:
         run: whose body has ended.
@@ -41,33 +46,44 @@ def settle(run: Run, error: BaseException | None) -> None:
     if lease is None:
         _release_unused_claim(run, requeued=requeued)
         return
-    leaves_mark = run.has_ended and run.can_come_again and run.is_identified
-    mark = Mark(run.identity, lock.ttl) if leaves_mark else None
-    if run.followed_by and run.scope.holds_while_running:
-        token, claim_ttl = run.followed_by[0]
-        was_ours = lock.hand_on(lease, token, ttl=claim_ttl(), mark=mark)
-    elif requeued and run.scope.holds_while_running:
-        token = run.identity if run.is_identified else new_token(run.lock.owner)
-        was_ours = lock.hand_on(lease, token, ttl=run.options.lock_queue_ttl)
+    if run.scope.holds_while_running and (run.followed_by or requeued):
+        if run.followed_by:
+            token, claim_ttl = run.followed_by[0]
+            ttl = claim_ttl()
+        else:
+            token = run.identity if run.is_identified else new_token(run.lock.owner)
+            ttl = run.options.lock_queue_ttl
+        if not lock.hand_on(lease, token, ttl=ttl, mark=_mark(run)):
+            _warn(run, lease)
+    elif _is_left_to_result(run, error):
+        run.release = release  # and renewed until then
     else:
-        was_ours = lock.finish(lease, mark=mark)
-        if lock_released.receivers and was_ours and run.scope.holds_while_running:
-            lock_released.send(sender=run.task, key=lease.key, task_id=run.lock.owner, lease=lease)
-    if not was_ours and not lease.lost:  # a loss that was noticed has been announced as such
-        logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)
+        release(run, lease)
+
+
+def release(run: Run, lease: Lease, now: Callable[[Mark | None], Release] | None = None) -> None:
+    """Release the lock of a run whose body has ended; never raises an ``Exception``.
+
+    ``now`` asks for the release and something else in one step, with this mark.
+    """
+    mark = _mark(run)
+    if not run.running_lock.finish(lease, mark=mark, now=now and partial(now, mark)):
+        _warn(run, lease)
+    elif lock_released.receivers and run.scope.holds_while_running:
+        lock_released.send(sender=run.task, key=lease.key, task_id=run.lock.owner, lease=lease)
 
 
 def conclude(run: Run) -> None:
     """Note that the message is done, if it is: its result is stored, and what follows is published.
 
-    Called by ``task_postrun``, in the process and thread of the body. A run whose end was interrupted
-    before is released here.
+    Called by ``task_postrun``, in the process and thread of the body. A run whose end was interrupted, or
+    whose result was not stored, is released here.
 
     Celery sends that signal from a ``finally`` (5.7.0, ``app/trace.py``): with an exception on its way, as
     when a worker stops its child, the result may not be stored, and the message has to run again.
     """
     if run.lease is not None and not run.lease.ended:
-        run.running_lock.finish(run.lease)
+        release(run, run.lease)
     was_interrupted = sys.exc_info()[1] is not None
     if run.has_ended and run.can_come_again and run.is_identified and not was_interrupted:
         run.has_ended = False
@@ -89,3 +105,35 @@ def _release_unused_claim(run: Run, *, requeued: bool) -> None:
     message = run.message
     if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
         run.lock.release(message.token, ran=True)
+
+
+def _is_left_to_result(run: Run, error: BaseException | None) -> bool:
+    """Whether Celery stores a result next, beside the lock, and nothing else follows."""
+    if run.lock.is_ignored and (error is None or not run.task.store_errors_even_if_ignored):
+        return False
+    backend, store = run.task.backend, run.lock.store
+    known = backend.__dict__.get("_redislock_beside")
+    if known is None or known[0] is not store:
+        known = backend.__dict__["_redislock_beside"] = store, _is_beside(backend, store)
+    if not known[1] or not run.has_ended or isinstance(error, Ignore | Reject | Retry):
+        return False
+    return not (run.request.is_eager or run.is_in_workflow)
+
+
+def _is_beside(backend: Any, store: LockStore) -> bool:
+    if type(backend).__module__ != "celery.backends.redis":
+        return False
+    from celery_redislock.running.result import joined  # noqa: PLC0415  imports Celery's backend
+
+    return joined(backend, store)
+
+
+def _mark(run: Run) -> Mark | None:
+    """Return what a run's end leaves for the copies of its message."""
+    leaves_mark = run.has_ended and run.can_come_again and run.is_identified
+    return Mark(run.identity, run.running_lock.ttl) if leaves_mark else None
+
+
+def _warn(run: Run, lease: Lease) -> None:
+    if not lease.lost:  # a loss that was noticed has been announced as such
+        logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)

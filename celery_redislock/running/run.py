@@ -93,6 +93,8 @@ class Run:
             on the message itself.
         in_body: the body is running.
         has_ended: the body ended, whatever ended it, and its message is done with that.
+        release: set where the step that stores the result, which is yet to come, releases the lock: called
+            with this run, its lease, and what asks the server for both.
         followed_by: tokens of the messages of its own id that the body published, each with what tells
             the seconds its claim lives.
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
@@ -102,6 +104,7 @@ class Run:
     was_delivered = can_come_again = may_be_done = False
     lease: Lease | None = None
     in_body = has_ended = False
+    release: Callable[..., None] | None = None
     followed_by: Sequence[tuple[str, Callable[[], float]]] = ()
     interrupt: Callable[[], None] | None = None
 
@@ -182,9 +185,13 @@ class Run:
     @property
     def must_wait(self) -> bool:
         """It waits for its lock whoever holds it, and is never a duplicate: seen before, or of a workflow."""
-        request, message = self.request, self.message
-        if self.is_accepted or self.was_delivered or (message is not None and message.must_run):
-            return True
+        is_meant_to = self.message is not None and self.message.must_run
+        return self.is_accepted or self.was_delivered or is_meant_to or self.is_in_workflow
+
+    @property
+    def is_in_workflow(self) -> bool:
+        """It has links or an errback, or a group, chord or chain goes on when it has ended."""
+        request = self.request
         return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
 
     def holds(self, key: str) -> bool:

@@ -61,6 +61,21 @@ def _unserialisable(task: Any, key: str, more: Any) -> object:
     return threading.Lock()
 
 
+class _Leisurely:
+    """A value whose result is not stored while ``<key>@encoded`` is kept on."""
+
+    def __init__(self, task: Any, key: str) -> None:
+        self._reach, self._key = task.app.journal.reach, key
+
+    def __json__(self) -> str:
+        self._reach(self._key, "encoded")
+        return f"{self._key} done"
+
+
+def _encode_at_leisure(task: Any, key: str, more: Any) -> _Leisurely:
+    return _Leisurely(task, key)
+
+
 def _retry(task: Any, key: str, more: Any) -> str:
     more = more or {}
     if task.request.retries < more.get("times", 1):
@@ -241,6 +256,7 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _exit,
         _run_out_of_memory,
         _unserialisable,
+        _encode_at_leisure,
         _retry,
         _retry_quietly,
         _retry_and_stay,

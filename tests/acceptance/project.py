@@ -155,7 +155,7 @@ def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
 
 
 def _released(sender: Any, **_: Any) -> None:
-    """The lock is free; the result is not stored yet."""
+    """The lock is free; the result is not stored yet, unless both are one step."""
     _reach(sender, "released")
 
 

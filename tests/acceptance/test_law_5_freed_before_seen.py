@@ -1,12 +1,19 @@
 """Law 5: who has seen a task's result, or is the next link of its chain, finds the lock free."""
 
+from collections.abc import Callable
+
 import pytest
+import redis
 from celery import chain
 
 from tests.acceptance.harness import Project
 from tests.acceptance.terms import (
+    LONG_LEASE,
     PATIENCE,
 )
+from tests.servers import EmbeddedServer
+from tests.tiers import slow
+from tests.trips import Trips
 
 pytestmark = pytest.mark.law(5)
 
@@ -40,3 +47,26 @@ def test_an_errback_of_the_same_key_finds_the_lock_free(project: Project, key: s
 
     bodies = project.wait_ended(key, 2)
     assert [body.ended_by for body in bodies] == ["ValueError", ""]
+
+
+@pytest.mark.law(10)
+@pytest.mark.parametrize("pool", ["prefork", "threads", slow("gevent"), slow("solo")])
+def test_the_release_and_the_result_are_one_step(
+    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str, pool: str
+) -> None:
+    """Where results are kept on the lock server: one script, and no transaction of Celery's beside it."""
+    if pool == "gevent":
+        pytest.importorskip(pool)
+    conf = {"redislock_url": lock_server.url, "redislock_ttl": LONG_LEASE}
+    project = new_project(backend=lock_server.url, conf=conf)
+    project.start_worker(pool, concurrency=1)
+    project.executed.delay(f"{key}-before").get(timeout=PATIENCE)
+    with redis.Redis.from_url(lock_server.redis_url) as client:
+        trips = Trips(client)
+        project.executed.delay(key).get(timeout=PATIENCE)
+        with pytest.raises(ValueError, match="failed"):
+            project.executed.delay(key, 0.0, "fail").get(timeout=PATIENCE)
+        project.executed_acks_late.delay(key).get(timeout=PATIENCE)
+        counted = trips()
+
+    assert counted == {"evalsha": 9}

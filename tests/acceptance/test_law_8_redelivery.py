@@ -340,6 +340,28 @@ def test_a_job_whose_child_is_killed_succeeds(site_on: SiteMaker, key: str, brok
     wait_until(lambda: result.state == "SUCCESS", PATIENCE, "the second run's result")
 
 
+@pytest.mark.law(2)
+def test_a_run_whose_child_is_killed_before_its_result_is_stored_has_not_ended(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """Where one step releases and stores, the run holds its lock until then, and its copy takes over."""
+    project = new_project()
+    project.start_worker("prefork")
+    encoded = f"{key}@encoded"
+    with project.kept_on(encoded):
+        result = project.executed_reject_on_worker_lost.delay(key, 0.0, "encode_at_leisure")
+        pid = wait_until(lambda: project.notes(encoded), PATIENCE, "the body has returned")[0]
+        holder = project.holder(key)
+        os.kill(pid, signal.SIGKILL)
+    bodies = project.wait_ended(key, 2)
+
+    assert holder is not None
+    assert holder.state == "running"
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert project.overlaps(key) == []
+    assert len({body.token for body in bodies}) == 2
+
+
 def unacknowledged(project: Project) -> int:
     """Return how many messages are on Redis: in the queue, or with a worker."""
     return project.queued() + int(project.redis.hlen(f"{project.plan['prefix']}:unacked"))

@@ -65,13 +65,12 @@ class Result:
 
 
 class Site:
-    """An app whose broker, results and locks are one server, and a worker's steps, by hand."""
+    """An app whose broker, locks and (but for a given backend) results are one server; a worker's steps."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, backend: str | None = None) -> None:
         """Declare the tasks; connect to nothing."""
-        self.app = app = Celery(
-            f"footprint-{secrets.token_hex(4)}", broker=url, backend=url, set_as_current=False
-        )
+        name = f"footprint-{secrets.token_hex(4)}"
+        self.app = app = Celery(name, broker=url, backend=backend or url, set_as_current=False)
         app.conf.update(task_default_queue=app.main, redislock_prefix=app.main)
         self.tasks = {
             (is_unique, is_ignored): app.task(
@@ -117,6 +116,7 @@ class Site:
         queue = self.app.amqp.queues[self.app.main](channel)
         task.__trace__ = build_tracer(task.name, task, self.app.loader, self.consumer.hostname, app=self.app)
         receive = task.start_strategy(self.app, self.consumer)
+        queue.purge()  # of what other steps have published
         for _ in range(count):
             self.publish(task)
         messages = iter([queue.get(no_ack=True) for _ in range(count)])
@@ -170,6 +170,8 @@ def main() -> None:
             "child": above_plain(site, site.in_child),
             "child, result ignored": above_plain(site, site.in_child, is_ignored=True),
         }
+        elsewhere = Site(server.url, f"{server.url[:-1]}1")  # now, as a process is one app's worker
+        figures["child, results elsewhere"] = above_plain(elsewhere, elsewhere.in_child)
     print(json.dumps(figures))  # noqa: T201  the answer
 
 

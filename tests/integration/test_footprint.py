@@ -17,8 +17,9 @@ BUDGETS = {
     "publish": 2660,
     "refused": 4460,
     "main process": 300,
-    "child": 4120,
+    "child": -1180,
     "child, result ignored": 4120,
+    "child, results elsewhere": 4770,
 }
 
 
@@ -39,4 +40,4 @@ def test_a_step_stays_within_its_budget(figures: Mapping[str, float], step: str)
     if not celery.__version__.startswith("5.7."):
         pytest.skip("counted with Celery 5.7")
 
-    assert 0 < figures[step] <= BUDGETS[step]
+    assert figures[step] <= BUDGETS[step]

@@ -1,0 +1,78 @@
+"""Release and result in one step, where the result backend is the lock server and nothing else follows.
+
+The seam is ``_store_result`` of a thread's ``RedisBackend``, with the two methods it calls to look at what is
+there and to write (Celery 5.5.0 to 5.7.0, ``backends/base.py``). What is stored, under which key and for how
+long, is left to Celery.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery.backends.redis import RedisBackend
+from celery.states import FAILURE, PENDING, SUCCESS
+
+from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.store import LockStore, Mark, Release
+from celery_redislock.running.run import run_of
+
+__all__ = ["joined"]
+
+#: Characters of a result above which the lock does not wait until they are sent.
+LARGEST = 256 * 1024
+
+#: What ``_store_result`` must call, or the seam is not where it was.
+_CALLED = {"_get_task_meta_for", "_set_with_state"}
+
+
+def joined(backend: Any, store: LockStore) -> bool:
+    """Let a backend's results release locks, if it keeps them where the store does; say whether.
+
+    Called once per backend (one per thread) and store.
+    """
+    code = getattr(RedisBackend._store_result, "__code__", None)
+    if type(backend) is not RedisBackend or not _CALLED.issubset(getattr(code, "co_names", ())):
+        return False
+    if not isinstance(store, RedisStore) or not store.leads_to(backend.connparams):
+        return False
+    backend._store_result = partial(_store_result, backend)
+    return True
+
+
+def _store_result(backend: Any, task_id: Any, result: Any, state: str, *args: Any, **more: Any) -> Any:
+    """Store a result as Celery does; the one that a run waits for at its end releases its lock as well."""
+    request: Any = more.get("request")
+    run: Any = run_of(request)
+    is_awaited = run is not None and run.release and not run.lease.ended and task_id == request.id
+    if is_awaited and state in {SUCCESS, FAILURE}:
+        backend = _Ending(backend, run)
+    return RedisBackend._store_result(backend, task_id, result, state, *args, **more)
+
+
+class _Ending(RedisBackend):  # type: ignore[misc]  # celery-types has it untyped
+    """A backend as the end of a run sees it; the two share all they have."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, backend: Any, run: Any) -> None:
+        self.__dict__ = backend.__dict__  # type: ignore[misc]  # mypy takes the slots for all there is
+        self._run = run
+
+    def _get_task_meta_for(self, task_id: Any) -> dict[str, Any]:  # noqa: ARG002  Celery's
+        return {"status": PENDING}  # the script looks
+
+    def set(self, key: bytes, value: Any, **more: Any) -> None:
+        run, lease, is_stored = self._run, self._run.lease, False
+
+        def now(mark: Mark | None) -> Release:
+            nonlocal is_stored
+            expires = more.get("expires")
+            seconds = (self.expires if expires is None else expires) or 0
+            ask: Callable[..., tuple[Release, bool]] = run.lock.store.release_and_store
+            answer, is_stored = ask(lease.key, lease.token, key.decode(), value, seconds, mark=mark)
+            return answer
+
+        is_short = isinstance(value, str) and len(value) <= LARGEST
+        run.release(run, lease, now if is_short else None)
+        if not is_stored and super()._get_task_meta_for(run.request.id)["status"] != SUCCESS:
+            super().set(key, value, **more)

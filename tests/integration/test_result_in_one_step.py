@@ -1,0 +1,354 @@
+"""Where results are kept on the lock server, the script that stores one releases the lock as well."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from celery.backends.redis import RedisBackend
+from celery.signals import task_success
+
+from celery_redislock.embedded import EmbeddedServer
+from tests.facts import wait_until
+from tests.faults import Fault, FaultyProxy
+from tests.integration.watched_shop import PATIENCE, WatchedShop
+
+pytestmark = [
+    pytest.mark.law(5),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
+
+ShopMaker = Callable[..., WatchedShop]
+
+
+@pytest.fixture
+def open_shop(tcp_server: EmbeddedServer, prefix: str) -> Iterator[ShopMaker]:
+    """Opens a shop whose results are on its lock server; ``asked`` there is every script it has sent."""
+    shops: list[WatchedShop] = []
+
+    def open_shop(url: str = f"redis://127.0.0.1:{tcp_server.port}/0", **settings: Any) -> WatchedShop:
+        of_results = {"result_backend": url, "accept_content": ["json", "pickle", "yaml"]}
+        shops.append(shop := WatchedShop(url, tcp_server.redis_url, prefix, **{**of_results, **settings}))
+        return shop
+
+    yield open_shop
+    for shop in shops:
+        with closing(shop):
+            shop.app.backend.client.close()
+
+
+def asked_of(shop: WatchedShop) -> list[str]:
+    """Return the names of the scripts a shop sends from now on."""
+    asked: list[str] = []
+    call = shop.locked_on._call
+
+    def noted(operation: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(operation)
+        return call(operation, *args, **kwargs)
+
+    shop.locked_on._call = noted
+    return asked
+
+
+def key_of(shop: WatchedShop, task_id: str = "t") -> str:
+    """Return where Celery keeps a result."""
+    return str(shop.app.backend.get_key_for_task(task_id).decode())
+
+
+def run(shop: WatchedShop, task: Any, *args: Any, **options: Any) -> Any:
+    """Publish a call under the id ``t``, and run it."""
+    task.apply_async(args, task_id="t", **options)
+    return shop.run()
+
+
+def succeed(account_id: int = 7) -> dict[str, Any]:
+    return {"ä": [account_id, None]}
+
+
+def fail(account_id: int = 7) -> None:
+    raise ValueError(account_id)
+
+
+def return_what_nobody_encodes() -> object:
+    return object()
+
+
+def return_much() -> str:
+    return "x" * 300_000
+
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "extended": {"result_extended": True},
+    "for ever": {"result_expires": 0},
+    "for ever too": {"result_expires": None},
+    "for a while": {"result_expires": 100, "result_failure_expires": 50},
+    "yaml": {"result_serializer": "yaml"},
+    "pickle": {"result_serializer": "pickle"},
+    "compressed": {"result_compression": "gzip"},
+}
+
+
+@pytest.mark.parametrize("body", [succeed, fail])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_what_is_stored_and_announced_is_what_celery_stores(
+    open_shop: ShopMaker, settings: str, body: Callable[..., Any]
+) -> None:
+    """The same bytes for the same time, on the same channel, in every form that Celery knows."""
+    shop = open_shop(**SETTINGS[settings])
+    task = shop.unique(body, track_started=True)
+    shop.app.now = lambda: datetime(2026, 1, 1, tzinfo=timezone.utc)
+    backend, key = shop.app.backend, key_of(shop)
+    channel = shop.client.pubsub(ignore_subscribe_messages=True)
+    asked = asked_of(shop)
+    seen = []
+    for beside in ((shop.locked_on, False), None):  # Celery's own way, and then ours
+        backend._redislock_beside = beside
+        asked.clear()
+        shop.client.delete(key)
+        channel.subscribe(key)
+        run(shop, task)
+        announced = []
+        wait_until(lambda heard=announced: heard.append(channel.get_message()) or len(heard) > 9, PATIENCE)
+        channel.unsubscribe(key)
+        told = [each["data"] for each in announced if each is not None]
+        seen.append((shop.client.get(key), told, shop.client.ttl(key) // 10, [*asked]))
+        assert shop.is_free()
+    channel.close()
+
+    (value, told, left, _), ours = seen
+    is_in_one = isinstance(backend.encode({}), str)
+    assert ours == (
+        value,
+        told,
+        left,
+        ["acquire", "acquire", "release_and_store" if is_in_one else "release"],
+    )
+    assert told[-1] == value
+
+
+def test_a_result_that_cannot_be_encoded_fails_in_one_step(open_shop: ShopMaker) -> None:
+    """Celery stores that failure, and whatever is stored as the end releases the lock."""
+    shop = open_shop()
+    task = shop.unique(return_what_nobody_encodes)
+    asked = asked_of(shop)
+    run(shop, task)
+
+    assert shop.state("t") == "FAILURE"
+    assert asked == ["acquire", "acquire", "release_and_store"]
+    assert shop.is_free()
+
+
+#: What is there, whether Celery would store over it, and whether the script can tell.
+BEFORE: Mapping[str, tuple[object, bool]] = {
+    "success": ({"status": "SUCCESS", "result": "first"}, False),
+    "success, written otherwise": ({"result": "first", "status": "SUCCESS"}, False),
+    "failure": ({"status": "FAILURE", "result": {"exc_type": "KeyError", "exc_message": ["x"]}}, True),
+    "a state of one's own": ({"status": "HALF-WAY", "result": 1}, True),
+    "another letter": ({"status": "ÄHM", "result": 1}, True),
+    "started, written otherwise": ({"result": None, "status": "STARTED"}, True),
+    "empty": (None, True),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_result_never_replaces_a_recorded_success(open_shop: ShopMaker, before: str) -> None:
+    """What Celery decides from what is there, the script decides, or leaves to Celery."""
+    shop = open_shop()
+    task = shop.unique(succeed)
+    meta, is_replaced = BEFORE[before]
+    shop.client.set(key_of(shop), "" if meta is None else json.dumps(meta))
+    asked = asked_of(shop)
+    run(shop, task)
+
+    after = json.loads(shop.client.get(key_of(shop)))
+    assert (after == meta) is not is_replaced
+    assert asked[-1] == "release_and_store"
+    assert shop.is_free()
+
+
+def test_a_key_of_another_type_keeps_no_lock(open_shop: ShopMaker) -> None:
+    """The result's trouble is Celery's to tell; the lock is released all the same."""
+    shop = open_shop()
+    task = shop.unique(succeed)
+    shop.client.lpush(key_of(shop), "not a result")
+    task.apply_async(task_id="t")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        shop.run()
+
+    assert shop.is_free()
+    shop.client.delete(key_of(shop))
+
+
+class Derived(RedisBackend):
+    """Somebody's own."""
+
+
+def _in_another_database(shop: WatchedShop, task: Any) -> None:
+    shop.app.conf.result_backend = shop.app.conf.result_backend[:-1] + "1"
+
+
+def _as_another_user(shop: WatchedShop, task: Any) -> None:
+    shop.app.conf.result_backend = shop.app.conf.result_backend.replace("//", "//default:x@")
+
+
+def _of_another_class(shop: WatchedShop, task: Any) -> None:
+    task.backend = Derived(app=shop.app, url=shop.app.conf.result_backend)
+
+
+def _of_another_celery(shop: WatchedShop, task: Any) -> None:
+    def _store_result(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return stores(self, *args, **kwargs)
+
+    stores, RedisBackend._store_result = RedisBackend._store_result, _store_result
+
+
+@pytest.mark.parametrize(
+    "how", [_in_another_database, _as_another_user, _of_another_class, _of_another_celery]
+)
+def test_a_backend_elsewhere_is_left_alone(
+    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch, how: Callable[[WatchedShop, Any], None]
+) -> None:
+    """Released before, as where results are kept on something else."""
+    monkeypatch.setattr(RedisBackend, "_store_result", RedisBackend._store_result)
+    shop = open_shop()
+    task = shop.unique(succeed)
+    how(shop, task)
+    asked = asked_of(shop)
+    run(shop, task)
+
+    assert asked == ["acquire", "acquire", "release"]
+    assert "_store_result" not in task.backend.__dict__
+    assert shop.is_free()
+
+
+def test_a_failure_that_is_stored_although_results_are_ignored_releases_too(open_shop: ShopMaker) -> None:
+    """``store_errors_even_if_ignored``."""
+    shop = open_shop()
+    task = shop.unique(fail, ignore_result=True, store_errors_even_if_ignored=True)
+    asked = asked_of(shop)
+    run(shop, task)
+
+    assert (asked[-1], shop.state("t")) == ("release_and_store", "FAILURE")
+    assert shop.is_free()
+
+
+@pytest.mark.parametrize("options", [{"link": "other"}, {"link_error": "other"}, {"ignore_result": True}])
+def test_what_somebody_waits_for_but_the_result_comes_after_the_release(
+    open_shop: ShopMaker, options: dict[str, Any]
+) -> None:
+    """A link is published before the result is stored; and what is not stored releases nothing."""
+    shop = open_shop()
+    other = shop.app.task(succeed, name="other", shared=False)
+    task = shop.unique(succeed)
+    asked = asked_of(shop)
+    run(shop, task, **{name: other.si() if given == "other" else given for name, given in options.items()})
+
+    assert asked[:3] == ["acquire", "acquire", "release"]
+    assert shop.is_free()
+
+
+def test_a_large_result_does_not_keep_the_lock_while_it_is_sent(open_shop: ShopMaker) -> None:
+    """It may take longer than the lock server is given."""
+    shop = open_shop()
+    task = shop.unique(return_much)
+    asked = asked_of(shop)
+
+    assert run(shop, task) == return_much()
+    assert asked == ["acquire", "acquire", "release"]
+
+
+class Slow:
+    """A result that takes its time to be encoded."""
+
+    def __init__(self, takes: Callable[[], object]) -> None:
+        self.takes = takes
+
+    def __json__(self) -> bool:
+        return bool(self.takes())
+
+
+@pytest.mark.law(1)
+def test_the_lock_is_kept_alive_until_the_result_is_sent(open_shop: ShopMaker) -> None:
+    """A result may take longer to be encoded than a lease lives."""
+    shop = open_shop()
+
+    def return_slowly() -> Slow:
+        return Slow(lambda: wait_until(lambda: shop.watchdog.renewals > 3, PATIENCE) and shop.locks())
+
+    task = shop.unique(return_slowly, lock_ttl=0.5)
+
+    assert run(shop, task) is True
+    assert shop.is_free()
+
+
+@pytest.mark.law(8)
+def test_a_message_that_can_come_again_leaves_its_mark_with_the_result(open_shop: ShopMaker) -> None:
+    """Who sees the result finds the mark ``ending``; then it says ``done``."""
+    shop = open_shop()
+    task = shop.unique(succeed, acks_late=True)
+
+    def marks() -> list[bytes]:
+        return [shop.client.get(name) for name in shop.client.scan_iter(f"{shop.prefix}:*mark:*")]
+
+    seen = []
+    with_result = task_success.connect(lambda **_: seen.append((shop.state("t"), marks())), weak=False)
+    asked = asked_of(shop)
+    try:
+        run(shop, task)
+    finally:
+        task_success.disconnect(with_result)
+
+    assert seen == [("SUCCESS", [b"ending"])]
+    assert asked == ["acquire", "acquire", "release_and_store"]
+    assert wait_until(lambda: marks() == [b"done"], PATIENCE)
+
+
+@pytest.mark.law(4)
+def test_a_result_that_is_not_stored_releases_the_lock_all_the_same(
+    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``task_postrun`` releases."""
+    shop = open_shop()
+    task = shop.unique(succeed)
+
+    def never(*_: Any, **__: Any) -> None:
+        message = "not today"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(shop.app.backend, "store_result", never)
+    task.apply_async(task_id="t")
+    with pytest.warns(RuntimeWarning, match="not today"):
+        shop.run()
+
+    assert shop.is_free()
+
+
+@pytest.mark.law(9)
+@pytest.mark.parametrize("calls", [(1,), (1, 2)], ids=["once", "twice"])
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
+def test_no_fault_loses_a_result_or_leaves_a_lock(
+    open_shop: ShopMaker,
+    proxy: FaultyProxy,
+    caplog: pytest.LogCaptureFixture,
+    fault: Fault,
+    calls: tuple[int, ...],
+) -> None:
+    """Asked twice, the script does once what it does; unanswered, the release is owed and Celery stores."""
+    shop = open_shop(proxy.url)
+    task = shop.unique(succeed)
+    run(shop, task)
+    shop.client.delete(key_of(shop))
+    proxy.delay = 0.5
+    proxy.fail(fault, of="release_and_store", at=calls)
+    began = time.monotonic()
+    run(shop, task)
+
+    assert proxy.fired
+    assert time.monotonic() - began < PATIENCE
+    assert shop.meta("t")["result"] == succeed()
+    assert wait_until(shop.is_free, PATIENCE)
+    assert "no longer held" not in caplog.text
