@@ -85,7 +85,7 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
     client = redis.Redis.from_url(url)
     store = connect(url)
     release = client.register_script(_RELEASE)
-    about = {"id": "job", "host": "somewhere", "pid": 1, "since": 0.0, "state": "running"}
+    about = '{"host":"somewhere","pid":1,"since":0.0,"state":"running"}'
 
     def by_store(name: str) -> None:
         token = f"job/{name}"

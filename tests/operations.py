@@ -23,9 +23,9 @@ def operation_of(request: bytes) -> str | None:
     name = _NAMES.get(words[1].decode(), "unknown")
     if name != "acquire":
         return name
-    about = words[3 + int(words[2]) + 2 :]
+    value = words[3 + int(words[2]) :]
     try:
-        return "start" if json.loads(about[0]).get("state") == "running" else "claim"
+        return "start" if json.loads(value[0].partition(b"\0")[2]).get("state") == "running" else "claim"
     except (IndexError, ValueError):
         return None  # a request longer than what was received at once
 

@@ -4,6 +4,7 @@ Every verb called through :attr:`StoreCase.store` is followed by a scan of the
 test's keys: none may be without a time to live, whatever was just done.
 """
 
+import json
 import os
 import secrets
 import shutil
@@ -22,7 +23,8 @@ from tests.facts import wait_until
 from tests.servers import EmbeddedServer
 
 #: What holders say about themselves in these tests.
-ABOUT = {"id": "job", "host": "here", "state": "running"}
+FACTS = {"host": "here", "state": "running"}
+ABOUT = json.dumps(FACTS)
 
 
 def granted(answer: object) -> Grant:

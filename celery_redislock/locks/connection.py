@@ -37,33 +37,6 @@ _RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
 _PLACE = ("host", "port", "path", "db", "username", "password", "credential_provider")
 
 
-def ready(connection: Any, left: Callable[[], float]) -> None:
-    """Make a connection ready for a request: connect it, or read the answers nobody waited for.
-
-    Connects by ``connect()``, which a Sentinel's connection overrides to ask for
-    the primary. A send would connect past it, to the default address (redis
-    5.2.1 to 8.1.0, ``connection.py``).
-
-    *left* returns the seconds the next step may take: to connect, to read each answer to a greeting
-    (two to five) and each unread answer, and at last to send the request and to read its answer.
-
-    Raises:
-        redis.TimeoutError: a step took too long.
-        redis.RedisError: it failed otherwise.
-    """
-    if connection._sock is None:
-        connection.socket_timeout = connection.socket_connect_timeout = left()
-        connection.connect()
-    while connection.redislock_unread:
-        connection._sock.settimeout(left())
-        try:
-            connection.read_response()
-        except redis.ResponseError as error:
-            logger.debug("a request whose answer was not awaited failed: %s", error)
-        connection.redislock_unread -= 1
-    connection._sock.settimeout(left())
-
-
 class Connections:
     """The connections of one process to one server, kept open and lent out one at a time.
 
@@ -75,7 +48,7 @@ class Connections:
     ``disconnect``).
 
     Each connection counts in ``redislock_unread`` the requests whose answers
-    nobody waited for; :func:`ready` reads those before the next request.
+    nobody waited for; they are read before its next one.
     """
 
     def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
@@ -117,7 +90,7 @@ class Connections:
         return make is self._make and all((params.get(name) or 0) == (ours.get(name) or 0) for name in _PLACE)
 
     def take(self) -> Any:
-        """Lend an idle connection, or a new one that is not connected yet; see :func:`ready`."""
+        """Lend an idle connection, or a new one that is not connected yet."""
         if self._pid != os.getpid():
             self._forget()
         try:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as quoted
 from types import TracebackType
 from typing import TypeGuard, TypeVar
 
@@ -292,7 +293,10 @@ class Lock:
     def _attempt(self) -> Hold | None:
         owner = self._owner or f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
         term = Term(self._key, new_token(owner), self._ttl)
-        about = {"id": owner, "host": hostname(), "pid": os.getpid(), "since": time.time(), "state": RUNNING}
+        about = (
+            f'{{"host":{quoted(hostname())},"pid":{os.getpid()},'
+            f'"state":"{RUNNING}","since":{time.time():.3f}}}'
+        )
         try:
             answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
             if isinstance(answer, Refusal):

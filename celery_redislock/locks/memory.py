@@ -1,9 +1,8 @@
 """The lock store in this process's memory: for tests, one process only."""
 
-import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Clock, boottime
@@ -44,7 +43,7 @@ class MemoryStore(LockStore):
         token: str,
         ttl: float,
         *,
-        about: Mapping[str, Any],
+        about: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -61,7 +60,7 @@ class MemoryStore(LockStore):
                 return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
                 return Refusal(self._hold(name, held, is_window=False))
-            value = f"{token}\0{json.dumps(about)}".encode()
+            value = f"{token}\0{about}".encode()
             if not kept:
                 accepted = self._live(self._windows, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
@@ -71,6 +70,12 @@ class MemoryStore(LockStore):
             self._locks[name] = (value, now + ttl)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)
+
+    def begin(
+        self, name: str, token: str, ttl: float, **terms: Any
+    ) -> Callable[[], Grant | Refusal | Marked]:
+        answer = self.acquire(name, token, ttl, **terms)
+        return lambda: answer
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
@@ -99,7 +104,7 @@ class MemoryStore(LockStore):
             return Release(released=True)
 
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         with self._lock:
             held = self._live(self._locks, name)
@@ -111,7 +116,7 @@ class MemoryStore(LockStore):
             if self._live(self._marks, (name, new)) is not None:
                 del self._locks[name]
             else:
-                self._locks[name] = (f"{new}\0{json.dumps(about)}".encode(), self._clock() + ttl)
+                self._locks[name] = (f"{new}\0{about}".encode(), self._clock() + ttl)
             self._leave(name, mark)
             return Release(released=True)
 

@@ -22,9 +22,8 @@ any client's ``SET NX`` lock on the same key, which excludes ours and is
 excluded by it. No key is ever without a TTL.
 """
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
@@ -38,9 +37,6 @@ STRICT_FENCE_TTL = 7 * 24 * 3600.0
 
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
-
-#: Made once: json.dumps builds an encoder per call for any separators but its own.
-_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class RedisStore(LockStore):
@@ -85,31 +81,66 @@ class RedisStore(LockStore):
         token: str,
         ttl: float,
         *,
-        about: Mapping[str, Any],
+        about: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
     ) -> Grant | Refusal | Marked:
-        base, opens_for, starts = self._base(name), _ms(period) if period else 0, int(starts_run)
-        call = self._call(
-            "acquire",
-            [base + "lock", base + "window", base + "fence", f"{base}mark:{message or ''}", self._index],
-            [token, _ms(ttl), _json(about), instead_of or "", name, opens_for, self._strict_ms, starts],
-            name=name,
-            replicas=self._min_replicas,
-        )
-        status, *rest = call.reply
-        if status == 3:
-            is_done, pttl = rest
-            return Marked(is_done == 1, _seconds(pttl))
-        if status == 0:
-            return Refusal(_hold(name, *rest))
-        if call.replicas < self._min_replicas:
+        keys, args = self._wish(name, token, ttl, about, instead_of, period, message, starts_run)
+        call = self._call("acquire", keys, args, name=name, replicas=self._min_replicas)
+        return self._answer(name, token, call)
+
+    def begin(
+        self, name: str, token: str, ttl: float, **terms: Any
+    ) -> Callable[[], Grant | Refusal | Marked]:
+        keys, args = self._wish(name, token, ttl, **terms)
+        read = self._scripts.begin("acquire", keys, args, name=name, replicas=self._min_replicas)
+        return lambda: self._answer(name, token, read())
+
+    def _wish(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        about: str,
+        instead_of: str | None = None,
+        period: float | None = None,
+        message: str | None = None,
+        starts_run: bool = False,
+    ) -> tuple[list[str], list[str]]:
+        """Return the keys and arguments of an acquire: no more than its script has to look at."""
+        base = self._base(name)
+        keys, args = [base + "lock", self._index], [f"{token}\0{about}", str(_ms(ttl)), name]
+        if instead_of or starts_run or message or period or self._strict_ms:
+            args += [instead_of + "\0" if instead_of else "", str(int(starts_run))]
+        if message or period or self._strict_ms:
+            keys.append(f"{base}mark:{message or ''}")
+        if period or self._strict_ms:
+            keys.append(base + "window")
+            args.append(str(_ms(period)) if period else "0")
+        if self._strict_ms:
+            keys.append(base + "fence")
+            args.append(str(self._strict_ms))
+        return keys, args
+
+    def _answer(self, name: str, token: str, call: Call) -> Grant | Refusal | Marked:
+        """Read the answer to an acquire."""
+        reply = call.reply
+        is_repeated = False
+        if reply.__class__ is list:
+            status, *rest = reply
+            if status == 3:
+                is_done, pttl = rest
+                return Marked(is_done == 1, _seconds(pttl))
+            if status == 0:
+                return Refusal(_hold(name, *rest))
+            reply, is_repeated = rest[0], True
+        if self._min_replicas and call.replicas < self._min_replicas:
             self.release(name, token, undo=True)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
-        return Grant(rest[0], status == 2, call.sent_at, call.answered_at, repeated=status == 4)
+        return Grant(abs(reply), reply < 0, call.sent_at, call.answered_at, is_repeated)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []
@@ -128,10 +159,19 @@ class RedisStore(LockStore):
         return Renewal(renewed, sent_at, answered_at)
 
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
+        keys, args = self._farewell(name, token, mark, undo=undo)
+        return _release(name, self._call("release", keys, args, name=name))
+
+    def _farewell(
+        self, name: str, token: str, mark: Mark | None, *, undo: bool = False
+    ) -> tuple[list[str], list[str]]:
+        """Return the keys and arguments of a release."""
         base = self._base(name)
-        left_key, *left = _left(base, mark)
-        keys = [base + "lock", base + "window", left_key, self._index]
-        return _release(name, self._call("release", keys, [token, name, int(undo), *left], name=name))
+        keys, args = [base + "lock", self._index], [token + "\0", name]
+        if undo or mark is not None:
+            key, *left = _left(base, mark)
+            keys, args = [*keys, key, *[base + "window"] * undo], [*args, *left]
+        return keys, args
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int, *, mark: Mark | None = None
@@ -140,21 +180,21 @@ class RedisStore(LockStore):
 
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
         """
-        base = self._base(name)
-        left_key, *left = _left(base, mark)
-        keys = [base + "lock", base + "window", left_key, self._index, key]
-        args = [token, name, 0, *left, result, seconds]
-        call = self._call("release_and_store", keys, args, name=name)
-        is_stored, *released = call.reply
-        return _release(name, call._replace(reply=released)), is_stored == 1
+        keys, args = self._farewell(name, token, mark)
+        call = self._call("release_and_store", [*keys, key], [*args, result, str(seconds)], name=name)
+        is_stored, status, *held = call.reply
+        released = _release(name, call._replace(reply=[status, *held] if held else status))
+        return released, is_stored == 1
 
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
-        left_key, *left = _left(base, mark)
-        keys = [base + "lock", f"{base}mark:{new}", left_key, self._index]
-        args = [old, new, _ms(ttl), _json(about), name, *left]
+        keys = [base + "lock", self._index, f"{base}mark:{new}"]
+        args: list[object] = [old, new, _ms(ttl), about, name]
+        if mark is not None:
+            key, *left = _left(base, mark)
+            keys, args = [*keys, key], [*args, *left]
         return _release(name, self._call("hand_on", keys, args, name=name))
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
@@ -191,17 +231,20 @@ class RedisStore(LockStore):
         return f"{self._prefix}:{{{name}}}:"
 
 
-def _left(base: str, mark: Mark | None) -> tuple[str, str, int]:
+def _left(base: str, mark: Mark | None) -> tuple[str, str, str]:
     """Return what a script leaves behind: a mark's key, its state, and its ttl, 0 for none."""
     if mark is None:
-        return f"{base}mark:", "", 0
-    return f"{base}mark:{mark.message}", "done" if mark.is_done else "ending", _ms(mark.ttl)
+        return f"{base}mark:", "", "0"
+    return f"{base}mark:{mark.message}", "done" if mark.is_done else "ending", str(_ms(mark.ttl))
 
 
 def _release(name: str, call: Call) -> Release:
     """Read a script's answer: what became of the hold, and who holds or held, if anybody."""
-    status, *held = call.reply
-    return Release(status > 0, _hold(name, *held) if held else None, call.repeated)
+    reply = call.reply
+    if reply.__class__ is int:
+        return Release(reply > 0, None, call.repeated)
+    status, *held = reply
+    return Release(status > 0, _hold(name, *held), call.repeated)
 
 
 def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:

@@ -7,24 +7,36 @@ line, because such a script is refused under OOM even when it only releases.
 
 import functools
 import hashlib
+import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from itertools import chain
+from typing import Any, NamedTuple
 
 import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks.connection import Connections, ready
+from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
+from celery_redislock.locks.wire import ErrorReply, Nonsense, answers, left_of, send
 
-T = TypeVar("T")
+logger = logging.getLogger("celery_redislock")
 
-#: Tells the seconds the next step may take. (What annotates a nested function is evaluated at each call.)
-Left: TypeAlias = Callable[[], float]
-
-#: The scripts of this package, one file each under ``lua/``.
+#: The scripts of this package, one file each under ``lua/``; some include others.
 SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "release_and_store", "renew")
+
+#: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
+#: Redis 6.2 tells those of a command in a script in the middle of its text.
+_OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
+
+#: A word of a request; how one begins that names its script by digest, and one that carries it.
+_WORD = b"$%d\r\n%b\r\n"
+_EVALSHA, _EVAL = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n", b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
+
+#: Templates are kept for requests of so many words: all but renewals.
+_KEPT_WORDS = 16
 
 
 @functools.cache
@@ -66,6 +78,7 @@ class Scripts:
         self._clock = clock
         # All at once: a deploy may replace the files while this process runs.
         self._scripts = {name: script(name) for name in SCRIPTS}
+        self._templates = _Templates(self._scripts)
 
     def call(
         self,
@@ -86,123 +99,159 @@ class Scripts:
             LockUnavailable: no answer in time, or the server refused the command.
             LockKeyError: a key is of a type no lock has.
         """
-        text, sha = self._scripts[operation]
-        rest = (len(keys), *keys, *args)
+        (call,) = self._conversation(operation, keys, args, name, replicas, within)
+        return call  # type: ignore[no-any-return]  # yields None first where it posts
 
-        def attempt(connection: Any, left: Left, repeated: bool) -> Call:
-            sent_at = self._clock()
-            ready(connection, left)
-            # Half the time, so that WAIT answers before the socket gives up.
-            after = _packed("WAIT", replicas, max(1, round(left() * 500))) if replicas else b""
-            command = _packed("EVALSHA", sha, *rest)
-            connection.send_packed_command([command + after], check_health=False)
-            try:
-                reply = connection.read_response()
-            except redis.exceptions.NoScriptError:
-                if replicas:
-                    connection.read_response()
-                ready(connection, left)
-                command = _packed("EVAL", text, *rest)
-                connection.send_packed_command([command + after], check_health=False)
-                reply = connection.read_response()
-            confirmed = connection.read_response() if replicas else 0
-            return Call(reply, confirmed, sent_at, self._clock(), repeated)
+    def begin(
+        self, operation: str, keys: Sequence[str], args: Sequence[object], *, name: str, replicas: int = 0
+    ) -> Callable[[], Call]:
+        """Send a script's request now; the returned function reads its answer, and raises, as :meth:`call`.
 
-        try:
-            return self._twice(operation, attempt, within=within, expects_more=bool(replicas))
-        except LockUnavailable as error:
-            if "WRONGTYPE" not in error.reason:
-                raise
-            problem = (
-                f"WRONGTYPE on {self._connections.server}: one of the keys {', '.join(keys)} is another "
-                "program's, and no lock; delete or rename it, or choose another name (lock_key) or "
-                "redislock_prefix"
-            )
-            raise LockKeyError(name, problem) from error.__cause__
+        It is called once. If it is dropped instead, its connection is closed with it.
+        """
+        conversation = self._conversation(operation, keys, args, name, replicas, posts=True)
+        next(conversation)
+        return partial(next, conversation)
 
     def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
+        (call,) = self._conversation(operation, (), command, operation, awaits=awaited)
+        return call.reply
 
-        def attempt(connection: Any, left: Left, _repeated: bool) -> Any:
-            ready(connection, left)
-            connection.send_packed_command([_packed(*command)], check_health=False)
-            if awaited:
-                return connection.read_response()
-            connection.redislock_unread += 1
-            return None
-
-        return self._twice(operation, attempt)
-
-    def _twice(
+    def _conversation(  # noqa: PLR0912, PLR0915  one attempt and its repetition
         self,
         operation: str,
-        attempt: Callable[[Any, Left, bool], T],
-        *,
+        keys: Sequence[str],
+        args: Sequence[object],
+        name: str,
+        replicas: int = 0,
         within: float | None = None,
-        expects_more: bool = False,
-    ) -> T:
-        """Make one attempt, and a second one on a new connection if the first got no answer.
+        *,
+        posts: bool = False,
+        awaits: bool = True,
+    ) -> Iterator[Any]:
+        """Make one attempt, and a second one on a new connection if the first got no answer; yield the call.
 
-        *attempt* is called with a connection, the time its next step may take, and whether it is the second.
-        With *expects_more* another answer follows an error, so the connection is closed.
+        With *posts* it yields once before, as soon as the request is sent; the time until it is asked again
+        does not count. Whatever ends it before its answer is read closes the connection.
         """
-        patience = self._socket_timeout
+        words = [*map(str.encode, map(str, (*keys, *args)))]
+        template = self._templates[operation, len(keys), len(words)]
+        request = template % (*chain.from_iterable(zip(map(len, words), words)),)  # noqa: B905  of one length
+        clock, patience = self._clock, self._socket_timeout
+        if replicas:
+            # Half the time, so that it answers before the socket gives up.
+            request += _packed("WAIT", replicas, max(1, round(patience * 500)))
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
-        give_up = self._clock() + 2 * patience
-
-        def left() -> float:
-            seconds = min(patience, give_up - self._clock())
-            if seconds <= 0:
-                raise redis.TimeoutError("no answer in time")
-            return seconds
-
+        sent_at = clock()
+        give_up = sent_at + 2 * patience
         connection = self._connections.take()
         for repeated in (False, True):
             try:
-                answer = attempt(connection, left, repeated)
+                sock = connection._sock
+                is_hurried = sock is None or connection.redislock_unread or within is not None
+                if is_hurried:
+                    sock = _ready(connection, patience, give_up, clock)
+                send(sock, request, give_up, clock)
+                if posts:
+                    posts, paused_at = False, clock()
+                    yield None
+                    give_up += clock() - paused_at
+                replies = answers(sock, 2 if replicas else 1, give_up, clock) if awaits else [0]
+                if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
+                    is_hurried = True
+                    sock.settimeout(left_of(patience, give_up, clock))
+                    send(sock, self._in_full(operation, request), give_up, clock)
+                    replies = answers(sock, 2 if replicas else 1, give_up, clock)
+                if is_hurried:
+                    sock.settimeout(self._socket_timeout)
+                connection.redislock_unread += not awaits
             except (redis.RedisError, OSError) as error:
                 lost: Exception = error
-                is_refusal = isinstance(error, redis.ResponseError) and not _has_moved(error)
-                if is_refusal and not expects_more:
-                    self._connections.give_back(connection)
-                else:
-                    connection.disconnect()
-                if is_refusal:
-                    break
             except BaseException:
                 # SystemExit from a signal in the middle of a reply: the stream is out of step.
                 connection.disconnect()
                 raise
             else:
-                self._connections.give_back(connection)
-                return answer
+                reply = replies[0]
+                if reply.__class__ is not ErrorReply:
+                    answered_at = clock()
+                    self._connections.give_back(connection)
+                    yield Call(reply, replies[-1], sent_at, answered_at, repeated)
+                    return
+                lost = reply
+                if not any(code in str(reply) for code in _OF_CONNECTION):
+                    self._connections.give_back(connection)
+                    break
+            connection.disconnect()
             if not repeated:
                 connection = self._connections.take_new()
-        raise LockUnavailable(self._connections.server, operation, str(lost) or type(lost).__name__) from lost
+                sent_at = clock()
+        reason, server = str(lost) or type(lost).__name__, self._connections.server
+        if "WRONGTYPE" not in reason:
+            raise LockUnavailable(server, operation, reason) from lost
+        problem = (
+            f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
+            "delete or rename it, or choose another name (lock_key) or redislock_prefix"
+        )
+        raise LockKeyError(name, problem) from lost
+
+    def _in_full(self, operation: str, request: bytes) -> bytes:
+        """Return a request with its script's text in place of the digest."""
+        text, sha = self._scripts[operation]
+        by_digest, body = _EVALSHA % sha.encode(), text.encode()
+        return request.replace(by_digest, _EVAL % (len(body), body), 1)
 
 
-def _has_moved(error: redis.ResponseError) -> bool:
-    """Whether the primary may have moved since the connection was opened.
+class _Templates(dict[tuple[str, int, int], bytes]):
+    """What requests are made of, by operation, number of keys, and of words in all: one ``%`` fills it."""
 
-    It leads to a replica then, or to a primary that its replicas have left. By the kind of the error, from
-    whose text redis-py takes the code away (5.2.1 to 8.1.0, ``_parsers/base.py``); and by the text, because
-    Redis 6.2 reports a refusal inside a script as a plain error, and redis-py has no kind for the last one.
+    def __init__(self, scripts: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__()
+        self._scripts = scripts
+
+    def __missing__(self, shape: tuple[str, int, int]) -> bytes:
+        operation, keys, words = shape
+        head = b"*%d\r\n" % words
+        if operation in self._scripts:
+            sha = self._scripts[operation][1].encode()
+            head = b"*%d\r\n" % (words + 3) + _EVALSHA % sha + _WORD % (len(str(keys)), b"%d" % keys)
+        template = head + _WORD * words
+        if words <= _KEPT_WORDS:
+            self[shape] = template
+        return template
+
+
+def _ready(connection: Any, patience: float, give_up: float, clock: Clock) -> Any:
+    """Return the socket of a connection, ready for a request: connect, read the answers nobody waited for.
+
+    Connects by ``connect()``, which a Sentinel's connection overrides to ask for
+    the primary. Connecting, each answer to a greeting (two to five), the unread
+    answers, and then the request and its answer may take ``patience`` seconds
+    each, as long as it is not ``give_up`` when they begin.
+
+    Raises:
+        OSError: a step failed, or took too long.
+        redis.RedisError: redis-py could not connect.
     """
-    kinds = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
-    codes = ("READONLY", "MASTERDOWN", "NOREPLICAS")
-    return isinstance(error, kinds) or any(code in str(error) for code in codes)
+    if connection._sock is None:
+        connection.socket_timeout = connection.socket_connect_timeout = left_of(patience, give_up, clock)
+        connection.connect()
+        if connection.can_read(0):
+            raise Nonsense(b"something after its greeting")
+    sock = connection._sock
+    if connection.redislock_unread:
+        sock.settimeout(left_of(patience, give_up, clock))
+        for reply in answers(sock, connection.redislock_unread, give_up, clock):
+            if reply.__class__ is ErrorReply:
+                logger.debug("a request whose answer was not awaited failed: %s", reply)
+        connection.redislock_unread = 0
+    sock.settimeout(left_of(patience, give_up, clock))
+    return sock
 
 
 def _packed(*words: object) -> bytes:
-    """Return a command as the protocol wants it.
-
-    redis-py's own packers take 1.3 (with hiredis) to 5 times as long, which was
-    a tenth to a quarter of the client's time in a lock's life.
-    """
-    parts = [f"*{len(words)}\r\n"]
-    for word in words:
-        text = str(word)
-        size = len(text) if text.isascii() else len(text.encode())
-        parts.append(f"${size}\r\n{text}\r\n")
-    return "".join(parts).encode()
+    """Return a command as the protocol wants it."""
+    encoded = [str(word).encode() for word in words]
+    return b"*%d\r\n" % len(words) + b"".join(_WORD % (len(word), word) for word in encoded)

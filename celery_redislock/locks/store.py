@@ -9,7 +9,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from binascii import b2a_base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
@@ -97,6 +97,11 @@ class Hold:
     def owner(self) -> str:
         """Who the lock is held for: a task id."""
         return owner_of(self.token)
+
+    @property
+    def message(self) -> object:
+        """The identity of the message it is held for: its token, unless the holder wrote another."""
+        return self.about.get("message", self.token)
 
     @property
     def state(self) -> str | None:
@@ -252,7 +257,7 @@ class LockStore(ABC):
         token: str,
         ttl: float,
         *,
-        about: Mapping[str, Any],
+        about: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -264,13 +269,31 @@ class LockStore(ABC):
             name: the lock's name.
             token: of the hold. If it holds already, its ``ttl`` starts anew, and the grant says ``repeated``.
             ttl: how long the hold lives unless it is renewed.
-            about: small facts about the holder for those who are refused, no argument values.
+            about: small facts about the holder for those who are refused, as JSON, no argument values.
             instead_of: another token this hold replaces where that one holds (a claim becoming a lease).
             period: least time between two acceptances by the server's clock; taking over is no new one.
             message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
                 one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
             starts_run: a run begins with it, so a server that is out of memory grants it all the same, as it
-                does what holds already and what is taken over. Any other hold it refuses.
+                does what is taken over. Any other hold it refuses.
+        """
+
+    @abstractmethod
+    def begin(
+        self, name: str, token: str, ttl: float, **terms: Any
+    ) -> Callable[[], Grant | Refusal | Marked]:
+        """Ask for what :meth:`acquire` asks for, and return a function that reads the answer.
+
+        For a caller who has something else to do until then. That function is called once, by the same
+        thread, and answers and raises as :meth:`acquire` does: it sends the request once more where no answer
+        came, and the time in between does not count. Where it is not called, as after an error, drop it: its
+        connection is closed with it. The hold may have been taken all the same.
+
+        Args:
+            name: as for :meth:`acquire`.
+            token: likewise.
+            ttl: likewise.
+            terms: the others of :meth:`acquire`.
         """
 
     @abstractmethod
@@ -295,7 +318,7 @@ class LockStore(ABC):
 
     @abstractmethod
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: Mapping[str, Any], mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         """Turn one token's hold into another's, if it still holds; one round trip. Never takes a free lock.
 

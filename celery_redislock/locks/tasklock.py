@@ -17,9 +17,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from json.encoder import encode_basestring_ascii as quoted
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -100,7 +101,7 @@ class TaskLock:
             LockUnavailable: the server did not answer; the claim may have been taken.
             LockKeyError: the key on the server is not a lock.
         """
-        about = self.about(ACCEPTED if stands_for_period else QUEUED, message or token)
+        about = self.about(ACCEPTED if stands_for_period else QUEUED, message)
         period = None if stands_for_period else self.period
         starts_run = message is not None  # a worker asks when a run starts
         acquire = self.store.acquire
@@ -192,7 +193,7 @@ class TaskLock:
             The server's answer, ``None`` where there is none: the conversion is owed.
         """
         # Its message has been published: whoever this claim refuses need not wait for that.
-        about = {**self.about(QUEUED, to), "published": True}
+        about = self.about(QUEUED, published=True)
         ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
         return _now_or_later(self.store, ask, within=max(self.ttl, ttl), what=f"the lease on {self.key!r}")
 
@@ -243,23 +244,26 @@ class TaskLock:
         lease.end()
         watchdog_of(self.store).forget(lease.token)
 
-    def about(self, state: str, message: str | None = None) -> dict[str, Any]:
-        """Describe the holder for those who are refused; without argument values, which may be private."""
-        about = {
-            "task": self.task,
-            "id": self.owner,
-            "state": state,
-            "host": hostname(),
-            "pid": os.getpid(),
-            "since": round(time.time(), 3),
-        }
-        if message is not None:
-            about["message"] = message
-        if state == RUNNING and (place := place_of(self.main_process, os.getpid())) is not None:
-            about["at"] = place
+    def about(self, state: str, message: str | None = None, *, published: bool = False) -> str:
+        """Describe the holder to those who are refused, as JSON; without argument values, maybe private.
+
+        ``message`` is given where the token is not the message's identity.
+        """
+        pid = os.getpid()
+        more = f',"message":{quoted(message)}' if message is not None else ""
+        if state == RUNNING and (place := place_of(self.main_process, pid)) is not None:
+            more += f',"at":{quoted(place)}'
         if self.is_ignored:
-            about["ignored"] = True
-        return about
+            more += ',"ignored":true'
+        if published:
+            more += ',"published":true'
+        return f'{_who(self.task, pid)},"state":"{state}","since":{time.time():.3f}{more}}}'
+
+
+@lru_cache(maxsize=1024)
+def _who(task: str, pid: int) -> str:
+    """Return the beginning of what a holder writes: what this process says of every call of a task."""
+    return f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid}'
 
 
 @dataclass(slots=True, eq=False)

@@ -200,7 +200,7 @@ class Run:
 
     def is_of_this_message(self, hold: Hold) -> bool:
         """Whether a hold of the run's own task id was taken for this very message."""
-        return self.is_identified and hold.about.get("message", hold.owner) == self.identity
+        return self.is_identified and hold.message == self.identity
 
     def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
         """Note that the body has published its own task id again; called by the publish, in this thread.

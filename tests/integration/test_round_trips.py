@@ -8,7 +8,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks.store import Mark, Renewal, Term
-from tests.stores import ABOUT, RedisCase, granted, refused
+from tests.stores import ABOUT, FACTS, RedisCase, granted, refused
 from tests.trips import Trips
 
 A, B = "job-a/1", "job-b/1"
@@ -57,7 +57,7 @@ def test_a_refusal_tells_holder_and_remaining_time_in_its_one_trip(case: RedisCa
 
     with _counted(case, evalsha=1):
         hold = refused(case.redis.acquire("n", B, 30.0, about=ABOUT)).hold
-    assert (hold.token, hold.about) == (A, ABOUT)
+    assert (hold.token, hold.about) == (A, FACTS)
     assert hold.expires_in > 25.0
 
 
@@ -75,7 +75,7 @@ def test_every_other_verb_takes_one_and_marking_awaits_none(case: RedisCase) -> 
 def test_a_thousand_renewals_take_five(case: RedisCase) -> None:
     terms = [Term(f"n{number}", A, 30.0) for number in range(1000)]
     for term in terms:
-        case.redis.acquire(term.name, A, 10.0, about={})
+        case.redis.acquire(term.name, A, 10.0, about="{}")
 
     with _counted(case, evalsha=5):
         answer: Renewal = case.redis.renew(terms)

@@ -43,7 +43,7 @@ def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_ca
         import os, signal, sys
         from celery_redislock.locks import connect
         store = connect(sys.argv[1], prefix=sys.argv[2])
-        store.acquire("n", "job-a/1", 30.0, about={})
+        store.acquire("n", "job-a/1", 30.0, about="{}")
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )

@@ -126,7 +126,7 @@ class TestHandOn:
     def test_the_hold_becomes_the_new_tokens_without_a_gap(self, case: StoreCase) -> None:
         case.take(A, 30.0)
 
-        answer = case.store.hand_on("n", A, B, 3600.0, about={"state": "queued"})
+        answer = case.store.hand_on("n", A, B, 3600.0, about='{"state": "queued"}')
 
         assert (answer.released, answer.held_by) == (True, None)
         hold = case.store.inspect("n")

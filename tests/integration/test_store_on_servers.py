@@ -104,7 +104,7 @@ class TestWrongTypes:
 
         granted(server_case.take(A, 5.0, period=60.0))
         assert server_case.store.renew([Term("n", A, 30.0), Term("gone", A, 30.0)]).renewed == [True, None]
-        assert server_case.store.hand_on("n", A, B, 30.0, about={}).released
+        assert server_case.store.hand_on("n", A, B, 30.0, about="{}").released
         assert granted(server_case.take(A, instead_of=B)).taken_over
         assert server_case.store.release("n", A, undo=True).released
         granted(server_case.take(A))
@@ -121,7 +121,7 @@ class TestWrongTypes:
 
         granted(server_case.take(A, 60.0))
         assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [True]
-        assert server_case.store.hand_on("n", A, B, 60.0, about={}).released
+        assert server_case.store.hand_on("n", A, B, 60.0, about="{}").released
         assert server_case.store.release("n", B).released
         assert server_case.client.pttl(index) <= 30_000
 
@@ -141,21 +141,21 @@ class TestIndex:
         server_case.store.renew([Term("one", A, 30.0)])
         assert server_case.store.names() == ["two", "one"]
 
-        server_case.store.hand_on("one", A, B, 5.0, about={})
+        server_case.store.hand_on("one", A, B, 5.0, about="{}")
         assert server_case.store.names() == ["one", "two"]
 
-    def test_expired_holds_are_not_listed_and_are_swept_by_the_next_acquire(
-        self, server_case: RedisCase
-    ) -> None:
+    def test_expired_holds_are_not_listed_and_are_swept_now_and_then(self, server_case: RedisCase) -> None:
+        """By about one acquire in sixteen: the chance that none of a thousand does is below 1e-28."""
         for number in range(5):
             server_case.take(A, 0.02, name=f"short{number}")
         server_case.take(A, 60.0, name="long")
         assert wait_until(lambda: server_case.store.names() == ["long"], 5)
 
-        server_case.take(A, 60.0, name="another")
-
         index = f"{server_case.prefix}:index"
-        assert server_case.client.zcard(index) == 2
+        assert any(
+            granted(server_case.take(A, 60.0, name="long")) and server_case.client.zcard(index) == 1
+            for _ in range(1000)
+        )
 
     def test_a_sweep_is_bounded(self, server_case: RedisCase) -> None:
         """The first acquire after a quiet hour must not stall the server for all the others."""
@@ -163,13 +163,14 @@ class TestIndex:
         server_case.client.zadd(index, {f"dead{number}": number for number in range(1000)})
         server_case.client.pexpire(index, 30_000)
 
-        server_case.take(A)
+        sizes = {granted(server_case.take(A)) and server_case.client.zcard(index) for _ in range(200)}
 
-        assert server_case.client.zcard(index) == 901
+        assert len(sizes) > 1
+        assert sizes <= {1 + 100 * left for left in range(11)}
 
     @pytest.mark.parametrize("verb", ["renew", "hand_on"])
     def test_one_that_has_expired_is_made_anew_with_an_end(self, server_case: RedisCase, verb: str) -> None:
-        """Law 4: it lives as long as the longest hold it lists, whoever puts that there."""
+        """Law 4: it outlives the longest hold it lists, and ends, whoever puts that there."""
         index = f"{server_case.prefix}:index"
         server_case.take(A, 60.0)
         server_case.client.delete(index)
@@ -177,10 +178,10 @@ class TestIndex:
         if verb == "renew":
             assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [True]
         else:
-            assert server_case.store.hand_on("n", A, B, 60.0, about={}).released
+            assert server_case.store.hand_on("n", A, B, 60.0, about="{}").released
 
         assert server_case.store.names() == ["n"]
-        assert 55_000 < server_case.client.pttl(index) <= 60_000
+        assert 60_000 < server_case.client.pttl(index) <= 120_000
 
     @pytest.mark.parametrize("verb", ["renew", "release", "hand_on"])
     def test_who_comes_late_does_not_take_the_present_holder_off_it(
@@ -194,7 +195,7 @@ class TestIndex:
         elif verb == "release":
             assert not server_case.store.release("n", A, undo=True).released
         else:
-            assert not server_case.store.hand_on("n", A, "job-a/2", 60.0, about={}).released
+            assert not server_case.store.hand_on("n", A, "job-a/2", 60.0, about="{}").released
 
         assert server_case.store.names() == ["n"]
 
@@ -219,16 +220,16 @@ class TestIndex:
 
         assert server_case.keys() == []
 
-    def test_it_lives_as_long_as_the_longest_window(self, server_case: RedisCase) -> None:
+    def test_it_outlives_the_longest_window(self, server_case: RedisCase) -> None:
         index = f"{server_case.prefix}:index"
         server_case.take(A, 5.0, period=60.0)
         server_case.store.release("n", A)
 
-        assert 55_000 < server_case.client.pttl(index) <= 60_001
+        assert 60_000 <= server_case.client.pttl(index) <= 120_000
         assert set(server_case.keys()) == {index, server_case.key(part="window")}
 
     def test_nothing_is_left_when_everything_has_expired(self, server_case: RedisCase) -> None:
-        """Law 4: the index lives no longer than the longest hold it lists."""
+        """Law 4: the index lives at most twice as long as the longest hold it lists."""
         for number, ttl in enumerate((0.05, 0.2, 0.1)):
             server_case.take(A, ttl, name=f"n{number}", period=0.15)
         server_case.store.mark_done("n0", "message", 0.1)

@@ -14,7 +14,7 @@ def test_a_forked_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase)
     """Two processes on one socket read each other's replies."""
     run_program(
         """
-        store.acquire("n", "job/1", 30.0, about={})
+        store.acquire("n", "job/1", 30.0, about="{}")
         mine = connection_id()
 
         def child():

@@ -1,100 +1,110 @@
 -- Take the exclusive hold on one lock, keep it, or take it over from a named token. Atomic.
 --
 -- KEYS  1  lock     string `token NUL json`, what this script grants
---       2  window   string `token NUL json`: the last acceptance, while lock_period runs
---       3  fence    the strict fence's last number
---       4  mark     string `ending` or `done`, of the message this hold is for
---       5  index    sorted set name -> expiry (ms, server clock), `name NUL window` for a window's;
---                   absent where it would live in another slot
--- ARGV  1  token    of the hold asked for
+--       2  index    sorted set name -> expiry (ms, server clock), `name NUL window` for a window's
+--       3  mark     string `ending` or `done`, of the message this hold is for; absent: not looked at
+--       4  window   string `token NUL json`: the last acceptance, while lock_period runs; absent: no period
+--       5  fence    the strict fence's last number; absent: time fences
+-- ARGV  1  value    of the hold asked for: `token NUL json`
 --       2  ttl      ms
---       3  about    json describing the holder
---       4  from     token this hold may be taken over from; '' for none
---       5  name     of the lock, the index member
+--       3  name     of the lock, the index member
+--       4  from     `token NUL` this hold may be taken over from; '' for none. Absent, with all that follows:
+--                   only a free lock is asked for
+--       5  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
 --       6  period   ms until another one may be accepted; 0 for no window
---       7  strict   ms the strict fence key outlives this acquire; 0 for time fences
---       8  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
--- RETURNS {1, fence}            granted, the lock was free
---         {2, fence}            granted, taken over from `from`
+--       7  strict   ms the strict fence key outlives this acquire
+-- RETURNS fence                 granted, the lock was free
+--         -fence                granted, taken over from `from`
 --         {4, fence}            granted, already ours: the request was repeated
 --         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
 --         {0, value, pttl, 1}   refused by the window
 --         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
-local lock, window, fence_key, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, ttl, about, from, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local period, strict, starts = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == '1'
+include('index')
+local lock, index, mark, window, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local held, ours, taken, opens_window
 
-local function belongs(value, to)
-  return to ~= '' and string.sub(value, 1, #to + 1) == to .. '\0'
-end
-
--- GETEX changes nothing here, but counts as a write: a replica, which may know only what is long past,
--- fails at it instead of refusing somebody. At the end, because a script that has written is not stopped
--- any more by a lack of memory.
-local function refused(answer)
-  redis.call('GETEX', lock)
-  return answer
+local function is_ours(found)
+  return string.find(found, string.match(value, '^[^%z]*') .. '\0', 1, true) == 1
 end
 
--- Every read comes before the first write: a key of the wrong type then refuses the whole, not the rest of it.
-local value = redis.call('GET', lock)
-local ours = value and belongs(value, token)
-local kept = value and (ours or belongs(value, from))
-local opens_window = false
--- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
-local state = not ours and redis.call('GET', mark)
-if state then
-  return refused({3, state == 'done' and 1 or 0, redis.call('PTTL', mark)})
-end
-if value and not kept then
-  return refused({0, value, redis.call('PTTL', lock), 0})
-end
-if not kept and period > 0 then
-  local accepted = redis.call('GET', window)
-  if accepted and not belongs(accepted, token) and not belongs(accepted, from) then
-    return refused({0, accepted, redis.call('PTTL', window), 1})
+if not from then
+  -- A write, so a replica, which may know only what is long past, and a server short of memory refuse.
+  if not call('SET', lock, value, 'NX', 'PX', ttl) then
+    held = call('GET', lock)
+    ours = is_ours(held)
+    if not ours then
+      return {0, held, call('PTTL', lock), 0}
+    end
+    call('PEXPIRE', lock, ttl)
   end
-  opens_window = not accepted
-end
-local time = redis.call('TIME')
-local fence = tonumber(time[1]) * 1000000 + tonumber(time[2])
-if strict > 0 then
-  fence = math.max(fence, (tonumber(redis.call('GET', fence_key) or '0') or 0) + 1)
-end
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- An index without an end, or of another type, is somebody else's key. A hundred at a time: the first acquire
--- after a quiet hour must not stall the server.
-local gone = index and redis.call('PTTL', index) ~= -1
-  and redis.pcall('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
-if not gone or gone.err then
-  index = nil
+else
+  -- GETEX changes nothing here, but counts as a write: a replica fails at it, and a lack of memory does not
+  -- stop a script any more that has written. So it comes first where a run starts, and else last.
+  local function refused(answer)
+    call('GETEX', lock)
+    return answer
+  end
+  local function is_froms(found)
+    return from ~= '' and string.find(found, from, 1, true) == 1
+  end
+
+  -- Every read comes before the first change: a key of the wrong type refuses the whole, not the rest of it.
+  held = call(starts and 'GETEX' or 'GET', lock)
+  taken = held and is_froms(held)
+  ours = held and not taken and is_ours(held)
+  -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
+  local state = mark and not ours and call('GET', mark)
+  if state then
+    return refused({3, state == 'done' and 1 or 0, call('PTTL', mark)})
+  end
+  if held and not taken and not ours then
+    return refused({0, held, call('PTTL', lock), 0})
+  end
+  if not held and window and ARGV[6] ~= '0' then
+    local accepted = call('GET', window)
+    if accepted and not is_ours(accepted) and not is_froms(accepted) then
+      return refused({0, accepted, call('PTTL', window), 1})
+    end
+    opens_window = not accepted
+  end
 end
 
--- Short of memory, a server refuses SET as a script's first write, before anything has changed; not as its
--- second one, and GETEX counts as the first. What was accepted must be able to start, run and end.
-if kept or starts then
-  redis.call('GETEX', lock)
+local time = call('TIME')
+local fence = time[1] * 1000000 + time[2]
+local now = math.floor(fence / 1000)
+if fence_key then
+  fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
 end
-redis.call('SET', lock, token .. '\0' .. about, 'PX', ttl)
-if opens_window then
-  redis.call('SET', window, token .. '\0' .. about, 'PX', period)
-end
-if strict > 0 then
-  redis.call('SET', fence_key, string.format('%.0f', fence), 'PX', strict)
-end
-if index then
-  if #gone > 0 then
-    redis.call('ZREM', index, unpack(gone))
+if from then
+  if held and not starts then
+    call('GETEX', lock)
   end
-  local longest = ttl
-  redis.call('ZADD', index, now + ttl, name)
+  call('SET', lock, value, 'PX', ttl)
   if opens_window then
-    -- An entry of its own: the hold's is moved by renewals and taken off by the release.
-    redis.call('ZADD', index, now + period, name .. '\0window')
-    longest = math.max(ttl, period)
+    call('SET', window, value, 'PX', ARGV[6])
   end
-  if redis.call('PTTL', index) < longest then
-    redis.call('PEXPIRE', index, longest)
+  if fence_key then
+    call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[7])
   end
 end
-return {ours and 4 or kept and 2 or 1, fence}
+-- A claim that becomes a lease ends sooner than it did: so does its entry, and the index lives long enough.
+if taken and redis.pcall('ZADD', index, 'XX', 'LT', 'CH', now + ttl, name) == 1 then
+  return -fence
+end
+local listed = list(index, name, now, tonumber(ttl))
+if listed and opens_window then
+  -- An entry of its own: the hold's is moved by renewals and taken off by the release.
+  list(index, name .. '\0window', now, tonumber(ARGV[6]))
+end
+if listed and time[2] % 16 == 0 then
+  -- Now and then, and a hundred at a time: what is here after a quiet hour must not stall the server.
+  local gone = call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
+  if #gone > 0 then
+    call('ZREM', index, unpack(gone))
+  end
+end
+if ours then
+  return {4, fence}
+end
+return taken and -fence or fence

@@ -2,62 +2,56 @@
 -- harmless.
 --
 -- KEYS  1  lock     string `token NUL json`
---       2  theirs   mark of the new token's message: where it exists, the hold is released instead
---       3  mark     mark to leave behind
---       4  index    sorted set name -> expiry (ms, server clock); absent where it would live in another slot
+--       2  index    sorted set name -> expiry (ms, server clock)
+--       3  theirs   mark of the new token's message: where it exists, the hold is released instead
+--       4  mark     mark to leave behind; absent: none
 -- ARGV  1  old      token that must hold
 --       2  new      token that holds from now on
 --       3  ttl      ms
 --       4  about    json describing the new holder
 --       5  name     of the lock, the index member
 --       6  state    `ending` or `done`, what the mark says
---       7  keep     ms the mark lives; 0 leaves none
--- RETURNS {1}                 handed on, or released because of the new message's mark
---         {2}                 held by `new` already: the request was repeated
---         {0}                 missing: expired, or released before
+--       7  keep     ms the mark lives
+-- RETURNS 1                   handed on, or released because of the new message's mark
+--         2                   held by `new` already: the request was repeated
+--         0                   missing: expired, or released before
 --         {-1, value, pttl}   held by another token, untouched
-local lock, theirs, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+include('index')
+local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local old, new, ttl, about, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local state, keep = ARGV[6], tonumber(ARGV[7])
 
 local function belongs(value, to)
   return value and string.sub(value, 1, #to + 1) == to .. '\0'
 end
 
-local value = redis.call('GET', lock)
-local held = belongs(value, old)
-local goes_on = held and redis.call('EXISTS', theirs) == 0
-local time = redis.call('TIME')
 -- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails; and
 -- a server short of memory refuses SET as a script's first write only.
-redis.call('GETEX', lock)
+local value = call('GETEX', lock)
+local held = belongs(value, old)
+local goes_on = held and call('EXISTS', theirs) == 0
 if goes_on then
-  redis.call('SET', lock, new .. '\0' .. about, 'PX', ttl)
-elseif held then
-  redis.call('DEL', lock)
-end
-if keep > 0 and state == 'done' then
-  redis.call('SET', mark, state, 'PX', keep)
-elseif keep > 0 then
-  redis.call('SET', mark, state, 'PX', keep, 'NX')
-end
--- pcall: a broken index is no reason to keep a lock. Without an end it is somebody else's key.
-if index and goes_on then
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  local added = redis.call('PTTL', index) ~= -1 and redis.pcall('ZADD', index, now + ttl, name)
-  if type(added) == 'number' and redis.call('PTTL', index) < ttl then
-    redis.call('PEXPIRE', index, ttl)
+  call('SET', lock, new .. '\0' .. about, 'PX', ttl)
+  local time = call('TIME')
+  list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+elseif held or not value then
+  if held then
+    call('DEL', lock)
   end
-elseif index and (held or not value) then
+  -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
 end
+if mark and ARGV[6] == 'done' then
+  call('SET', mark, 'done', 'PX', ARGV[7])
+elseif mark then
+  call('SET', mark, ARGV[6], 'PX', ARGV[7], 'NX')
+end
 if held then
-  return {1}
+  return 1
 end
 if not value then
-  return {0}
+  return 0
 end
 if belongs(value, new) then
-  return {2}
+  return 2
 end
-return {-1, value, redis.call('PTTL', lock)}
+return {-1, value, call('PTTL', lock)}

@@ -1,52 +1,52 @@
 -- Release one hold, if it is ours. Atomic; repeating it is harmless.
 --
 -- KEYS  1  lock     string `token NUL json`
---       2  window   string `token NUL json`
---       3  mark     mark to leave behind
---       4  index    sorted set of names; absent where it would live in another slot
--- ARGV  1  token    of the hold to release
+--       2  index    sorted set of names
+--       3  mark     mark to leave behind; absent: none
+--       4  window   string `token NUL json`; absent unless what was accepted never ran, so that its window
+--                   ends as well
+-- ARGV  1  token    of the hold to release, and NUL
 --       2  name     of the lock, the index member
---       3  undo     '1': what was accepted never ran, so its window ends as well
---       4  state    `ending` or `done`, what the mark says
---       5  keep     ms the mark lives; 0 leaves none
--- RETURNS {1}                 released
---         {0}                 missing: expired, or released before
+--       3  state    `ending` or `done`, what the mark says
+--       4  keep     ms the mark lives; 0 leaves none
+-- RETURNS 1                   released
+--         0                   missing: expired, or released before
 --         {-1, value, pttl}   held by another token, untouched
-local lock, window, mark, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, name, undo, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local prefix = token .. '\0'
+local call = redis.call
+local lock, index, mark, window = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local function ours(value)
-  return value and string.sub(value, 1, #prefix) == prefix
+local function belongs(value)
+  return value and string.find(value, token, 1, true) == 1
 end
 
-local value = redis.call('GET', lock)
 -- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails; and
 -- a server short of memory refuses SET as a script's first write only.
-redis.call('GETEX', lock)
-local opened = undo == '1' and ours(redis.call('GET', window))
-if ours(value) then
-  redis.call('DEL', lock)
+local held = call('GETEX', lock)
+local ours = belongs(held)
+local opened = window and belongs(call('GET', window))
+if ours then
+  call('DEL', lock)
 end
-if index and (ours(value) or not value) then
+if ours or not held then
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
 end
 if opened then
-  redis.call('DEL', window)
-  if index then
-    redis.pcall('ZREM', index, name .. '\0window')
+  call('DEL', window)
+  redis.pcall('ZREM', index, name .. '\0window')
+end
+if mark and keep ~= '0' then
+  if state == 'done' then
+    call('SET', mark, state, 'PX', keep)
+  else
+    call('SET', mark, state, 'PX', keep, 'NX')
   end
 end
-if keep > 0 and state == 'done' then
-  redis.call('SET', mark, state, 'PX', keep)
-elseif keep > 0 then
-  redis.call('SET', mark, state, 'PX', keep, 'NX')
+if ours then
+  return 1
 end
-if not value then
-  return {0}
+if not held then
+  return 0
 end
-if not ours(value) then
-  return {-1, value, redis.call('PTTL', lock)}
-end
-return {1}
+return {-1, held, call('PTTL', lock)}

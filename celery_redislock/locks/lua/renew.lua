@@ -1,31 +1,30 @@
 -- Extend many holds to a full ttl each, in one call. Never creates a lock, never adds to a ttl. Atomic.
 --
 -- KEYS  1 .. n  lock   one per hold
---       n + 1   index  sorted set name -> expiry (ms, server clock); absent where it would live in another slot
+--       n + 1   index  sorted set name -> expiry (ms, server clock)
 -- ARGV  1 .. 3n        per hold: token, ttl (ms), name
 -- RETURNS one integer per hold: 1 renewed; 0 missing; -1 not ours: another token, or no lock at all
 --
 -- pcall where a key may be of another type: one broken key must not cost the other holds their renewal.
 -- Where nothing is renewed, a GETEX: it changes nothing but counts as a write, so that a replica, which may
 -- not have heard of these holds yet, fails instead of saying that they are gone.
+local call = redis.call
 local count = #ARGV / 3
 local index = KEYS[count + 1]
 local answers = {}
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local time = call('TIME')
+local now = math.floor(time[1] * 1000 + time[2] / 1000)
 local longest = 0
 local renewed, gone = false, nil
 -- An index without an end, or of another type, is somebody else's key, and is not given one.
-if index and redis.call('PTTL', index) == -1 then
-  index = nil
-end
+local left = call('PTTL', index)
 for i = 1, count do
   local token, ttl, name = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
   local value = redis.pcall('GET', KEYS[i])
   if not value then
     answers[i] = 0
     gone = KEYS[i]
-    if index then
+    if left ~= -1 then
       redis.pcall('ZREM', index, name)
     end
   elseif type(value) == 'table' then
@@ -34,8 +33,8 @@ for i = 1, count do
     answers[i] = -1
     gone = KEYS[i]
   else
-    redis.call('PEXPIRE', KEYS[i], ttl)
-    if index and type(redis.pcall('ZADD', index, now + ttl, name)) == 'number' then
+    call('PEXPIRE', KEYS[i], ttl)
+    if left ~= -1 and type(redis.pcall('ZADD', index, now + ttl, name)) == 'number' then
       longest = math.max(longest, ttl)
     end
     answers[i] = 1
@@ -43,9 +42,9 @@ for i = 1, count do
   end
 end
 if gone and not renewed then
-  redis.call('GETEX', gone)
+  call('GETEX', gone)
 end
-if longest > 0 and redis.call('PTTL', index) < longest then
-  redis.call('PEXPIRE', index, longest)
+if longest > left and longest > 0 then
+  call('PEXPIRE', index, 2 * longest)
 end
 return answers

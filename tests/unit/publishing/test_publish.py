@@ -34,7 +34,7 @@ def test_the_claim_is_there_before_the_message_which_carries_its_key_and_token(
     ((key, claim),) = held.items()
     message = shop.message()
     header = header_of(message)
-    assert (claim.owner, claim.state, claim.about["message"]) == ("mine", "queued", claim.token)
+    assert (claim.owner, claim.state, claim.message) == ("mine", "queued", claim.token)
     assert header == Message(key, claim.token, claimed=True)
     assert (result.id, result.is_duplicate, shop.store.calls) == ("mine", False, ["acquire"])
     assert (message.headers["trace"], mine) == ("abc", {"trace": "abc"})  # the user's own stay
@@ -50,7 +50,7 @@ def test_a_claim_is_announced_where_there_is_one(shop: Shop, *, is_held: bool) -
 
     lock_acquired.connect(listen, sender=task)
     if is_held:
-        shop.store.acquire(task.lock_for(7).key, "somebody/x", 30, about={})
+        shop.store.acquire(task.lock_for(7).key, "somebody/x", 30, about="{}")
 
     result = task.delay(7)
 

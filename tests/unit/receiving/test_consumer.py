@@ -46,9 +46,9 @@ def test_claims_of_revoked_ids_are_released_and_nothing_else(
         task.apply_async((number,), task_id=task_id)
     shop.messages()
     expired.apply_async((7,), task_id="revoked")
-    shop.store.acquire("its run", "revoked/r", 30, about={"state": "running"})
-    shop.store.acquire("a foreign lock", "revoked", 30, about={})
-    shop.store.acquire("a list", "revoked/x", 30, about={"state": "queued"})
+    shop.store.acquire("its run", "revoked/r", 30, about='{"state": "running"}')
+    shop.store.acquire("a foreign lock", "revoked", 30, about="{}")
+    shop.store.acquire("a list", "revoked/x", 30, about='{"state": "queued"}')
     inspect = shop.store.inspect
 
     def look(name: str, **options: Any) -> Any:

@@ -553,7 +553,7 @@ def test_a_lease_becomes_no_claim_where_it_is_gone_or_celery_acknowledges_its_me
     if how != "another run's success":
         shop.store.force_release(KEY)
     if how == "taken by somebody else":
-        shop.store.acquire(KEY, "other/x", 30, about={})
+        shop.store.acquire(KEY, "other/x", 30, about="{}")
 
     request.on_failure(einfo(LOST))
 

@@ -1,5 +1,6 @@
 """A lease whose run is known to be dead is in nobody's way; whatever else stands there is."""
 
+import json
 import os
 import sys
 from typing import Any
@@ -29,7 +30,7 @@ def held(shop: Shop, key: str = KEY, *, owner: str = "gone", **about: Any) -> st
     """Let somebody hold a key, by default a run that is dead; return its token."""
     about = {"state": RUNNING, "pid": 4711, "at": dead_place(), **about}
     token = f"{owner}/nonce"
-    shop.store.acquire(key, token, 30, about=about)
+    shop.store.acquire(key, token, 30, about=json.dumps(about))
     shop.store.calls.clear()
     return token
 
@@ -100,7 +101,7 @@ def test_a_period_outlives_the_run_that_was_accepted(shop: Shop) -> None:
     """Law 2: ``lock_period`` is no lease."""
     task = shop.unique(body, lock_key=KEY, lock_period=50)
     about = {"state": RUNNING, "at": dead_place()}
-    shop.store.acquire(KEY, "gone/nonce", 30, about=about, period=50)
+    shop.store.acquire(KEY, "gone/nonce", 30, about=json.dumps(about), period=50)
 
     assert task.delay(7).is_duplicate
     assert shop.held() == {}

@@ -1,5 +1,6 @@
 """A run that was refused: dropped only where the strategy says so and a holder stands for it."""
 
+import json
 import time
 from contextlib import suppress
 from typing import Any
@@ -147,7 +148,8 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
         about = {"state": "window", "message": "first/y"}
     if age is not None:
         about["since"] = time.time() - age
-    shop.store.acquire(KEY, "first/x", left, about=about, period=left if state == "over" else None)
+    period = left if state == "over" else None
+    shop.store.acquire(KEY, "first/x", left, about=json.dumps(about), period=period)
     if state == "of a retry":
         declaration_of(task).task_lock((7,), {}, "first").convert("first/x", "first/y", ttl=left)
     if state == "over":
@@ -275,7 +277,9 @@ def test_what_was_accepted_does_not_wait_for_its_own_period(shop: Shop, how: str
         message = shop.message()
     else:
         token = carried(message).token
-        shop.store.acquire(KEY, "t1/dead", 1, about={"message": token}, period=3000, message=token)
+        shop.store.acquire(
+            KEY, "t1/dead", 1, about=json.dumps({"message": token}), period=3000, message=token
+        )
     shop.store._locks.clear()
 
     assert shop.run(shop.receive(message, redelivered=how == "accepted")) == 7

@@ -136,7 +136,7 @@ def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(
 ) -> None:
     """Law 7: a claim that the main process made for a lost child does not block the retry."""
     task = shop.unique(body, lock_key=KEY)
-    shop.store.acquire(KEY, "t1/other", 100, about={"state": "queued", "message": "t1/other"})
+    shop.store.acquire(KEY, "t1/other", 100, about='{"state": "queued", "message": "t1/other"}')
 
     with shop.running(task, header=Message(KEY, "t1/m", must_run=True), **how):
         if takes_over:
@@ -224,7 +224,7 @@ def test_until_executing_does_not_decide_again_about_members_and_retries(
     """Laws 6 and 7: a member of a workflow, and what was accepted before its retry, run."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing")
-    shop.store.acquire(KEY, "queued/claim", 100, about={"state": "queued"})
+    shop.store.acquire(KEY, "queued/claim", 100, about='{"state": "queued"}')
 
     with shop.running(task, header=Message(KEY, "t1/bare", **more), retries=0 if more else 1):
         task(7)

@@ -1,0 +1,24 @@
+-- Included by the scripts that list holds in the index.
+local call = redis.call
+
+-- Lists a member until `now + ttl` (ms, server clock); tells whether it could. An index without an end, or of
+-- another type, is somebody else's key.
+local function list(index, member, now, ttl)
+  local left = call('PTTL', index)
+  if left == -1 then
+    return
+  end
+  local added = redis.pcall('ZADD', index, now + ttl, member)
+  if type(added) == 'table' then
+    if not string.find(added.err, 'WRONGTYPE', 1, true) then
+      error(added.err)
+    end
+    return
+  end
+  if left < ttl then
+    -- Twice as long as it must, so that most calls need not touch it.
+    call('PEXPIRE', index, 2 * ttl)
+  end
+  return 1
+end
+

@@ -1,0 +1,159 @@
+"""One request and its answer on a connected socket: bytes as they are, and a reader for what our scripts say.
+
+redis-py connects (TLS, passwords, Sentinels), and from then on calls nothing but ``sendall``, ``recv`` and
+``settimeout`` of its socket (redis 5.2.1 to 8.1.0, ``connection.py``, ``_parsers/socket.py``), plain, TLS or
+gevent's. So this module does the same with all of them, in a tenth of the steps.
+
+A socket at rest has its *standing* timeout, and what changes it sets it back.
+"""
+
+from typing import Any
+
+from celery_redislock.locks.connection import mask_password
+from celery_redislock.locks.lease import Clock
+
+#: No longer answer is read, nor a text in one: the longest a server keeps (``proto-max-bulk-len``).
+LONGEST = 512 * 1024 * 1024
+
+#: Bytes of a request sent at once: TLS sends records of this size, and counts its timeout anew for each.
+_PIECE = 16384
+
+_CRLF = b"\r\n"
+
+#: How an answer begins in either version of the protocol (``=``: INFO's, in the third), and what a list has.
+_KINDS = frozenset({b":", b"$", b"*", b"_", b"+", b"-", b"="})
+_INNER = frozenset({b":", b"$", b"_"})
+
+
+class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
+    """What a server answers instead of a value; its text begins with a code."""
+
+
+class Nonsense(OSError):  # noqa: N818  as KeyboardInterrupt does
+    """What was received is no answer to the request; the connection is of no use any more."""
+
+    def __init__(self, data: bytes) -> None:
+        # The end of a secret that begins in the first hundred characters may be further on.
+        said = mask_password(data[:1000].decode("utf-8", "backslashreplace"))
+        super().__init__(f"it answered {said[:100]!r}, which is no answer to this")
+
+
+def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
+    """Send a request; a long one until ``give_up``, a reading of the clock.
+
+    Raises:
+        OSError: it could not be sent, or not in time.
+    """
+    if len(request) <= _PIECE:
+        sock.sendall(request)
+        return
+    standing = sock.gettimeout()
+    for start in range(0, len(request), _PIECE):
+        sock.settimeout(left_of(standing, give_up, clock))
+        sock.sendall(request[start : start + _PIECE])
+    sock.settimeout(standing)
+
+
+def answers(sock: Any, count: int, give_up: float, clock: Clock) -> list[Any]:
+    """Read so many answers: what comes first in the socket's standing timeout, the rest until ``give_up``.
+
+    Returns:
+        For each an integer, bytes, ``None``, a list of these, or an :class:`ErrorReply`.
+
+    Raises:
+        Nonsense: it is something else, or more than was asked for.
+        OSError: it did not come, or not in time.
+    """
+    data = sock.recv(_PIECE)
+    if data[:1] == b":" and count == 1 and data.find(_CRLF) == len(data) - 2 > 0:
+        try:
+            return [int(data[1:-2])]
+        except ValueError:
+            raise Nonsense(data) from None
+    return _Answers(sock, data, give_up, clock).read(count)
+
+
+def left_of(patience: float, give_up: float, clock: Clock) -> float:
+    """Return the seconds the next step may take: so many, and no longer than until ``give_up``.
+
+    Raises:
+        TimeoutError: no time is left.
+    """
+    left = min(patience, give_up - clock())
+    if left <= 0:
+        message = "no answer in time"
+        raise TimeoutError(message)
+    return left
+
+
+class _Answers:
+    """What has been received so far, and how far it is read."""
+
+    def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
+        self._sock, self._give_up, self._clock = sock, give_up, clock
+        self._standing = sock.gettimeout()
+        self._data, self._at = b"", 0
+        self._add(data)
+
+    def read(self, count: int) -> list[Any]:
+        values = [self._value(0) for _ in range(count)]
+        self._sock.settimeout(self._standing)
+        if self._at != len(self._data):
+            raise Nonsense(self._data)
+        return values
+
+    def _value(self, depth: int) -> Any:
+        while self._at == len(self._data):
+            self._more()
+        kind = self._data[self._at : self._at + 1]
+        if kind not in (_KINDS if depth == 0 else _INNER):
+            raise Nonsense(self._data)
+        text = self._line()[1:]
+        if kind == b":":
+            return self._number(text)
+        if kind == b"-":
+            return ErrorReply(text.decode("utf-8", "backslashreplace"))
+        if kind == b"+":
+            return text
+        size = -1 if kind == b"_" else self._number(text)
+        if size > LONGEST:
+            raise Nonsense(self._data)
+        if size < 0:
+            return None
+        if kind == b"*":
+            return [self._value(depth + 1) for _ in range(size)]
+        return self._text(size)[4 if kind == b"=" else 0 :]
+
+    def _number(self, text: bytes) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise Nonsense(self._data) from None
+
+    def _line(self) -> bytes:
+        while (end := self._data.find(_CRLF, self._at)) < 0:
+            self._more()
+        line, self._at = self._data[self._at : end], end + 2
+        return line
+
+    def _text(self, size: int) -> bytes:
+        end = self._at + size
+        while len(self._data) < end + 2:
+            self._more()
+        text, rest = self._data[self._at : end], self._data[end : end + 2]
+        if rest != _CRLF:
+            raise Nonsense(self._data)
+        self._at = end + 2
+        return text
+
+    def _more(self) -> None:
+        self._sock.settimeout(left_of(self._standing, self._give_up, self._clock))
+        self._add(self._sock.recv(1 << 20))
+
+    def _add(self, data: bytes) -> None:
+        if not data:
+            message = "the server closed the connection"
+            raise ConnectionError(message)
+        self._data += data
+        if len(self._data) > LONGEST:
+            raise Nonsense(self._data)

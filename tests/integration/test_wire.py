@@ -1,0 +1,273 @@
+"""A server that speaks nonsense, in pieces, too much, or nothing: what the lock store makes of it."""
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import connect
+from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.store import Grant
+from tests.facts import wait_until
+from tests.stores import ABOUT, granted, refused
+
+A, B = "job-a/1", "job-b/1"
+
+#: Seconds; short, because some tests wait it out.
+TIMEOUT = 0.3
+
+#: What comes of one script call: bytes that are sent, a pause in seconds; ``None`` closes the connection.
+Reply = bytes | float | None
+
+
+class FakeServer:
+    """Greets as a server does, and answers script calls with what a test has written down.
+
+    Attributes:
+        replies: for each script call what is done, one after the other; the last one for all that follow.
+        calls: how many there were, by connection.
+        requests: what each call was sent as.
+    """
+
+    def __init__(self) -> None:
+        self.replies: list[list[Reply]] = []
+        self.calls: list[int] = []
+        self.requests: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens; with the older protocol a greeting is answered with OK throughout."""
+        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0?protocol=2"
+
+    def close(self) -> None:
+        """Stop listening."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(60)
+                self.calls.append(0)
+                threading.Thread(
+                    target=self._serve, args=(connection, len(self.calls) - 1), daemon=True
+                ).start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        with suppress(OSError), connection:
+            while request := connection.recv(65536):
+                if b"EVALSHA" not in request:
+                    connection.sendall(b"+OK\r\n")
+                    continue
+                self.calls[number] += 1
+                self.requests.append(request)
+                reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+                for part in reply:
+                    if part is None:
+                        return
+                    if isinstance(part, bytes):
+                        connection.sendall(part)
+                    else:
+                        time.sleep(part)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """A server that answers what the test says."""
+    with closing(FakeServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: FakeServer) -> Iterator[RedisStore]:
+    """A store on it."""
+    with closing(connect(server.url, socket_timeout=TIMEOUT)) as store:
+        yield store
+
+
+def _acquire(store: RedisStore, token: str = A) -> Any:
+    return store.acquire("n", token, 30.0, about=ABOUT)
+
+
+def _in_pieces(reply: bytes, pause: float) -> list[Reply]:
+    return [part for byte in reply for part in (bytes([byte]), pause)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        b"what?",
+        b":12x\r\n",
+        b"$99999999999\r\n",
+        b"*99999999999\r\n",
+        b"$3\r\nabcdef\r\n",
+        b"*1\r\n*1\r\n:1\r\n",
+        b"*1\r\n-ERR inside\r\n",
+        b">2\r\n+push\r\n+message\r\n",
+        b"redis://user:hunter2@host:6379/0" + b"x" * 2000,
+        b"\x00\xff\r\n" * 100,
+    ],
+)
+def test_nonsense_is_told_cut_and_masked_and_costs_one_request(
+    server: FakeServer, store: RedisStore, said: bytes
+) -> None:
+    """Law 9: whatever listens there; and the next request gets its own answer, on a connection of its own."""
+    server.replies = [[said], [said], [b":7\r\n"]]
+    began = time.monotonic()
+
+    with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
+        _acquire(store)
+
+    assert time.monotonic() - began < 2 * TIMEOUT + 0.5
+    assert "hunter2" not in str(caught.value)
+    assert len(caught.value.reason) < 500
+    assert caught.value.reason.isprintable()
+    assert granted(_acquire(store)).fence == 7
+    assert server.calls == [1, 1, 1]
+
+
+@pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
+def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
+    """The rest would be taken for the next one's."""
+    server.replies = [[b":1\r\n" + more], [b":2\r\n"]]
+
+    assert granted(_acquire(store)).fence == 2
+    assert server.calls == [1, 1]
+
+
+HELD = b"*4\r\n:0\r\n$10\r\njob/1\0{}\r\n\r\n:5000\r\n:0\r\n"
+
+
+@pytest.mark.parametrize("reply", [b":1790000000000000\r\n", HELD], ids=["granted", "refused"])
+def test_an_answer_in_pieces_is_read_whole(server: FakeServer, store: RedisStore, reply: bytes) -> None:
+    """Also where a piece ends in the middle of a line's end, and a text has one inside."""
+    server.replies = [_in_pieces(reply, 0.001)]
+
+    for _ in range(2):
+        answer = _acquire(store)
+        assert granted(answer).fence == 1790000000000000 if reply is not HELD else refused(answer)
+    assert server.calls == [2]
+
+
+@pytest.mark.parametrize("reply", [[], _in_pieces(b":" + b"1" * 1000, TIMEOUT / 20), [b"*4\r\n:0\r\n"]],
+                         ids=["nothing", "trickling", "a part"])  # fmt: skip
+def test_an_answer_that_does_not_come_is_waited_for_in_a_bounded_time(
+    server: FakeServer, store: RedisStore, reply: list[Reply]
+) -> None:
+    """Law 9: two socket timeouts for both attempts, however many bytes come in them."""
+    server.replies = [reply]
+    began = time.monotonic()
+
+    with pytest.raises(LockUnavailable):
+        _acquire(store)
+
+    assert time.monotonic() - began < 2 * TIMEOUT + 0.4
+
+
+def test_an_answer_in_pieces_leaves_the_connection_its_patience(
+    server: FakeServer, store: RedisStore
+) -> None:
+    """The time that was left for the first one's end is not what the next one gets."""
+    server.replies = [[b":", TIMEOUT / 2, b"1\r\n"], [0.8 * TIMEOUT, b":2\r\n"]]
+
+    assert [granted(_acquire(store)).fence for _ in range(2)] == [1, 2]
+    assert server.calls == [2]
+
+
+def test_a_request_that_nobody_reads_is_given_up_in_time(store: RedisStore, server: FakeServer) -> None:
+    """A long one, of which the server takes a part."""
+    server.replies = [[b":1\r\n"], [60.0]]
+    granted(_acquire(store))
+    began = time.monotonic()
+
+    with pytest.raises(LockUnavailable):
+        store.acquire("n", B, 30.0, about="x" * 20_000_000)
+
+    assert time.monotonic() - began < 2 * TIMEOUT + 0.8
+
+
+class Stop(BaseException):
+    """As SystemExit, out of a signal handler."""
+
+
+@pytest.mark.parametrize("sent_before", [True, False], ids=["begun", "acquired"])
+def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
+    server: FakeServer, store: RedisStore, sent_before: bool
+) -> None:
+    server.replies = [[b":1\r\n"], [0.2, b":2\r\n"], [b":3\r\n"]]
+    granted(_acquire(store))
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Stop):
+            store.begin("n", B, 30.0, about=ABOUT)() if sent_before else _acquire(store, B)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert granted(_acquire(store)).fence == 3
+    assert server.calls == [2, 1]
+
+
+class TestBegin:
+    """A claim sent now and read later: what becomes of its connection."""
+
+    def test_it_is_sent_before_its_answer_is_read(self, server: FakeServer, store: RedisStore) -> None:
+        server.replies = [[b":1\r\n"]]
+
+        read = store.begin("n", A, 30.0, about=ABOUT)
+
+        assert wait_until(lambda: len(server.requests) == 1, 10)
+        assert granted(read()).fence == 1
+
+    def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
+        self, server: FakeServer, store: RedisStore
+    ) -> None:
+        server.replies = [[b":1\r\n"], [b":2\r\n"]]
+
+        store.begin("n", A, 30.0, about=ABOUT)
+
+        assert granted(_acquire(store)).fence == 2
+        assert server.calls == [1, 1]
+
+    def test_it_is_asked_once_more_where_the_answer_was_lost(
+        self, server: FakeServer, store: RedisStore
+    ) -> None:
+        server.replies = [[None], [b"*2\r\n:4\r\n:2\r\n"]]
+
+        assert granted(store.begin("n", A, 30.0, about=ABOUT)()).repeated
+        assert server.calls == [1, 1]
+
+    def test_the_time_until_it_is_read_does_not_count(self, server: FakeServer, store: RedisStore) -> None:
+        server.replies = [[b":", 3 * TIMEOUT, b"1\r\n"]]
+        read = store.begin("n", A, 30.0, about=ABOUT)
+        time.sleep(2.5 * TIMEOUT)
+
+        assert isinstance(read(), Grant)
+        assert server.calls == [1]
+
+    def test_a_server_that_is_silent_is_given_up_in_time(self, server: FakeServer, store: RedisStore) -> None:
+        server.replies = [[]]
+        read = store.begin("n", A, 30.0, about=ABOUT)
+        began = time.monotonic()
+
+        with pytest.raises(LockUnavailable):
+            read()
+
+        assert time.monotonic() - began < 2 * TIMEOUT + 0.4
+        assert server.calls == [1, 1]
