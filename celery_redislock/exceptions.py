@@ -131,7 +131,10 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         server: where the lock server is, passwords masked.
         operation: what was asked of it (``acquire``, ``release``, …).
         reason: the underlying error's words.
+        was_refused: the server answered, and did not carry the command out.
     """
+
+    was_refused: bool = False
 
     def __init__(self, server: str, operation: str, reason: str) -> None:
         super().__init__(server, operation, reason)

@@ -55,7 +55,8 @@ what fails                 what follows
 =========================  ==================================================================
 request or reply lost      repeated once with the same token, on a new connection
 request delayed            may reach the server after its release; the hold ends with its ttl
-server away at acquire     ``LockUnavailable``; a hold it may have taken is released later
+server away at acquire     ``LockUnavailable``; a hold it may have taken is released later, but not a
+                           claim that was asked for together with its message
 server away at renewal     repeated until the deadline, then lost
 server away at release     released in the background, tried once a second, or it expires
 mark "done" lost           a copy of the message waits until "ending" expires, and runs again

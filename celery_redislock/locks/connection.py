@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
+from select import select
 from typing import Any
 
 import redis
@@ -32,9 +33,6 @@ MOST_IDLE = 32
 #: Options that let a server make redis-py wait ten seconds instead of the socket timeout while it is being
 #: moved (Redis Enterprise; on by default from redis 8 on, ``maint_notifications.py``). Leases would expire.
 _RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
-
-#: What tells where connections of one class lead to, and as whom.
-_PLACE = ("host", "port", "path", "db", "username", "password", "credential_provider")
 
 
 class Connections:
@@ -84,10 +82,23 @@ class Connections:
         host, port, db = kwargs.get("host", "localhost"), kwargs.get("port", 6379), kwargs.get("db") or 0
         return f"{scheme}://{host}:{port}/{db}"
 
-    def leads_to(self, params: Mapping[str, Any]) -> bool:
-        """Whether a redis-py pool of these parameters leads to the same database, as the same user."""
-        make, ours = params.get("connection_class", redis.Connection), self._kwargs
-        return make is self._make and all((params.get(name) or 0) == (ours.get(name) or 0) for name in _PLACE)
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is idle whose other end has not closed it, as far as can be told at once."""
+        if self._pid != os.getpid():
+            return False
+        try:
+            connection = self._idle[greenlets.get() is not None][-1]
+            return bool(connection.redislock_unread) or not select([connection._sock], [], [], 0)[0]
+        except (IndexError, OSError):
+            return False
+        except ValueError:  # a descriptor from 1024 up
+            return True
+
+    def leads_to(self, address: Mapping[str, Any]) -> bool:
+        """Whether a client with these options (redis-py's) is in the same database, and as the same user."""
+        theirs = _place_of(address, address.get("connection_class", redis.Connection))
+        return theirs == _place_of(self._kwargs, self._pool.connection_class)
 
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet."""
@@ -141,6 +152,20 @@ def _asking_anew(proxy: Any) -> Any:
     manager.sentinels = [redis.Redis(at["host"], at["port"], **manager.sentinel_kwargs) for at in addresses]
     asking.sentinel_manager = manager
     return asking
+
+
+def _place_of(options: Mapping[str, Any], connection_class: type) -> tuple[object, ...]:
+    """Return what two connections with the same view of the same data agree in."""
+    host = options.get("host") or "localhost"
+    host = "localhost" if host == "127.0.0.1" else host
+    return (
+        options.get("path") or (host, int(options.get("port") or 6379)),
+        int(options.get("db") or 0),
+        options.get("username") or "default",
+        options.get("password") or None,
+        options.get("credential_provider"),
+        issubclass(connection_class, redis.SSLConnection),
+    )
 
 
 def pool_of(url: str) -> "redis.ConnectionPool":

@@ -8,13 +8,16 @@ set otherwise, with Celery's ``global_keyprefix`` in front):
 key                            type    value                       expiry; written by
 =============================  ======  ==========================  =========================
 ``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew,
-                                                                   release, hand_on
-``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire, release (undo)
+                                                                   release, hand_on, claim_and_push
+``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire,
+                                                                   claim_and_push, release (undo)
 ``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
 ``redislock:{N}:mark:MSG``     string  ``ending`` or ``done``      the mark's ttl; release, hand_on,
                                                                    mark_done
+``redislock:{N}:note:NONCE``   string  empty: the token's message  three socket timeouts;
+                                       has been pushed             claim_and_push
 ``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew,
-                                       window``), score expiry ms  release, hand_on
+                                       window``), score expiry ms  release, hand_on, claim_and_push
 =============================  ======  ==========================  =========================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
@@ -23,7 +26,7 @@ excluded by it. No key is ever without a TTL.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
@@ -67,6 +70,7 @@ class RedisStore(LockStore):
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else 0
         self._min_replicas = min_replicas
         self._clock = clock
+        self._note_ms = str(_ms(3 * socket_timeout))
         self._scripts = Scripts(connections, socket_timeout=socket_timeout, clock=clock)
         self._call = self._scripts.call
         self.leads_to = connections.leads_to
@@ -141,6 +145,35 @@ class RedisStore(LockStore):
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
         return Grant(abs(reply), reply < 0, call.sent_at, call.answered_at, is_repeated)
+
+    @property
+    def is_open(self) -> bool:
+        return self._connections.is_open
+
+    def reaches(self, address: Mapping[str, Any]) -> bool:
+        return not self._min_replicas and self._connections.leads_to(address)
+
+    def claim_and_push(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        *,
+        queue: str,
+        message: str,
+        about: str,
+        period: float | None = None,
+    ) -> Grant | Refusal:
+        base, nonce = self._base(name), token.rpartition("/")[2]
+        keys = [base + "lock", self._index, f"{base}note:{nonce}", queue]
+        args = [f"{token}\0{about}", str(_ms(ttl)), name, self._note_ms, message]
+        if period:
+            keys.append(base + "window")
+            args.append(str(_ms(period)))
+        call = self._call("claim_and_push", keys, args, name=name)
+        if call.reply.__class__ is list:
+            return Refusal(_hold(name, *call.reply[1:]))
+        return Grant(0, False, call.sent_at, call.answered_at, call.reply == 4)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []

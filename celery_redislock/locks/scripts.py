@@ -25,7 +25,10 @@ from celery_redislock.locks.wire import ErrorReply, Nonsense, answers, left_of, 
 logger = logging.getLogger("celery_redislock")
 
 #: The scripts of this package, one file each under ``lua/``; some include others.
-SCRIPTS = ("acquire", "force_release", "hand_on", "inspect", "names", "release", "release_and_store", "renew")
+SCRIPTS = (
+    "acquire", "claim_and_push", "force_release", "hand_on", "inspect", "names", "release",
+    "release_and_store", "renew",
+)  # fmt: skip
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
@@ -146,7 +149,7 @@ class Scripts:
             patience = min(patience, max(within, 0.002) / 2)
         sent_at = clock()
         give_up = sent_at + 2 * patience
-        connection = self._connections.take()
+        connection, was_refused = self._connections.take(), True
         for repeated in (False, True):
             try:
                 sock = connection._sock
@@ -169,6 +172,7 @@ class Scripts:
                 connection.redislock_unread += not awaits
             except (redis.RedisError, OSError) as error:
                 lost: Exception = error
+                was_refused = False
             except BaseException:
                 # SystemExit from a signal in the middle of a reply: the stream is out of step.
                 connection.disconnect()
@@ -190,7 +194,9 @@ class Scripts:
                 sent_at = clock()
         reason, server = str(lost) or type(lost).__name__, self._connections.server
         if "WRONGTYPE" not in reason:
-            raise LockUnavailable(server, operation, reason) from lost
+            unavailable = LockUnavailable(server, operation, reason)
+            unavailable.was_refused = was_refused
+            raise unavailable from lost
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
             "delete or rename it, or choose another name (lock_key) or redislock_prefix"

@@ -296,6 +296,33 @@ class LockStore(ABC):
             terms: the others of :meth:`acquire`.
         """
 
+    def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  most reach none
+        """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server could be reached a moment ago, as far as can be told without asking it."""
+        return False
+
+    def claim_and_push(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        *,
+        queue: str,
+        message: str,
+        about: str,
+        period: float | None = None,
+    ) -> Grant | Refusal:
+        """As :meth:`acquire`, and put the *message* it is for into *queue*, the broker's list on that server.
+
+        Both or neither, in one round trip. Repeated under the same token it pushes once, also if the message
+        has run meanwhile. Where :class:`LockUnavailable` says ``was_refused`` neither was done.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         """Set each hold's remaining time back to its ttl; one round trip per 200. Never creates a lock.

@@ -268,7 +268,10 @@ def _who(task: str, pid: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A publisher's claim for the length of a ``with`` block; released after it unless it was kept.
+    """A publisher's claim, asked for within a ``with`` block; released after it unless it was kept.
+
+    :meth:`ask` asks for it before the message leaves, :meth:`push` lets it leave with the message. Neither is
+    granted nor refused where the server does not answer and the claim is not required.
 
     Attributes:
         token: the message's identity.
@@ -276,7 +279,8 @@ class Claim:
         stands_for_period: the claim is the period: neither the start nor the end of a run releases it.
         required: raise ``LockUnavailable`` where the server does not answer; otherwise go on without a claim.
         refused_by: who holds the key, ``None`` if nobody does.
-        is_granted: the server granted the claim. Neither granted nor refused: it did not answer.
+        is_granted: the server granted the claim.
+        is_unanswered: the server was asked, and what it did is not known.
         is_kept: the claim is left to the message, which has been published.
     """
 
@@ -287,30 +291,60 @@ class Claim:
     stands_for_period: bool
     required: bool
     is_granted: bool = False
+    is_unanswered: bool = False
     refused_by: Hold | None = None
     is_kept: bool = False
 
     def __enter__(self) -> "Claim":
+        return self
+
+    def ask(self, *, if_held: bool = False) -> None:
+        """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
+
+        Raises:
+            LockUnavailable: the server did not answer, and the claim is required.
+            LockKeyError: the key on the server is not a lock.
+        """
         lock = self.lock
         try:
-            answer = lock.accept(self.token, self.ttl, stands_for_period=self.stands_for_period)
+            if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
+                return
+            self.is_unanswered = True
+            self._take(lock.accept(self.token, self.ttl, stands_for_period=self.stands_for_period))
         except LockUnavailable as error:
-            if self.required:
-                lock.release_later(self.token, ran=False)
-                remark = f"{lock} was not published"
-                raise error.with_remark(remark) from error
-            logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", lock, error)
-            return self
+            self._go_without(error, f"{lock} was not published")
         except LockKeyError:
-            raise  # that is an answer: nothing was taken
-        except BaseException:
-            lock.release_later(self.token, ran=False)  # a signal: the claim may have been taken
+            self.is_unanswered = False
             raise
-        if isinstance(answer, Refusal):
-            self.refused_by = answer.hold
-        else:
-            self.is_granted = True
-        return self
+
+    def push(self, queue: str, message: str) -> bool:
+        """Take the claim and put its message into its queue, both or neither.
+
+        Returns:
+            Whether that is the way: ``False`` where the server refuses to do both, and did neither.
+
+        Raises:
+            LockUnavailable: the server did not answer, and the claim is required.
+        """
+        lock, period = self.lock, None if self.stands_for_period else self.lock.period
+        about = lock.about(ACCEPTED if self.stands_for_period else QUEUED, published=True)
+        ask = partial(lock.store.claim_and_push, lock.key, self.token, self.ttl)
+        ask = partial(ask, queue=queue, message=message, about=about, period=period)
+        self.is_kept = True  # whatever happens from here on: where there is a claim, there is its message
+        try:
+            answer = ask()
+            self._take(ask() if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold) else answer)
+        except (LockUnavailable, LockKeyError) as error:
+            if isinstance(error, LockKeyError) or error.was_refused:
+                self.is_kept = False
+                return False
+            self._go_without(error, f"it is not known whether {lock} was published")
+        return True
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether it is granted, refused or, if it is not required, unanswered."""
+        return self.is_granted or self.is_unanswered or self.refused_by is not None
 
     def keep(self) -> None:
         """Leave the claim to the message."""
@@ -319,12 +353,25 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_kept or self.refused_by is not None:
+        if self.is_kept:
             return
         if self.is_granted:
             self.lock.release(self.token, ran=False)
-        else:
+        elif self.is_unanswered:
             self.lock.release_later(self.token, ran=False)
+
+    def _take(self, answer: Grant | Refusal | Marked) -> None:
+        self.is_unanswered = False
+        if isinstance(answer, Refusal):
+            self.refused_by = answer.hold
+        else:
+            self.is_granted = True
+
+    def _go_without(self, error: LockUnavailable, remark: str) -> None:
+        self.is_unanswered = True
+        if self.required:
+            raise error.with_remark(remark) from error
+        logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)
 
 
 def message_name(message: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import Hold
-from celery_redislock.publishing import duplicate
+from celery_redislock.publishing import duplicate, passage
 from celery_redislock.publishing.call import Call, PublishingRun, Send
 from celery_redislock.publishing.signals import lock_acquired
 
@@ -75,15 +75,13 @@ def _claim_and_publish(call: Call) -> Any:
     ttl = call.claim_ttl()
     claiming = lock.claim(call.token, ttl=ttl, stands_for_period=scope.ends == "period", required=required)
     with claiming as claim:
-        refused_by = claim.refused_by
-        if refused_by is None:
-            result = call.send(claimed=claim.is_granted)
-            claim.keep()
-    if refused_by is None:
-        if claim.is_granted:
-            lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
-        return result
-    return duplicate.at_publish(call, refused_by)
+        result = passage.send(call, claim)
+        claim.keep()
+    if claim.refused_by is not None:
+        return duplicate.at_publish(call, claim.refused_by)
+    if claim.is_granted:
+        lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
+    return result
 
 
 def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
@@ -102,6 +100,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         return call.send(claimed=True, must_run=True)
     lock.period = None  # the run was accepted: no period refuses what follows it, or begins with it
     with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
+        claim.ask()
         result = call.send(claimed=claim.is_granted, must_run=True)
         claim.keep()
     return result

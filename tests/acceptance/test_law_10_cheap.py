@@ -51,6 +51,22 @@ def test_every_step_asks_the_lock_server_once(project: Project, trips: Trips, ke
     assert "eval" not in trips()
 
 
+def test_where_the_lock_server_is_the_broker_a_publish_asks_it_once_in_all(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """One trip claims and publishes: the message is no request of its own."""
+    with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
+        project = new_project(conf={"broker_url": server.url})
+        project.executed.delay(f"{key}-before")
+        trips, queue = Trips(client), f"{project.plan['prefix']}:celery"
+        length = client.llen(queue)
+
+        project.executed.delay(key)
+
+        assert trips() == {"evalsha": 1}
+        assert client.llen(queue) == length + 1
+
+
 def test_without_a_scope_the_lock_server_is_not_asked(project: Project, trips: Trips, key: str) -> None:
     """None that is not needed."""
     project.executed.apply_async((key,), lock=None).get(timeout=PATIENCE)

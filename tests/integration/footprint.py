@@ -67,11 +67,11 @@ class Result:
 class Site:
     """An app whose broker, locks and (but for a given backend) results are one server; a worker's steps."""
 
-    def __init__(self, url: str, backend: str | None = None) -> None:
-        """Declare the tasks; connect to nothing."""
+    def __init__(self, url: str, backend: str | None = None, locks: str | None = None) -> None:
+        """Declare the tasks; connect to nothing. ``locks``: the URL of a lock server of their own."""
         name = f"footprint-{secrets.token_hex(4)}"
         self.app = app = Celery(name, broker=url, backend=backend or url, set_as_current=False)
-        app.conf.update(task_default_queue=app.main, redislock_prefix=app.main)
+        app.conf.update(task_default_queue=name, redislock_prefix=name, redislock_url=locks)
         self.tasks = {
             (is_unique, is_ignored): app.task(
                 body,
@@ -159,12 +159,14 @@ def above_plain(
 
 def main() -> None:
     """Print the opcodes of each step as JSON."""
-    with EmbeddedServer() as server:
+    with EmbeddedServer() as server, EmbeddedServer() as another:
+        elsewhere = Site(server.url, another.redis_url)
         site = Site(server.url)
         refused = site.tasks[True, False]
         refused.delay(-1)
         figures = {
             "publish": above_plain(site, lambda task: lambda: site.publish(task)),
+            "publish, elsewhere": above_plain(elsewhere, lambda task: lambda: elsewhere.publish(task)),
             "refused": opcodes(lambda: refused.delay(-1)),
             "main process": above_plain(site, site.in_main_process),
             "child": above_plain(site, site.in_child),

@@ -92,17 +92,12 @@ end
 if taken and redis.pcall('ZADD', index, 'XX', 'LT', 'CH', now + ttl, name) == 1 then
   return -fence
 end
-local listed = list(index, name, now, tonumber(ttl))
-if listed and opens_window then
-  -- An entry of its own: the hold's is moved by renewals and taken off by the release.
-  list(index, name .. '\0window', now, tonumber(ARGV[6]))
-end
-if listed and time[2] % 16 == 0 then
-  -- Now and then, and a hundred at a time: what is here after a quiet hour must not stall the server.
-  local gone = call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)
-  if #gone > 0 then
-    call('ZREM', index, unpack(gone))
+if list(index, name, now, tonumber(ttl)) then
+  if opens_window then
+    -- An entry of its own: the hold's is moved by renewals and taken off by the release.
+    list(index, name .. '\0window', now, tonumber(ARGV[6]))
   end
+  tidy(index, now, time)
 end
 if ours then
   return {4, fence}

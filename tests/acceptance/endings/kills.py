@@ -30,6 +30,7 @@ def _claims_next(scene: Scene) -> bool:
     """Claim the key as the next publish does, and give it back, as one that fails."""
     lock = declaration_of(scene.project.executed).task_lock((scene.key,), {}, "next")
     with lock.claim("next/1", ttl=60.0, stands_for_period=False, required=True) as claim:
+        claim.ask()
         return claim.is_granted
 
 

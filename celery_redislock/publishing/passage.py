@@ -1,0 +1,225 @@
+"""The passage of a claimed call through Celery and kombu: its claim goes with its message, or before it.
+
+With it where the lock server is the broker: one script takes the claim and puts the message into its queue.
+Its place is kombu's ``LPUSH`` (5.5.2 to 5.7.0, ``transport/redis.py``: ``Channel._put`` calls ``lpush(key,
+text)`` of the client that ``conn_or_acquire`` lends), so that queues, priorities, prefixes, declarations and
+signals stay Celery's and kombu's own.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from inspect import signature
+from typing import Any
+
+from celery.signals import before_task_publish
+from kombu.exceptions import LimitExceeded
+
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.tasklock import Claim
+from celery_redislock.publishing.call import Call
+from celery_redislock.publishing.message import HEADER
+
+__all__ = ["send"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: Characters of a message above which the lock server is not held up by it for the length of a script.
+LARGEST = 256 * 1024
+
+#: The names refused last by this process: for these no message is made in vain.
+MOST_REFUSED = 1000
+_refused: set[str] = set()
+
+#: The class whose ``_put`` is known.
+_CHANNEL = ("kombu.transport.redis", "Channel")
+
+#: Where ``Producer._publish`` is given these, itself not counted.
+_HEADERS, _EXCHANGE = 4, 9
+
+
+class _Stopped(Exception):  # noqa: N818  no error
+    """The message must not leave. None of those kombu tries again for, on another channel."""
+
+
+def send(call: Call, claim: Claim) -> Any:
+    """Ask for a call's claim and publish it; where it is refused, publish nothing.
+
+    Raises:
+        LockUnavailable: the lock server did not answer, and the claim is required.
+        LockKeyError: the key on the server is not a lock.
+        kombu.exceptions.OperationalError: the broker cannot be reached.
+    """
+    options, key = call.options, call.lock.key
+    # Receivers would be told of a publish that may not happen; the two options name a producer of their own.
+    if key in _refused or before_task_publish.receivers or "connection" in options or "publisher" in options:
+        claim.ask()
+    else:
+        given, stopped = options.get("producer"), None
+        with _acquire(call.task.app) if given is None else nullcontext(given) as producer:
+            options["producer"] = producer
+            try:
+                return _send_through(producer, call, claim)
+            except (_Stopped, RedisLockError) as error:
+                stopped = error  # not raised here: it is no reason to open another connection to the broker
+            finally:
+                options["producer"] = given
+        if isinstance(stopped, RedisLockError):
+            raise stopped
+    if claim.refused_by is None:
+        _refused.discard(key)
+        return call.send(claimed=claim.is_granted)
+    if len(_refused) >= MOST_REFUSED:
+        _refused.clear()
+    _refused.add(key)
+    return None
+
+
+def _acquire(app: Any) -> Any:
+    """Return a producer of the pool, as a context. Only where none is free, ask how long to wait for one."""
+    try:
+        return app.producer_pool.acquire()
+    except LimitExceeded:
+        return app.producer_or_acquire()
+
+
+def _send_through(producer: Any, call: Call, claim: Claim) -> Any:
+    """Publish a call through this producer, with its claim if that is possible.
+
+    Raises:
+        _Stopped: the claim is not granted, and nothing has left.
+    """
+    store = call.lock.store
+    is_kombus = _is_kombus(getattr(type(producer), "_publish", None))
+    if not is_kombus or not _serves(producer.connection, store):
+        claim.ask()
+    elif producer.connection._default_channel is None or not store.is_open:
+        # A server that is away is waited for much longer by kombu and by the result backend.
+        claim.ask(if_held=True)
+    if not claim.was_asked:
+        publish = _Passage(claim, producer).publish
+        if producer.__dict__.setdefault("_publish", publish) is not publish:
+            claim.ask()  # another publish is on its way through it
+    if claim.refused_by is not None:
+        raise _Stopped
+    if claim.was_asked:
+        return call.send(claimed=claim.is_granted)
+    try:
+        result = call.send(claimed=True)
+    except (_Stopped, RedisLockError):
+        consumer = getattr(call.task.backend, "result_consumer", None)
+        if consumer is not None and not call.ignores_result:
+            consumer.cancel_for(call.task_id)  # Celery subscribes before it publishes
+        raise
+    finally:
+        del producer._publish
+    if not claim.was_asked:  # a ``send_task`` of somebody else's has published it in a way of its own
+        claim.required = False
+        claim.ask()
+        claim.refused_by = None
+    return result
+
+
+class _Passage:
+    """One publish through kombu: stands in for methods of its producer and its channel, for its own message.
+
+    Others may pass meanwhile: a producer that the caller gave may be used by whatever this publish calls. For
+    kombu's ``_put`` it is a channel of which all is kombu's but the client.
+    """
+
+    def __init__(self, claim: Claim, producer: Any) -> None:
+        self._claim, self._producer, self._publish = claim, producer, producer._publish
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def publish(self, *args: Any) -> Any:
+        """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
+        if self._claim.is_granted or not self._is_ours(args[_HEADERS]):
+            return self._publish(*args)
+        self._channel = channel = self._producer.channel
+        if args[_EXCHANGE]:  # it leads to any number of queues
+            self._ask()
+            return self._publish(*args)
+        channel._put = self.put
+        try:
+            return self._publish(*args)
+        finally:
+            del channel._put
+
+    def put(self, queue: str, message: Any, **kwargs: Any) -> None:
+        """In place of ``Channel._put``."""
+        channel: Any = self._channel
+        put, is_ours = type(channel)._put, self._is_ours(message["headers"])
+        if is_ours and (
+            queue in getattr(channel, "_expires", ()) or kwargs.get("_publish_batch") is not None
+        ):
+            self._ask()
+            is_ours = False
+        put(self if is_ours else channel, queue, message, **kwargs)
+
+    @contextmanager
+    def conn_or_acquire(self) -> Iterator["_Passage"]:
+        """In place of the channel's."""
+        yield self
+
+    def lpush(self, key: str, text: str) -> None:
+        """In place of redis-py's, for the message."""
+        channel, claim = self._channel, self._claim
+        is_small = len(text) <= LARGEST
+        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text):
+            if not claim.is_granted:
+                raise _Stopped
+            return
+        self._ask()
+        if is_small:
+            logger.debug("the lock server takes no messages: claims are asked for before them")
+            self._producer.connection._redislock = claim.lock.store, False
+        with channel.conn_or_acquire() as client:
+            client.lpush(key, text)
+
+    def _is_ours(self, headers: Mapping[str, Any]) -> bool:
+        return self._claim.token in headers.get(HEADER, "")
+
+    def _ask(self) -> None:
+        self._claim.ask()
+        if not self._claim.is_granted:
+            raise _Stopped
+
+
+@cache
+def _is_kombus(publish: Callable[..., Any] | None) -> bool:
+    """Whether a producer's ``_publish`` is there, and is told these two where they are expected."""
+    names = list(signature(publish).parameters) if publish is not None else []
+    return names[_HEADERS + 1 :: _EXCHANGE - _HEADERS][:2] == ["headers", "exchange"]
+
+
+def _serves(connection: Any, store: LockStore) -> bool:
+    """Whether a connection is kombu's to Redis, as it is known here, and leads to where the locks are."""
+    known = connection.__dict__.get("_redislock")
+    if known is None or known[0] is not store:
+        known = connection._redislock = store, _leads_to(connection, store)
+    return known[1]  # type: ignore[no-any-return]  # kombu has no types
+
+
+def _leads_to(connection: Any, store: LockStore) -> bool:
+    channel_class = connection.get_transport_cls().Channel
+    # Not Sentinel's, whose primary may move, and none of several, between which kombu moves.
+    if (channel_class.__module__, channel_class.__name__) != _CHANNEL or len(connection.alt) > 1:
+        return False
+    channel = channel_class.__new__(channel_class)  # not opened: nothing is sent
+    channel.connection, channel._expires = connection.transport, {}
+    came: list[tuple[object, ...]] = []
+    trial: Any = _Passage.__new__(_Passage)
+    trial._channel, trial.lpush = channel, lambda *words: came.append(words)
+    try:
+        channel_class._put(trial, "queue", {"properties": {}})
+        address = channel._connparams()
+    except Exception:  # noqa: BLE001  whatever it may be
+        came = []
+    if [tuple(map(type, words)) for words in came] == [(str, str)]:
+        return store.reaches(address)
+    logger.debug("kombu's %r is not as it is known here: claims are asked for before messages", channel_class)
+    return False
