@@ -30,6 +30,9 @@ def _boottime() -> Clock:
 #: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
 boottime: Clock = _boottime()
 
+#: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
+_DRIFT, _ROUNDING = 0.01, 0.002
+
 
 class Lease:
     """One term of holding a lock: what was granted, until when it can be trusted, whether it was lost.
@@ -82,7 +85,7 @@ class Lease:
         # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
         self._lock = RLock()
         self.answered_at = grant.answered_at
-        took, margin = self.answered_at - grant.sent_at, 0.01 * ttl + 0.002
+        took, margin = self.answered_at - grant.sent_at, _DRIFT * ttl + _ROUNDING
         self.deadline = grant.sent_at + ttl - (took if took > margin else margin)
 
     @property
@@ -130,10 +133,11 @@ class Lease:
         margin = max(_margin(ttl), answered_at - sent_at)
         deadline = sent_at + ttl - margin
         with self._lock:
-            # Sent before the last answer was in: nobody knows which of the two the server took last.
-            overlaps = sent_at < self.answered_at
-            self.deadline = min(self.deadline, deadline) if overlaps else deadline
-            self.answered_at = max(self.answered_at, answered_at)
+            if sent_at < self.answered_at:
+                # Sent before the last answer was in: nobody knows which of the two the server took last.
+                deadline = min(self.deadline, deadline)
+                answered_at = max(self.answered_at, answered_at)
+            self.deadline, self.answered_at = deadline, answered_at
 
     def trust_for(self, ttl: float) -> None:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
@@ -214,7 +218,7 @@ class Lease:
 
 def _margin(ttl: float) -> float:
     """Seconds for the drift of two clocks within a term, and for the rounding of both."""
-    return 0.01 * ttl + 0.002
+    return _DRIFT * ttl + _ROUNDING
 
 
 class InertLease:

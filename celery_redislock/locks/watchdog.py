@@ -213,10 +213,11 @@ class Watchdog:
 
     def _renew(self, leases: Sequence[Lease]) -> None:
         """Renew all in one call, and one by one after an unexpected error: it costs the broken one only."""
-        live = [lease for lease in leases if self._may_renew(lease)]
+        now = self._clock()
+        live = [lease for lease in leases if self._may_renew(lease, now)]
         if not live:
             return
-        now = self._clock()
+        now = self._clock()  # again: what was found lost has been announced meanwhile
         # Kept, because the holder may give a lease another term before the answer comes.
         terms = [lease.term for lease in live]
         left = [lease.deadline - now for lease in live if lease.deadline > now]
@@ -244,9 +245,9 @@ class Watchdog:
                 # Not what has replaced it meanwhile: a worker's main process may watch the same token.
                 self.unwatch(lease)
 
-    def _may_renew(self, lease: Lease) -> bool:
+    def _may_renew(self, lease: Lease, now: float) -> bool:
         """Whether to ask for this lease at all; it is dropped if not."""
-        now, since, max_hold, delay = self._clock(), lease.since, lease.max_hold, _retry_delay(lease)
+        since, max_hold, delay = lease.since, lease.max_hold, _retry_delay(lease)
         # Should an error cut its turn short, it is asked about again all the same, and soon.
         lease.due = now + delay
         if now >= since + max_hold:

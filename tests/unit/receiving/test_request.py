@@ -760,5 +760,5 @@ def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(shop: Shop, monkey
     lasts()
 
     assert watched(shop, request._run_token) is None
-    assert watchdog._may_renew(watchdog._watched[request._run_token]) is False
+    assert watchdog._may_renew(watchdog._watched[request._run_token], boottime()) is False
     assert watchdog._watched == {}
