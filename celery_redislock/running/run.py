@@ -109,13 +109,7 @@ class Run:
     interrupt: Callable[[], None] | None = None
 
     def __init__(
-        self,
-        task: Any,
-        request: Any,
-        declaration: Declaration,
-        options: LockOptions,
-        scope: Scope,
-        message: Message | None,
+        self, task: Any, request: Any, declaration: Declaration, options: LockOptions, message: Message | None
     ) -> None:
         """Prepare a run of the task's current request; sends nothing.
 
@@ -124,7 +118,8 @@ class Run:
             TypeError: its arguments do not fit the task.
         """
         self.task, self.request, self.message = task, request, message
-        self.options, self.scope = options, scope
+        self.options = options
+        self.scope: Scope = options.scope  # type: ignore[assignment]  # without one there is no run
         task_id, properties = str(request.id), request.properties or {}  # a number runs, as with plain Celery
         token, received_at, self.serializer, main_process = properties.get(FROM_MAIN_PROCESS) or Delivery()
         self.token: str = token or new_token(task_id)
@@ -140,7 +135,9 @@ class Run:
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
         )
         self.lock.main_process = main_process
-        self.running_lock = self.lock if scope.holds_while_running else self.lock.of_message(self.identity)
+        self.running_lock = (
+            self.lock if self.scope.holds_while_running else self.lock.of_message(self.identity)
+        )
         is_first = not message.was_delivered and not (request.delivery_info or {}).get("redelivered")
         is_fresh = received_at is not None and abs(time.time() - received_at) < OVERTAKEN_AFTER
         if not (is_first and is_fresh) or task.acks_late or request.eta:  # all that the rare cases have
@@ -169,9 +166,9 @@ class Run:
             settings, options = declaration.settings, declaration.options
             if message is not None and message.options:
                 options = from_header(options, message.options)
-            scope, is_on = options.scope, settings.enabled and (not request.is_eager or settings.eager)
-            if is_on and scope is not None and (message is None or message.key is not None):
-                run = request.redislock_run = cls(task, request, declaration, options, scope, message)
+            is_on = settings.enabled and (not request.is_eager or settings.eager)
+            if is_on and options.scope is not None and (message is None or message.key is not None):
+                run = request.redislock_run = cls(task, request, declaration, options, message)
         finally:
             if run is None:
                 release_claim(task.app, message)
