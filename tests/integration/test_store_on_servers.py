@@ -3,7 +3,7 @@
 import pytest
 
 from celery_redislock.exceptions import LockKeyError
-from celery_redislock.locks.store import Term
+from celery_redislock.locks.store import Release, Term
 from tests.facts import wait_until
 from tests.stores import RedisCase, granted, refused
 
@@ -235,3 +235,29 @@ class TestIndex:
         server_case.store.mark_done("n0", "message", 0.1)
 
         assert wait_until(lambda: server_case.keys() == [], 5)
+
+
+class TestResults:
+    def test_one_step_releases_a_hold_and_stores_a_result(self, server_case: RedisCase) -> None:
+        """Law 5; the answer tells of both, and repeating the request changes nothing."""
+        key, text = f"{server_case.key()}-result", '{"status": "SUCCESS", "result": "é"}'
+        store, client = server_case.redis, server_case.client
+        granted(server_case.take(A))
+
+        first, second = (store.release_and_store("n", A, key, text, 60) for _ in range(2))
+
+        assert (first, second) == ((Release(released=True), True), (Release(released=False), True))
+        assert client.get(key) == text.encode()
+        assert 50 < client.ttl(key) <= 60
+        assert store.inspect("n") is None
+
+    def test_the_hold_of_another_stays_when_a_result_is_stored(self, server_case: RedisCase) -> None:
+        """Law 3."""
+        granted(server_case.take(B))
+        answer, is_stored = server_case.redis.release_and_store(
+            "n", A, server_case.key() + "-result", "x", 60
+        )
+
+        assert (answer.released, is_stored) == (False, True)
+        assert answer.held_by is not None
+        assert answer.held_by.token == server_case.holder() == B

@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 
 class Binder:
@@ -30,7 +29,7 @@ class Binder:
     def __init__(self, function: Callable[..., object]) -> None:
         self._signature = signature = _signature(function)
         self.parameters = None if signature is None else tuple(signature.parameters)
-        self._bound = _loose if signature is None else _compiled(signature)
+        self._bound = _compiled(signature) if signature else lambda *a, **k: self.bind_loosely(a, k)
 
     def bind(self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None) -> dict[str, object]:
         """Name every argument, defaults filled in.
@@ -58,36 +57,22 @@ class Binder:
         default key still exists, although positional and keyword spelling of
         one call then differ.
         """
-        return _loose(*(args or ()), **(kwargs or {}))
+        return {"args": list(args or ()), "kwargs": dict(kwargs or {})}
 
 
-def _loose(*args: object, **kwargs: object) -> dict[str, object]:
-    return {"args": [*args], "kwargs": kwargs}
-
-
-class _Source(str):
-    """What stands in a signature as it is."""
-
-    __repr__ = str.__str__
-
-
-def _compiled(signature: inspect.Signature) -> Callable[..., Any]:
+def _compiled(signature: inspect.Signature) -> Callable[..., dict[str, object]]:
     """Return a function with this signature that returns its arguments by name."""
-    parameters = signature.parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    head = signature.replace(
-        parameters=[
-            p.replace(
-                annotation=p.empty,
-                default=_Source(f"defaults[{p.name!r}]") if p.name in defaults else p.empty,
-            )
-            for p in parameters
-        ],
-        return_annotation=signature.empty,
-    )
+    parameters = list(signature.parameters.values())
+    optional = [p for p in parameters if p.default is not p.empty]
+    bare = [
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None) for p in parameters
+    ]
+    head = str(signature.replace(parameters=bare, return_annotation=signature.empty))[1:-1]
     named = [f"{p.name!r}: {f'[*{p.name}]' if p.kind is p.VAR_POSITIONAL else p.name}" for p in parameters]
-    source = f"lambda {str(head)[1:-1]}: {{{', '.join(named)}}}"
-    return eval(source, {"defaults": defaults})  # type: ignore[no-any-return]  # noqa: S307  names only
+    bound = eval(f"lambda {head}: {{{', '.join(named)}}}", {})  # noqa: S307  names only
+    bound.__defaults__ = tuple(p.default for p in optional if p.kind is not p.KEYWORD_ONLY)
+    bound.__kwdefaults__ = {p.name: p.default for p in optional if p.kind is p.KEYWORD_ONLY}
+    return bound  # type: ignore[no-any-return]  # compiled
 
 
 def _signature(function: Callable[..., object]) -> inspect.Signature | None:
