@@ -60,6 +60,11 @@ class Declaration:
     always_eager: bool
 
     @cached_property
+    def is_on(self) -> bool:
+        """Whether publishing takes locks: not switched off, and not in place without ``redislock_eager``."""
+        return self.settings.enabled and (self.settings.eager or not self.always_eager)
+
+    @cached_property
     def store(self) -> LockStore:
         """Keeps the locks; connects at the first one.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from celery._state import _task_stack
@@ -14,7 +13,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token, owner_name
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import Message, is_result_ignored
+from celery_redislock.publishing.message import NO_OPTIONS, Message, is_result_ignored
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
@@ -22,8 +21,6 @@ __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 #: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
 #: 5.5.0, canvas.py).
 _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
 Send = Callable[..., Any]
@@ -77,8 +74,9 @@ class Call:
     lock: TaskLock
     scope: Scope
     ignores_result: bool
-    must_run: bool
-    inherited: Message | None
+    is_locked = must_run = _has_own_key = False
+    inherited: Message | None = None
+    _travels: Mapping[str, Any] = NO_OPTIONS
 
     def __init__(
         self,
@@ -96,18 +94,14 @@ class Call:
             LockKeyError: no key can be made of the arguments.
             TypeError: the arguments do not fit the task.
         """
-        asked = split_call_options(options, where=f"{task.name}.apply_async") if options else _NOTHING
+        asked = split_call_options(options, where=f"{task.name}.apply_async") if options else NO_OPTIONS
         self.declaration = declaration = declaration_of(task)
         self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
         self.has_fixed_id = task_id is not None
         self.task_id = task_id = str(task_id) if task_id else uuid()  # Celery takes a UUID as well
-        self.token = new_token(task_id)
-        self.is_eager = declaration.always_eager
-        self.is_in_run = bool(_task_stack.stack)
-        self.is_locked = self._has_own_key = False
-        self._travels, self.inherited = _NOTHING, None
-        self.lock_options = declaration.options
-        if self._is_switched_off:
+        self.token, self.is_in_run = new_token(task_id), bool(_task_stack.stack)
+        self.is_eager, self.lock_options = declaration.always_eager, declaration.options
+        if not declaration.is_on:
             return
         message = self._take_options(asked) if options or asked else None
         scope, key = self.lock_options.scope, None
@@ -119,22 +113,18 @@ class Call:
         if scope is None:
             return
         self.scope, self.is_locked = scope, True
-        self.must_run = bool(options) and self._must_run()
-        self.ignores_result = is_result_ignored(task, options.get("ignore_result"))
+        if options:
+            self.must_run = self._must_run()
+        self.ignores_result = is_result_ignored(task, options.get("ignore_result") if options else None)
         self.lock = declaration.task_lock(
             args, kwargs, task_id, options=self.lock_options, key=key, is_ignored=self.ignores_result
         )
-
-    @property
-    def _is_switched_off(self) -> bool:
-        settings = self.declaration.settings
-        return not settings.enabled or (self.is_eager and not settings.eager)
 
     def _take_options(self, asked: Mapping[str, object]) -> Message | None:
         """Take in this call's own options, and those of the message it follows, which is returned."""
         headers = self.options.get("headers")
         self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
-        travels = inherited.options if inherited is not None else _NOTHING
+        travels = inherited.options if inherited is not None else NO_OPTIONS
         if asked or travels:
             self.lock_options = self.declaration.for_call(asked, inherited=travels)
         self._travels = {**travels, **to_header(asked)} if asked else travels
@@ -163,9 +153,9 @@ class Call:
         Where the claim stands for the period, the period.
         """
         lock, options = self.lock_options, self.options
+        ttl = lock.lock_queue_ttl
         if self.scope.ends == "period" and lock.lock_period is not None:
             return lock.lock_period
-        ttl = lock.lock_queue_ttl
         if not options and self.task.expires is None:
             return ttl
         starts = options.get("countdown") or options.get("eta")
@@ -201,7 +191,7 @@ class Call:
 
     def send_unlocked(self) -> Any:
         """Publish the call as Celery does; where only this call is not locked, the worker learns of it."""
-        if not self._is_switched_off and self.declaration.options.scope is not None:
+        if self.declaration.is_on and self.declaration.options.scope is not None:
             self.options["headers"] = Message(None, self.token).added_to(self.options.get("headers"))
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
 

@@ -25,7 +25,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.store import Mark, owner_name
 from celery_redislock.locks.tasklock import release_hold
 
-__all__ = ["HEADER", "Message", "is_result_ignored", "release_claim", "release_unrun"]
+__all__ = ["HEADER", "NO_OPTIONS", "Message", "is_result_ignored", "release_claim", "release_unrun"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -44,7 +44,7 @@ _quoted = json.encoder.encode_basestring_ascii
 #: What is true of a message, by its letter in the header.
 _FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered"}
 
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 #: Since Celery 5.7 a message may want a result of a task that else ignores it.
 _MESSAGE_DECIDES = hasattr(celery.app.task, "get_actual_ignore_result")
@@ -70,7 +70,7 @@ class Message(NamedTuple):
     token: str
     claimed: bool = False
     must_run: bool = False
-    options: Mapping[str, Any] = _NO_OPTIONS
+    options: Mapping[str, Any] = NO_OPTIONS
     has_own_key: bool = False
     stands_for_period: bool = False
     was_delivered: bool = False
@@ -79,6 +79,8 @@ class Message(NamedTuple):
         """Return the header's text."""
         key = "null" if self.key is None else _quoted(self.key)
         text = f'{{"v":{_VERSION},"k":{key},"t":{_quoted(self.token)}'
+        if self[2:] == _USUAL:
+            return text + ',"c":1}'
         if self.claimed:
             text += ',"c":1'
         if self.must_run:
@@ -138,7 +140,11 @@ class Message(NamedTuple):
 
     def added_to(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return these headers with this one among them."""
-        return {**(headers or {}), HEADER: self.dumps()}
+        return {**headers, HEADER: self.dumps()} if headers else {HEADER: self.dumps()}
+
+
+#: What follows key and token in most messages: a claim, and nothing else.
+_USUAL = Message("", "", claimed=True)[2:]
 
 
 def identity_of(task_id: str, properties: Mapping[str, Any] | None) -> str | None:
