@@ -10,11 +10,12 @@ deadline and with the same token.
 """
 
 import logging
-import os
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import partial
+from os import getpid
 from select import select
 from typing import Any
 
@@ -85,10 +86,10 @@ class Connections:
     @property
     def is_open(self) -> bool:
         """Whether a connection is idle whose other end has not closed it, as far as can be told at once."""
-        if self._pid != os.getpid():
+        if self._pid != getpid():
             return False
         try:
-            connection = self._idle[greenlets.get() is not None][-1]
+            connection = self._idle[greenlets.get()][-1]
             return bool(connection.redislock_unread) or not select([connection._sock], [], [], 0)[0]
         except (IndexError, OSError):
             return False
@@ -102,10 +103,10 @@ class Connections:
 
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet."""
-        if self._pid != os.getpid():
+        if self._pid != getpid():
             self._forget()
         try:
-            return self._idle[greenlets.get() is not None].pop()
+            return self._idle[greenlets.get()].pop()
         except IndexError:
             return self._open()
 
@@ -115,16 +116,12 @@ class Connections:
         return self._open()
 
     def give_back(self, connection: Any) -> None:
-        """Return a connection that is in step; it is closed where enough are idle already."""
-        idle = self._idle[greenlets.get() is not None]
-        if len(idle) < MOST_IDLE:
-            idle.append(connection)
-        else:
-            connection.disconnect()
+        """Return a connection that is in step; where enough are idle, the oldest of them is closed."""
+        connection.redislock_idle.append(connection)
 
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
-        idle = self._idle[greenlets.get() is not None]
+        idle = self._idle[greenlets.get()]
         while True:
             try:
                 connection = idle.pop()
@@ -133,13 +130,14 @@ class Connections:
             connection.disconnect()
 
     def _forget(self) -> None:
-        # The second is of the thread beside greenlets: gevent's sockets belong to one hub.
-        self._idle: tuple[deque[Any], deque[Any]] = deque(), deque()
-        self._pid = os.getpid()
+        # The thread beside greenlets has its own: gevent's sockets belong to one hub. What a full one drops
+        # closes itself.
+        self._idle: dict[Any, deque[Any]] = defaultdict(partial(deque, maxlen=MOST_IDLE))
+        self._pid = getpid()
 
     def _open(self) -> Any:
         connection = self._make(**self._kwargs)
-        connection.redislock_unread = 0
+        connection.redislock_unread, connection.redislock_idle = 0, self._idle[greenlets.get()]
         if greenlets.get() is not None and hasattr(self._pool, "sentinel_manager"):
             connection.connection_pool = _asking_anew(connection.connection_pool)
         return connection

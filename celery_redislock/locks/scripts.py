@@ -13,14 +13,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.wire import ErrorReply, Nonsense, answers, left_of, send
+from celery_redislock.locks.wire import (
+    PIECE,
+    ErrorReply,
+    Nonsense,
+    answers,
+    is_number,
+    left_of,
+    send,
+    whole,
+)
 
 logger = logging.getLogger("celery_redislock")
 
@@ -37,6 +46,8 @@ _OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
 #: A word of a request; how one begins that names its script by digest, and one that carries it.
 _WORD = b"$%d\r\n%b\r\n"
 _EVALSHA, _EVAL = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n", b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
+
+_flat = chain.from_iterable
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -62,6 +73,34 @@ class Call(NamedTuple):
     sent_at: float
     answered_at: float
     repeated: bool
+
+
+#: What a call is of, in its order.
+Facts: TypeAlias = tuple[Any, int, float, float, bool]
+
+
+class _Asked(NamedTuple):
+    """What is asked of a server: the operation, its bytes, and what else :meth:`Scripts.ask` is given."""
+
+    operation: str
+    request: bytes
+    keys: Sequence[str]
+    name: str
+    replicas: int = 0
+    within: float | None = None
+
+    def failed(self, reason: Exception, server: str, *, was_refused: bool) -> LockUnavailable | LockKeyError:
+        """Return the error to be raised."""
+        words = str(reason) or type(reason).__name__
+        if "WRONGTYPE" not in words:
+            unavailable = LockUnavailable(server, self.operation, words)
+            unavailable.was_refused = was_refused
+            return unavailable
+        problem = (
+            f"WRONGTYPE on {server}: one of the keys {', '.join(self.keys)} is another program's, and no "
+            "lock; delete or rename it, or choose another name (lock_key) or redislock_prefix"
+        )
+        return LockKeyError(self.name, problem)
 
 
 class Scripts:
@@ -102,73 +141,108 @@ class Scripts:
             LockUnavailable: no answer in time, or the server refused the command.
             LockKeyError: a key is of a type no lock has.
         """
-        (call,) = self._conversation(operation, keys, args, name, replicas, within)
-        return call  # type: ignore[no-any-return]  # yields None first where it posts
+        words = [*keys, *map(str, args)]
+        return Call._make(self.ask(operation, len(keys), words, name, replicas, within))
+
+    def ask(
+        self,
+        operation: str,
+        keys: int,
+        words: Sequence[str],
+        name: str,
+        replicas: int = 0,
+        within: float | None = None,
+    ) -> Facts:
+        """Run a script as :meth:`call` does, given its keys and arguments in one; return a call's facts."""
+        request = self._request(operation, keys, words)
+        connection = self._connections.take()
+        sock, clock, begun = connection._sock, self._clock, None
+        sent_at = clock()
+        # A connection at rest, and an answer in one piece: nearly always. Whatever else goes on below.
+        if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
+            try:
+                sock.sendall(request)
+                begun = sock.recv(PIECE)
+            except OSError as error:
+                begun = error
+            except BaseException:
+                connection.disconnect()
+                raise
+            else:
+                reply = int(begun[1:-2]) if is_number(begun) else whole(begun)
+                if reply is not None:
+                    connection.redislock_idle.append(connection)
+                    return reply, 0, sent_at, clock(), False
+        asked = _Asked(operation, request, words[:keys], name, replicas, within)
+        (call,) = self._conversation(asked, connection, sent_at, begun)
+        return call  # type: ignore[no-any-return]  # it yields None before it only where it posts
 
     def begin(
-        self, operation: str, keys: Sequence[str], args: Sequence[object], *, name: str, replicas: int = 0
-    ) -> Callable[[], Call]:
-        """Send a script's request now; the returned function reads its answer, and raises, as :meth:`call`.
+        self, operation: str, keys: int, words: Sequence[str], name: str, replicas: int = 0
+    ) -> Callable[[], Facts]:
+        """Send a script's request now; the returned function reads its answer, and raises, as :meth:`ask`.
 
         It is called once. If it is dropped instead, its connection is closed with it.
         """
-        conversation = self._conversation(operation, keys, args, name, replicas, posts=True)
+        asked = _Asked(operation, self._request(operation, keys, words), words[:keys], name, replicas)
+        conversation = self._conversation(asked, self._connections.take(), self._clock(), posts=True)
         next(conversation)
         return partial(next, conversation)
 
     def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
-        (call,) = self._conversation(operation, (), command, operation, awaits=awaited)
-        return call.reply
+        asked = _Asked(operation, self._request(operation, 0, [*map(str, command)]), (), operation)
+        (call,) = self._conversation(asked, self._connections.take(), self._clock(), awaits=awaited)
+        return call[0]
 
-    def _conversation(  # noqa: PLR0912, PLR0915  one attempt and its repetition
+    def _request(self, operation: str, keys: int, words: Sequence[str]) -> bytes:
+        encoded = [*map(str.encode, words)]
+        template = self._templates[operation, keys, len(encoded)]
+        return template % (*_flat(zip(map(len, encoded), encoded)),)  # noqa: B905  of one length
+
+    def _conversation(  # noqa: PLR0912  one attempt, and its repetition
         self,
-        operation: str,
-        keys: Sequence[str],
-        args: Sequence[object],
-        name: str,
-        replicas: int = 0,
-        within: float | None = None,
+        asked: "_Asked",
+        connection: Any,
+        sent_at: float,
+        begun: bytes | OSError | None = None,
         *,
         posts: bool = False,
         awaits: bool = True,
     ) -> Iterator[Any]:
         """Make one attempt, and a second one on a new connection if the first got no answer; yield the call.
 
-        With *posts* it yields once before, as soon as the request is sent; the time until it is asked again
-        does not count. Whatever ends it before its answer is read closes the connection.
+        ``begun``: what the first one has received so far, or why it got nothing. With *posts* it yields once
+        before, as soon as the request is sent; the time until it is asked again does not count. Whatever
+        ends it before its answer is read closes the connection.
         """
-        words = [*map(str.encode, map(str, (*keys, *args)))]
-        template = self._templates[operation, len(keys), len(words)]
-        request = template % (*chain.from_iterable(zip(map(len, words), words)),)  # noqa: B905  of one length
-        clock, patience = self._clock, self._socket_timeout
-        if replicas:
+        clock, patience, request = self._clock, self._socket_timeout, asked.request
+        if asked.replicas:
             # Half the time, so that it answers before the socket gives up.
-            request += _packed("WAIT", replicas, max(1, round(patience * 500)))
-        if within is not None:
-            patience = min(patience, max(within, 0.002) / 2)
-        sent_at = clock()
-        give_up = sent_at + 2 * patience
-        connection, was_refused = self._connections.take(), True
+            request += _packed("WAIT", asked.replicas, max(1, round(patience * 500)))
+        if asked.within is not None:
+            patience = min(patience, max(asked.within, 0.002) / 2)
+        give_up, count = sent_at + 2 * patience, 2 if asked.replicas else 1
+        was_refused = True
         for repeated in (False, True):
             try:
+                if isinstance(begun, OSError):
+                    raise begun  # noqa: TRY301  one place for what a lost answer costs
+                if begun is None:
+                    send(_ready(connection, patience, give_up, clock), request, give_up, clock)
+                    if posts:
+                        posts, paused_at = False, clock()
+                        yield None
+                        give_up += clock() - paused_at
                 sock = connection._sock
-                is_hurried = sock is None or connection.redislock_unread or within is not None
-                if is_hurried:
-                    sock = _ready(connection, patience, give_up, clock)
-                send(sock, request, give_up, clock)
-                if posts:
-                    posts, paused_at = False, clock()
-                    yield None
-                    give_up += clock() - paused_at
-                replies = answers(sock, 2 if replicas else 1, give_up, clock) if awaits else [0]
+                replies: list[Any] = [None]
+                if awaits:
+                    replies = answers(sock, begun or sock.recv(PIECE), count, give_up, clock)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
-                    is_hurried = True
                     sock.settimeout(left_of(patience, give_up, clock))
-                    send(sock, self._in_full(operation, request), give_up, clock)
-                    replies = answers(sock, 2 if replicas else 1, give_up, clock)
-                if is_hurried:
-                    sock.settimeout(self._socket_timeout)
+                    send(sock, self._in_full(asked.operation, request), give_up, clock)
+                    replies = answers(sock, sock.recv(PIECE), count, give_up, clock)
+                sock.settimeout(self._socket_timeout)
                 connection.redislock_unread += not awaits
             except (redis.RedisError, OSError) as error:
                 lost: Exception = error
@@ -180,9 +254,8 @@ class Scripts:
             else:
                 reply = replies[0]
                 if reply.__class__ is not ErrorReply:
-                    answered_at = clock()
                     self._connections.give_back(connection)
-                    yield Call(reply, replies[-1], sent_at, answered_at, repeated)
+                    yield reply, replies[1] if asked.replicas else 0, sent_at, clock(), repeated
                     return
                 lost = reply
                 if not any(code in str(reply) for code in _OF_CONNECTION):
@@ -190,18 +263,8 @@ class Scripts:
                     break
             connection.disconnect()
             if not repeated:
-                connection = self._connections.take_new()
-                sent_at = clock()
-        reason, server = str(lost) or type(lost).__name__, self._connections.server
-        if "WRONGTYPE" not in reason:
-            unavailable = LockUnavailable(server, operation, reason)
-            unavailable.was_refused = was_refused
-            raise unavailable from lost
-        problem = (
-            f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
-            "delete or rename it, or choose another name (lock_key) or redislock_prefix"
-        )
-        raise LockKeyError(name, problem) from lost
+                connection, sent_at, begun = self._connections.take_new(), clock(), None
+        raise asked.failed(lost, self._connections.server, was_refused=was_refused) from lost
 
     def _in_full(self, operation: str, request: bytes) -> bytes:
         """Return a request with its script's text in place of the digest."""
@@ -249,7 +312,7 @@ def _ready(connection: Any, patience: float, give_up: float, clock: Clock) -> An
     sock = connection._sock
     if connection.redislock_unread:
         sock.settimeout(left_of(patience, give_up, clock))
-        for reply in answers(sock, connection.redislock_unread, give_up, clock):
+        for reply in answers(sock, sock.recv(PIECE), connection.redislock_unread, give_up, clock):
             if reply.__class__ is ErrorReply:
                 logger.debug("a request whose answer was not awaited failed: %s", reply)
         connection.redislock_unread = 0

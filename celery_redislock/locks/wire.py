@@ -7,6 +7,7 @@ gevent's. So this module does the same with all of them, in a tenth of the steps
 A socket at rest has its *standing* timeout, and what changes it sets it back.
 """
 
+import re
 from typing import Any
 
 from celery_redislock.locks.connection import mask_password
@@ -16,9 +17,13 @@ from celery_redislock.locks.lease import Clock
 LONGEST = 512 * 1024 * 1024
 
 #: Bytes of a request sent at once: TLS sends records of this size, and counts its timeout anew for each.
-_PIECE = 16384
+PIECE = 16384
 
 _CRLF = b"\r\n"
+
+#: Tells whether all of this is one number, as most answers are; and the parts of a list of some.
+is_number = re.compile(rb":-?\d{1,18}\r\n").fullmatch
+_NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 
 #: How an answer begins in either version of the protocol (``=``: INFO's, in the third), and what a list has.
 _KINDS = frozenset({b":", b"$", b"*", b"_", b"+", b"-", b"="})
@@ -44,18 +49,32 @@ def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
     Raises:
         OSError: it could not be sent, or not in time.
     """
-    if len(request) <= _PIECE:
+    if len(request) <= PIECE:
         sock.sendall(request)
         return
     standing = sock.gettimeout()
-    for start in range(0, len(request), _PIECE):
+    for start in range(0, len(request), PIECE):
         sock.settimeout(left_of(standing, give_up, clock))
-        sock.sendall(request[start : start + _PIECE])
+        sock.sendall(request[start : start + PIECE])
     sock.settimeout(standing)
 
 
-def answers(sock: Any, count: int, give_up: float, clock: Clock) -> list[Any]:
-    """Read so many answers: what comes first in the socket's standing timeout, the rest until ``give_up``.
+def whole(data: bytes) -> Any:
+    """Return an answer that has come in one piece: a number, numbers, or a text; ``None`` for all else."""
+    if data[:1] == b"$":
+        end = data.find(_CRLF)
+        size = data[1:end]
+        if end < 12 and size.isdigit() and len(data) == end + int(size) + 4:
+            return data[end + 2 : -2]
+    elif (found := _NUMBERS(data)) is not None:
+        numbers = [*map(int, found[2].replace(b":", b"").split())]
+        if len(numbers) == int(found[1]):
+            return numbers
+    return None
+
+
+def answers(sock: Any, data: bytes, count: int, give_up: float, clock: Clock) -> list[Any]:
+    """Read so many answers, of which ``data`` has been received; the rest until ``give_up``.
 
     Returns:
         For each an integer, bytes, ``None``, a list of these, or an :class:`ErrorReply`.
@@ -64,12 +83,6 @@ def answers(sock: Any, count: int, give_up: float, clock: Clock) -> list[Any]:
         Nonsense: it is something else, or more than was asked for.
         OSError: it did not come, or not in time.
     """
-    data = sock.recv(_PIECE)
-    if data[:1] == b":" and count == 1 and data.find(_CRLF) == len(data) - 2 > 0:
-        try:
-            return [int(data[1:-2])]
-        except ValueError:
-            raise Nonsense(data) from None
     return _Answers(sock, data, give_up, clock).read(count)
 
 

@@ -160,7 +160,7 @@ def above_plain(
 def main() -> None:
     """Print the opcodes of each step as JSON."""
     with EmbeddedServer() as server, EmbeddedServer() as another:
-        elsewhere = Site(server.url, another.redis_url)
+        elsewhere = Site(server.url, locks=another.redis_url)
         site = Site(server.url)
         refused = site.tasks[True, False]
         refused.delay(-1)

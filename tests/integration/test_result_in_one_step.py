@@ -43,13 +43,13 @@ def open_shop(tcp_server: EmbeddedServer, prefix: str) -> Iterator[ShopMaker]:
 def asked_of(shop: WatchedShop) -> list[str]:
     """Return the names of the scripts a shop sends from now on."""
     asked: list[str] = []
-    call = shop.locked_on._call
+    call = shop.locked_on._ask
 
     def noted(operation: str, *args: Any, **kwargs: Any) -> Any:
         asked.append(operation)
         return call(operation, *args, **kwargs)
 
-    shop.locked_on._call = noted
+    shop.locked_on._ask = noted
     return asked
 
 

@@ -147,7 +147,7 @@ def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, mor
     assert server.calls == [1, 1]
 
 
-HELD = b"*4\r\n:0\r\n$10\r\njob/1\0{}\r\n\r\n:5000\r\n:0\r\n"
+HELD = b"$17\r\n5000 0 job/1\0{}\r\n\r\n"
 
 
 @pytest.mark.parametrize("reply", [b":1790000000000000\r\n", HELD], ids=["granted", "refused"])

@@ -119,16 +119,17 @@ class WatchedShop(Shop):
         return not self.locks() and not self.watchdog._debts
 
     def _count_unanswered(self, store: Any) -> None:
-        call = store._call
+        def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return call(*args, **kwargs)
+                except LockUnavailable:
+                    self.unanswered += 1
+                    raise
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return call(*args, **kwargs)
-            except LockUnavailable:
-                self.unanswered += 1
-                raise
+            return counted
 
-        store._call = counted
+        store._ask, store._call = counting(store._ask), counting(store._call)
 
     def close(self) -> None:
         """Close it, and remove its keys."""

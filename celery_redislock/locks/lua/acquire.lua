@@ -16,8 +16,8 @@
 -- RETURNS fence                 granted, the lock was free
 --         -fence                granted, taken over from `from`
 --         {4, fence}            granted, already ours: the request was repeated
---         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
---         {0, value, pttl, 1}   refused by the window
+--         'pttl 0 value'        refused by the holder; pttl is -1 for a foreign lock without a ttl
+--         'pttl 1 value'        refused by the window
 --         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
 include('index')
 local lock, index, mark, window, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -34,39 +34,33 @@ if not from then
     held = call('GET', lock)
     ours = is_ours(held)
     if not ours then
-      return {0, held, call('PTTL', lock), 0}
+      return call('PTTL', lock) .. ' 0 ' .. held
     end
     call('PEXPIRE', lock, ttl)
   end
 else
   -- GETEX changes nothing here, but counts as a write: a replica fails at it, and a lack of memory does not
   -- stop a script any more that has written. So it comes first where a run starts, and else last.
-  local function refused(answer)
-    call('GETEX', lock)
-    return answer
-  end
-  local function is_froms(found)
-    return from ~= '' and string.find(found, from, 1, true) == 1
-  end
-
   -- Every read comes before the first change: a key of the wrong type refuses the whole, not the rest of it.
   held = call(starts and 'GETEX' or 'GET', lock)
-  taken = held and is_froms(held)
+  taken = held and from ~= '' and string.find(held, from, 1, true) == 1
   ours = held and not taken and is_ours(held)
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
-  local state = mark and not ours and call('GET', mark)
+  local state, answer = mark and not ours and call('GET', mark), nil
   if state then
-    return refused({3, state == 'done' and 1 or 0, call('PTTL', mark)})
-  end
-  if held and not taken and not ours then
-    return refused({0, held, call('PTTL', lock), 0})
-  end
-  if not held and window and ARGV[6] ~= '0' then
+    answer = {3, state == 'done' and 1 or 0, call('PTTL', mark)}
+  elseif held and not taken and not ours then
+    answer = call('PTTL', lock) .. ' 0 ' .. held
+  elseif not held and window and ARGV[6] ~= '0' then
     local accepted = call('GET', window)
-    if accepted and not is_ours(accepted) and not is_froms(accepted) then
-      return refused({0, accepted, call('PTTL', window), 1})
-    end
     opens_window = not accepted
+    if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
+      answer = call('PTTL', window) .. ' 1 ' .. accepted
+    end
+  end
+  if answer then
+    call('GETEX', lock)
+    return answer
   end
 end
 

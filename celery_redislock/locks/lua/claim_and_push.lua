@@ -12,10 +12,10 @@
 --       4  keep     ms the note lives: longer than a repeated request may take
 --       5  message  what is pushed
 --       6  period   ms until another one may be accepted
--- RETURNS 1                     granted and pushed
---         4                     granted and pushed before: the request was repeated
---         {0, value, pttl, 0}   refused by the holder; pttl is -1 for a foreign lock without a ttl
---         {0, value, pttl, 1}   refused by the window
+-- RETURNS 1                granted and pushed
+--         4                granted and pushed before: the request was repeated
+--         'pttl 0 value'   refused by the holder; pttl is -1 for a foreign lock without a ttl
+--         'pttl 1 value'   refused by the window
 include('index')
 local lock, index, note, queue, window = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, period = ARGV[1], ARGV[2], ARGV[3], ARGV[6]
@@ -35,9 +35,9 @@ if not taken or (accepted and not ours(accepted)) then
   if held and ours(held) or call('EXISTS', note) == 1 then
     return 4
   elseif held then
-    return {0, held, call('PTTL', lock), 0}
+    return call('PTTL', lock) .. ' 0 ' .. held
   end
-  return {0, accepted, call('PTTL', window), 1}
+  return call('PTTL', window) .. ' 1 ' .. accepted
 end
 if not call('SET', note, '', 'NX', 'PX', ARGV[4]) then
   call('DEL', lock) -- its message has been run and released since
