@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
@@ -270,8 +271,9 @@ def _who(task: str, pid: int) -> str:
 class Claim:
     """A publisher's claim, asked for within a ``with`` block; released after it unless it was kept.
 
-    :meth:`ask` asks for it before the message leaves, :meth:`push` lets it leave with the message. Neither is
-    granted nor refused where the server does not answer and the claim is not required.
+    :meth:`push` asks for it together with its message, :meth:`ask` before the message leaves; :meth:`begin`
+    sends the request of that while the message is built. Where the server does not answer, and the claim is
+    not required, it is neither granted nor refused.
 
     Attributes:
         token: the message's identity.
@@ -282,6 +284,7 @@ class Claim:
         is_granted: the server granted the claim.
         is_unanswered: the server was asked, and what it did is not known.
         is_kept: the claim is left to the message, which has been published.
+        read: reads the answer to a request that :meth:`begin` has sent.
     """
 
     lock: TaskLock
@@ -294,9 +297,21 @@ class Claim:
     is_unanswered: bool = False
     refused_by: Hold | None = None
     is_kept: bool = False
+    read: Callable[[], Grant | Refusal | Marked] | None = None
 
     def __enter__(self) -> "Claim":
         return self
+
+    def begin(self) -> None:
+        """Send the request whose answer :meth:`ask` reads; raises as that does."""
+        lock, stands = self.lock, self.stands_for_period
+        period, about = None if stands else lock.period, lock.about(ACCEPTED if stands else QUEUED)
+        self.is_unanswered = True
+        try:
+            self.read = lock.store.begin(lock.key, self.token, self.ttl, about=about, period=period)
+            self.is_unanswered = False
+        except LockUnavailable as error:
+            self._go_without(error, f"{lock} was not published")
 
     def ask(self, *, if_held: bool = False) -> None:
         """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
@@ -309,8 +324,11 @@ class Claim:
         try:
             if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
                 return
-            self.is_unanswered = True
-            self._take(lock.accept(self.token, self.ttl, stands_for_period=self.stands_for_period))
+            self.is_unanswered, read, self.read = True, self.read, None
+            answer = read() if read is not None else None
+            if answer is None or (isinstance(answer, Refusal) and lock.release_if_dead(answer.hold)):
+                answer = lock.accept(self.token, self.ttl, stands_for_period=self.stands_for_period)
+            self._take(answer)
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
         except LockKeyError:
@@ -353,11 +371,14 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.read is not None and isinstance(error, Exception):
+            with suppress(RedisLockError):
+                self.ask()
         if self.is_kept:
             return
         if self.is_granted:
             self.lock.release(self.token, ran=False)
-        elif self.is_unanswered:
+        elif self.is_unanswered or self.read is not None:
             self.lock.release_later(self.token, ran=False)
 
     def _take(self, answer: Grant | Refusal | Marked) -> None:

@@ -1,9 +1,9 @@
-"""The passage of a claimed call through Celery and kombu: its claim goes with its message, or before it.
+"""The passage of a claimed call through Celery and kombu, and when its claim is asked for.
 
-With it where the lock server is the broker: one script takes the claim and puts the message into its queue.
-Its place is kombu's ``LPUSH`` (5.5.2 to 5.7.0, ``transport/redis.py``: ``Channel._put`` calls ``lpush(key,
-text)`` of the client that ``conn_or_acquire`` lends), so that queues, priorities, prefixes, declarations and
-signals stay Celery's and kombu's own.
+Before the message, while that is built, or with it. With it where the lock server is the broker: one script
+takes the claim and puts the message into its queue. Its place is kombu's ``LPUSH`` (5.5.2 to 5.7.0,
+``transport/redis.py``: ``Channel._put`` calls ``lpush(key, text)`` of the client that ``conn_or_acquire``
+lends), so that queues, priorities, prefixes, declarations and signals stay Celery's and kombu's own.
 """
 
 import logging
@@ -13,6 +13,7 @@ from functools import cache
 from inspect import signature
 from typing import Any
 
+from celery import Celery
 from celery.signals import before_task_publish
 from kombu.exceptions import LimitExceeded
 
@@ -52,13 +53,14 @@ def send(call: Call, claim: Claim) -> Any:
         LockKeyError: the key on the server is not a lock.
         kombu.exceptions.OperationalError: the broker cannot be reached.
     """
-    options, key = call.options, call.lock.key
-    # Receivers would be told of a publish that may not happen; the two options name a producer of their own.
-    if key in _refused or before_task_publish.receivers or "connection" in options or "publisher" in options:
+    options, key, app = call.options, call.lock.key, call.task.app
+    # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
+    is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
+    if key in _refused or is_other or getattr(app.send_task, "__func__", None) is not Celery.send_task:
         claim.ask()
     else:
         given, stopped = options.get("producer"), None
-        with _acquire(call.task.app) if given is None else nullcontext(given) as producer:
+        with _acquire(app) if given is None else nullcontext(given) as producer:
             options["producer"] = producer
             try:
                 return _send_through(producer, call, claim)
@@ -93,13 +95,16 @@ def _send_through(producer: Any, call: Call, claim: Claim) -> Any:
     """
     store = call.lock.store
     is_kombus = _is_kombus(getattr(type(producer), "_publish", None))
-    if not is_kombus or not _serves(producer.connection, store):
+    is_one_step = is_kombus and _serves(producer.connection, store)
+    # A server that is away is waited for much longer by kombu and by the result backend: it is asked first.
+    if not is_kombus or not (is_one_step or store.is_open):
         claim.ask()
+    elif not is_one_step:
+        claim.begin()  # the message is built meanwhile
     elif producer.connection._default_channel is None or not store.is_open:
-        # A server that is away is waited for much longer by kombu and by the result backend.
         claim.ask(if_held=True)
     if not claim.was_asked:
-        publish = _Passage(claim, producer).publish
+        publish = _Passage(claim, producer, is_one_step=is_one_step).publish
         if producer.__dict__.setdefault("_publish", publish) is not publish:
             claim.ask()  # another publish is on its way through it
     if claim.refused_by is not None:
@@ -129,8 +134,9 @@ class _Passage:
     kombu's ``_put`` it is a channel of which all is kombu's but the client.
     """
 
-    def __init__(self, claim: Claim, producer: Any) -> None:
+    def __init__(self, claim: Claim, producer: Any, *, is_one_step: bool) -> None:
         self._claim, self._producer, self._publish = claim, producer, producer._publish
+        self._is_one_step = is_one_step
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -139,10 +145,10 @@ class _Passage:
         """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
         if self._claim.is_granted or not self._is_ours(args[_HEADERS]):
             return self._publish(*args)
-        self._channel = channel = self._producer.channel
-        if args[_EXCHANGE]:  # it leads to any number of queues
+        if args[_EXCHANGE] or not self._is_one_step:  # a named exchange leads to any number of queues
             self._ask()
             return self._publish(*args)
+        self._channel = channel = self._producer.channel
         channel._put = self.put
         try:
             return self._publish(*args)
@@ -205,7 +211,7 @@ def _serves(connection: Any, store: LockStore) -> bool:
 
 
 def _leads_to(connection: Any, store: LockStore) -> bool:
-    channel_class = connection.get_transport_cls().Channel
+    channel_class: Any = getattr(connection.get_transport_cls(), "Channel", object)  # AMQP's has none
     # Not Sentinel's, whose primary may move, and none of several, between which kombu moves.
     if (channel_class.__module__, channel_class.__name__) != _CHANNEL or len(connection.alt) > 1:
         return False

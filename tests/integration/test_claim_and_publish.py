@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -75,7 +75,7 @@ class Shop:
         self.pay = self.app.task(base=SingletonTask, lock_key="n:{number}", name="pay")(pay)
         self.store: Any = declaration_of(self.pay).store
         self.asked: list[str] = []
-        for verb in ("acquire", "claim_and_push", "inspect"):
+        for verb in ("acquire", "begin", "claim_and_push", "inspect"):
             self._write_down(verb)
 
     def _write_down(self, verb: str) -> None:
@@ -270,44 +270,44 @@ def test_a_killed_publisher_leaves_every_claim_with_its_message(
     assert len(held) == len(queued)
 
 
-def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(plain_case: RedisCase) -> None:
+def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(server_case: RedisCase) -> None:
     """A request that is repeated late: its job has run, and perhaps somebody else holds by now."""
-    with closing(plain_case) as case:
-        for name, holder in (("free", None), ("taken", B), ("held", A)):
-            queue = f"{case.prefix}-{name}"
-            terms: dict[str, Any] = {"queue": queue, "message": "{}", "about": ABOUT, "period": None}
-            assert not granted(case.redis.claim_and_push(name, A, 30.0, **terms)).repeated
-            if holder != A:
-                case.redis.release(name, A)
-            if holder == B:
-                case.redis.acquire(name, B, 30.0, about=ABOUT)
+    case = server_case
+    for name, holder in (("free", None), ("taken", B), ("held", A)):
+        queue = f"{case.prefix}-{name}"
+        terms: dict[str, Any] = {"queue": queue, "message": "{}", "about": ABOUT, "period": None}
+        assert not granted(case.redis.claim_and_push(name, A, 30.0, **terms)).repeated
+        if holder != A:
+            case.redis.release(name, A)
+        if holder == B:
+            case.redis.acquire(name, B, 30.0, about=ABOUT)
 
-            answer = case.redis.claim_and_push(name, A, 30.0, **terms)
+        answer = case.redis.claim_and_push(name, A, 30.0, **terms)
 
-            assert granted(answer).repeated
-            assert case.client.llen(queue) == 1
-            assert case.holder(name) == holder
-            case.client.delete(queue)
+        assert granted(answer).repeated
+        assert case.client.llen(queue) == 1
+        assert case.holder(name) == holder
+        case.client.delete(queue)
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_period_refuses_a_step_and_begins_with_one(plain_case: RedisCase, *, is_held: bool) -> None:
+def test_a_period_refuses_a_step_and_begins_with_one(server_case: RedisCase, *, is_held: bool) -> None:
     """``lock_period``, as an acquire does."""
-    with closing(plain_case) as case:
-        queue = f"{case.prefix}-queue"
-        terms: dict[str, Any] = {"queue": queue, "message": "{}", "about": ABOUT, "period": 60.0}
-        assert isinstance(case.redis.claim_and_push("n", A, 30.0, **terms), Grant)
-        if not is_held:
-            case.redis.release("n", A)
+    case = server_case
+    queue = f"{case.prefix}-queue"
+    terms: dict[str, Any] = {"queue": queue, "message": "{}", "about": ABOUT, "period": 60.0}
+    assert isinstance(case.redis.claim_and_push("n", A, 30.0, **terms), Grant)
+    if not is_held:
+        case.redis.release("n", A)
 
-        hold = refused(case.redis.claim_and_push("n", B, 30.0, **terms)).hold
+    hold = refused(case.redis.claim_and_push("n", B, 30.0, **terms)).hold
 
-        assert (hold.token, hold.is_window) == (A, not is_held)
-        assert case.client.llen(queue) == 1
-        assert case.redis.names() == ["n"]
-        case.redis.release("n", A, undo=True)
-        assert isinstance(case.redis.claim_and_push("n", B, 30.0, **terms), Grant)
-        case.client.delete(queue)
+    assert (hold.token, hold.is_window) == (A, not is_held)
+    assert case.client.llen(queue) == 1
+    assert case.redis.names() == ["n"]
+    case.redis.release("n", A, undo=True)
+    assert isinstance(case.redis.claim_and_push("n", B, 30.0, **terms), Grant)
+    case.client.delete(queue)
 
 
 def test_a_queue_that_is_no_list_leaves_no_claim(shop: Shop, client: Any) -> None:
@@ -381,6 +381,48 @@ def test_elsewhere_the_claim_is_asked_for_before_the_message(
     assert (shop.held(), shop.messages(client, row.get("queue"))) == ({"n:1"}, row.get("count", 1))
 
 
+@pytest.fixture
+def away(proxy: FaultyProxy) -> Shop:
+    """A shop whose locks are in another database than the broker's messages."""
+    return Shop(proxy.url, redislock_url=proxy.url.removesuffix("/0") + "/1").warm_up()
+
+
+def test_elsewhere_the_message_is_built_while_the_lock_server_answers(
+    away: Shop, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 10: the time of one, not of both; and it leaves after the answer was read."""
+    steps: list[str] = []
+    begin = away.store.begin
+
+    def begun(*args: Any, **terms: Any) -> Any:
+        steps.append("asked")
+        read = begin(*args, **terms)
+
+        def answered() -> Any:
+            steps.append("answered")
+            return read()
+
+        return answered
+
+    monkeypatch.setattr(away.store, "begin", begun)
+    monkeypatch.setattr(type(away.app.tasks["pay"]), "shadow_name", lambda *_: steps.append("built"))
+
+    results = [away.pay.delay(1) for _ in range(3)]
+
+    assert [result.is_duplicate for result in results] == [False, True, True]
+    assert steps == ["asked", "built", "answered"] * 2
+    assert (away.asked[-1], away.messages(client)) == ("acquire", 1)
+
+
+def test_elsewhere_a_message_that_cannot_be_built_leaves_no_claim(away: Shop, client: Any) -> None:
+    """Law 2: what was asked for meanwhile is released, at once."""
+    with pytest.raises(EncodeError):
+        away.pay.apply_async((1, object()))
+
+    assert (away.asked, away.held(), away.messages(client)) == (["begin"], set(), 0)
+    assert not watchdog_of(away.store)._debts
+
+
 def test_a_step_that_the_server_refuses_is_taken_apart_from_then_on(
     shop: Shop, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -398,7 +440,7 @@ def test_a_step_that_the_server_refuses_is_taken_apart_from_then_on(
     results = [shop.pay.delay(number) for number in (1, 2, 1)]
 
     assert [result.is_duplicate for result in results] == [False, False, True]
-    assert shop.asked == ["claim_and_push", "acquire", "acquire", "acquire"]
+    assert shop.asked == ["claim_and_push", "acquire", "begin", "begin"]
     assert (shop.held(), shop.messages(client)) == ({"n:1", "n:2"}, 2)
     assert caplog.text.count("takes no messages") == 1
 
@@ -419,7 +461,7 @@ def test_an_unknown_kombu_is_used_the_other_way(
 
     shop.pay.delay(1)
 
-    assert shop.asked == ["acquire"]
+    assert shop.asked == ["begin"]
     assert (shop.held(), shop.messages(client)) == ({"n:1"}, 1)
     assert "not as it is known here" in caplog.text
 

@@ -119,17 +119,19 @@ class WatchedShop(Shop):
         return not self.locks() and not self.watchdog._debts
 
     def _count_unanswered(self, store: Any) -> None:
-        def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(ask: Callable[..., Any]) -> Callable[..., Any]:
             def counted(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    return call(*args, **kwargs)
+                    answer = ask(*args, **kwargs)
                 except LockUnavailable:
                     self.unanswered += 1
                     raise
+                return counting(answer) if callable(answer) else answer
 
             return counted
 
         store._ask, store._call = counting(store._ask), counting(store._call)
+        store._scripts.begin = counting(store._scripts.begin)
 
     def close(self) -> None:
         """Close it, and remove its keys."""

@@ -33,6 +33,7 @@ def test_kombus_producer_and_channel_are_as_they_are_known() -> None:
         (f"{URL};redis://127.0.0.2", URL, False),
         ("sentinel://127.0.0.1:26379", "redis://127.0.0.1:26379", False),
         ("memory://", URL, False),
+        ("amqp://", URL, False),
     ],
 )
 def test_the_lock_server_is_the_broker(broker: str, locks: str, *, leads: bool) -> None:
