@@ -4,7 +4,7 @@ redis-py's ``execute_command`` path (pool, retries, metrics) is about half of
 the client's CPU in a lock's life, and its ten default retries (redis 8.1.0,
 ``client.py``) turn a lost reply to ``SET NX`` into a wait for one's own
 orphan. So this module keeps bare ``Connection`` objects, without retries of
-their own, and leaves repeating to
+their own, and leaves sending, reading and repeating to
 :class:`~celery_redislock.locks.scripts.Scripts`, which does it under one
 deadline and with the same token.
 """

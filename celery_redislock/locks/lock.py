@@ -1,7 +1,6 @@
 """An exclusive lock for anybody: one owner's hold on one name, without Celery."""
 
 import functools
-import math
 import os
 import random
 import socket
@@ -9,10 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
 from types import TracebackType
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from celery_redislock.exceptions import (
     LockBusy,
@@ -33,15 +31,16 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
 
+_NUMBERS = (int, float)
 
-@dataclass(slots=True)
+
 class _Entry:
     """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
 
-    lease: Lease
-    coroutine: object | None
-    depth: int = 1
-    pid: int = field(default_factory=os.getpid)
+    __slots__ = ("coroutine", "depth", "lease", "pid")
+
+    def __init__(self, lease: Lease, coroutine: object | None, pid: int) -> None:
+        self.lease, self.coroutine, self.pid, self.depth = lease, coroutine, pid, 1
 
 
 class Lock:
@@ -108,7 +107,8 @@ class Lock:
         self._on_lost = on_lost
         self._clock = clock
         self._sleep = sleep
-        self._local = threading.local()
+        # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
+        self._local: Any = _thread_facts(threading.local)
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
@@ -127,7 +127,8 @@ class Lock:
             RuntimeError: another coroutine of this thread holds it.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
-        _check_terms(self.name, timeout=timeout)
+        if timeout is not None and not is_seconds(timeout):
+            _check_terms(self.name, timeout=timeout)
         return self._wait_for(timeout) is None
 
     def release(self) -> bool:
@@ -148,8 +149,9 @@ class Lock:
             return lease.held
         trusted = lease.trusted
         lease.end()
-        self._local.entry = None
-        watchdog_of(self._store).forget(lease.token)
+        del self._local.__dict__[self]
+        if self._auto_renew:
+            watchdog_of(self._store).forget(lease.token)
         try:
             answer = self._store.release(lease.key, lease.token)
         except BaseException as error:
@@ -230,7 +232,7 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         entry = self._entry
-        if entry is None and getattr(self._local, "entry", None) is not None:
+        if entry is None and self in self._local.__dict__:
             return  # a forked child leaves a block that its parent entered
         if entry is None and error is not None:
             return  # the body has released it itself, and its own error matters more
@@ -249,7 +251,7 @@ class Lock:
     @property
     def _entry(self) -> _Entry | None:
         """This thread's hold, lost or not. A forked child inherits its parent's, and does not hold."""
-        entry: _Entry | None = getattr(self._local, "entry", None)
+        entry: _Entry | None = self._local.__dict__.get(self)
         return None if entry is None or entry.pid != os.getpid() else entry
 
     def _required(self) -> _Entry:
@@ -291,12 +293,10 @@ class Lock:
         entry.depth += 1
 
     def _attempt(self) -> Hold | None:
-        owner = self._owner or f"{hostname()}:{os.getpid()}:{threading.get_ident()}"
-        term = Term(self._key, new_token(owner), self._ttl)
-        about = (
-            f'{{"host":{quoted(hostname())},"pid":{os.getpid()},'
-            f'"state":"{RUNNING}","since":{time.time():.3f}}}'
-        )
+        pid = os.getpid()
+        owner, facts = _who(pid, threading.get_ident())
+        term = Term(self._key, new_token(self._owner or owner), self._ttl)
+        about = f'{facts},"since":{time.time():.3f}}}'
         try:
             answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
             if isinstance(answer, Refusal):
@@ -306,7 +306,7 @@ class Lock:
             lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
             if self._auto_renew:
                 watchdog_of(self._store).watch(lease)
-            self._local.entry = _Entry(lease, _coroutine())
+            self._local.__dict__[self] = _Entry(lease, _coroutine(), pid)
         except BaseException as error:
             self._release_later(term, error)
             raise
@@ -351,7 +351,7 @@ def keep_trying(
 
 def is_seconds(value: object) -> TypeGuard[float]:
     """Whether this is a number and a time: neither a truth value, as other locks take one, nor NaN."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, _NUMBERS) and value.__class__ is not bool and value == value  # noqa: PLR0124
 
 
 @functools.cache
@@ -360,13 +360,23 @@ def hostname() -> str:
     return socket.gethostname()
 
 
+@functools.lru_cache(maxsize=1024)
+def _who(pid: int, thread: int) -> tuple[str, str]:
+    """Return a thread as owners name it, and the beginning of what it writes about itself."""
+    facts = f'{{"host":{quoted(hostname())},"pid":{pid},"state":"{RUNNING}"'
+    return f"{hostname()}:{pid}:{thread}", facts
+
+
+@functools.cache
+def _thread_facts(kind: type[threading.local]) -> threading.local:
+    """Return what each thread has for itself: in its ``__dict__`` are that thread's holds by their locks."""
+    return kind()
+
+
 def _coroutine() -> object | None:
     """Return the task of asyncio that this thread is running, if it runs any."""
     asyncio = sys.modules.get("asyncio")
-    try:
-        return None if asyncio is None else asyncio.current_task()
-    except RuntimeError:
-        return None  # no event loop runs here
+    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:

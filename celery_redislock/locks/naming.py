@@ -9,6 +9,8 @@ MAX_BYTES = 200
 # Braces would end the name's hash tag; white space, controls and lone surrogates break logs and redis-cli.
 _UNSAFE = "{}\x00-\x20\x7f-\xa0\\s\ud800-\udfff"
 
+_UNSAFE_ALONE = re.compile(f"[{_UNSAFE}]")
+
 # Never part of an escaped text, where "%" is always followed by two hex digits.
 _CUT = "%~"
 
@@ -40,7 +42,7 @@ def lock_name(text: str) -> str:
     >>> lock_name("nightly import"), lock_name("nightly%20import")
     ('nightly%20import', 'nightly%20import')
     """
-    return shorten(re.sub(f"[{_UNSAFE}]", _percent, text))
+    return shorten(_UNSAFE_ALONE.sub(_percent, text))
 
 
 def shorten(name: str) -> str:

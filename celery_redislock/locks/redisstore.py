@@ -16,8 +16,9 @@ key                            type    value                       expiry; writt
                                                                    mark_done
 ``redislock:{N}:note:NONCE``   string  empty: the token's message  three socket timeouts;
                                        has been pushed             claim_and_push
-``redislock:index``            zset    name (window: ``name NUL    longest of them; acquire, renew,
-                                       window``), score expiry ms  release, hand_on, claim_and_push
+``redislock:index``            zset    name (window: ``name NUL    twice the longest of them at most;
+                                       window``), score expiry ms  acquire, renew, release, hand_on,
+                                                                   claim_and_push
 =============================  ======  ==========================  =========================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does

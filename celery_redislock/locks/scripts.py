@@ -27,6 +27,7 @@ from celery_redislock.locks.wire import (
     answers,
     is_number,
     left_of,
+    rest,
     send,
     whole,
 )
@@ -163,6 +164,8 @@ class Scripts:
             try:
                 sock.sendall(request)
                 begun = sock.recv(PIECE)
+            except BlockingIOError:
+                begun = TimeoutError("no answer in time")
             except OSError as error:
                 begun = error
             except BaseException:
@@ -237,12 +240,13 @@ class Scripts:
                 sock = connection._sock
                 replies: list[Any] = [None]
                 if awaits:
+                    sock.settimeout(left_of(give_up, clock, patience))
                     replies = answers(sock, begun or sock.recv(PIECE), count, give_up, clock)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
-                    sock.settimeout(left_of(patience, give_up, clock))
+                    sock.settimeout(left_of(give_up, clock, patience))
                     send(sock, self._in_full(asked.operation, request), give_up, clock)
                     replies = answers(sock, sock.recv(PIECE), count, give_up, clock)
-                sock.settimeout(self._socket_timeout)
+                rest(sock, self._socket_timeout)
                 connection.redislock_unread += not awaits
             except (redis.RedisError, OSError) as error:
                 lost: Exception = error
@@ -305,18 +309,18 @@ def _ready(connection: Any, patience: float, give_up: float, clock: Clock) -> An
         redis.RedisError: redis-py could not connect.
     """
     if connection._sock is None:
-        connection.socket_timeout = connection.socket_connect_timeout = left_of(patience, give_up, clock)
+        connection.socket_timeout = connection.socket_connect_timeout = left_of(give_up, clock, patience)
         connection.connect()
         if connection.can_read(0):
             raise Nonsense(b"something after its greeting")
     sock = connection._sock
     if connection.redislock_unread:
-        sock.settimeout(left_of(patience, give_up, clock))
+        sock.settimeout(left_of(give_up, clock, patience))
         for reply in answers(sock, sock.recv(PIECE), connection.redislock_unread, give_up, clock):
             if reply.__class__ is ErrorReply:
                 logger.debug("a request whose answer was not awaited failed: %s", reply)
         connection.redislock_unread = 0
-    sock.settimeout(left_of(patience, give_up, clock))
+    sock.settimeout(left_of(give_up, clock, patience))
     return sock
 
 

@@ -18,10 +18,10 @@ TEN_YEARS = 315_360_000.0
 #: Seconds since the epoch: no calendar shows what comes later.
 YEAR_10000 = 253_402_300_800
 
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
+
 #: What a holder writes about itself; another program may have written anything.
 _KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
-
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 #: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
 #: has not passed.
@@ -34,7 +34,7 @@ def new_token(owner: str) -> str:
     The owner is normally a task id.
     """
     name = owner_name(owner) if "\0" in owner else owner
-    return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URL_SAFE).decode()}"
+    return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URLSAFE).decode()}"
 
 
 def owner_name(task_id: str) -> str:

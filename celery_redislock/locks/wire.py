@@ -4,14 +4,19 @@ redis-py connects (TLS, passwords, Sentinels), and from then on calls nothing bu
 ``settimeout`` of its socket (redis 5.2.1 to 8.1.0, ``connection.py``, ``_parsers/socket.py``), plain, TLS or
 gevent's. So this module does the same with all of them, in a tenth of the steps.
 
-A socket at rest has its *standing* timeout, and what changes it sets it back.
+A socket at rest has the timeout that :func:`rest` gives it; what is rare sets others, and the caller puts
+it to rest again.
 """
 
+import os
 import re
+import socket
+import struct
 from typing import Any
 
 from celery_redislock.locks.connection import mask_password
 from celery_redislock.locks.lease import Clock
+from celery_redislock.locks.thread import original
 
 #: No longer answer is read, nor a text in one: the longest a server keeps (``proto-max-bulk-len``).
 LONGEST = 512 * 1024 * 1024
@@ -43,8 +48,22 @@ class Nonsense(OSError):  # noqa: N818  as KeyboardInterrupt does
         super().__init__(f"it answered {said[:100]!r}, which is no answer to this")
 
 
+def rest(sock: Any, patience: float) -> None:
+    """Set what a step of a socket at rest may take, in seconds.
+
+    The kernel keeps the time of a plain one: Python would ask it by a poll before every step.
+    """
+    if type(sock) is not original("socket", "socket") or os.name != "posix":
+        sock.settimeout(patience)
+        return
+    time = struct.pack("ll", *divmod(max(1, round(patience * 1e6)), 1_000_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time)
+    sock.settimeout(None)
+
+
 def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
-    """Send a request; a long one until ``give_up``, a reading of the clock.
+    """Send a request in the socket's time; a long one until ``give_up``, a reading of the clock.
 
     Raises:
         OSError: it could not be sent, or not in time.
@@ -52,11 +71,9 @@ def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
     if len(request) <= PIECE:
         sock.sendall(request)
         return
-    standing = sock.gettimeout()
     for start in range(0, len(request), PIECE):
-        sock.settimeout(left_of(standing, give_up, clock))
+        sock.settimeout(left_of(give_up, clock))
         sock.sendall(request[start : start + PIECE])
-    sock.settimeout(standing)
 
 
 def whole(data: bytes) -> Any:
@@ -86,8 +103,8 @@ def answers(sock: Any, data: bytes, count: int, give_up: float, clock: Clock) ->
     return _Answers(sock, data, give_up, clock).read(count)
 
 
-def left_of(patience: float, give_up: float, clock: Clock) -> float:
-    """Return the seconds the next step may take: so many, and no longer than until ``give_up``.
+def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> float:
+    """Return the seconds until ``give_up``, or so many if they are fewer.
 
     Raises:
         TimeoutError: no time is left.
@@ -104,13 +121,11 @@ class _Answers:
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
         self._sock, self._give_up, self._clock = sock, give_up, clock
-        self._standing = sock.gettimeout()
         self._data, self._at = b"", 0
         self._add(data)
 
     def read(self, count: int) -> list[Any]:
         values = [self._value(0) for _ in range(count)]
-        self._sock.settimeout(self._standing)
         if self._at != len(self._data):
             raise Nonsense(self._data)
         return values
@@ -160,7 +175,7 @@ class _Answers:
         return text
 
     def _more(self) -> None:
-        self._sock.settimeout(left_of(self._standing, self._give_up, self._clock))
+        self._sock.settimeout(left_of(self._give_up, self._clock))
         self._add(self._sock.recv(1 << 20))
 
     def _add(self, data: bytes) -> None:

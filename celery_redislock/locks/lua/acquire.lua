@@ -46,7 +46,8 @@ else
   taken = held and from ~= '' and string.find(held, from, 1, true) == 1
   ours = held and not taken and is_ours(held)
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
-  local state, answer = mark and not ours and call('GET', mark), nil
+  local state = mark and not ours and call('GET', mark)
+  local answer
   if state then
     answer = {3, state == 'done' and 1 or 0, call('PTTL', mark)}
   elseif held and not taken and not ours then

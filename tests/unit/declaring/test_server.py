@@ -280,7 +280,7 @@ def test_a_list_of_sentinels_is_one_broker() -> None:
     ],
 )
 def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str, Any], prefix: str) -> None:
-    assert _store(**settings)._prefix == prefix
+    assert _store(**settings)._index == f"{prefix}:index"
 
 
 # --- what cannot be used ---------------------------------------------------------------------
