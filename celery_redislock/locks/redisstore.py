@@ -101,7 +101,7 @@ class RedisStore(LockStore):
         read = self._scripts.begin(
             "acquire", *self._wish(name, token, ttl, **terms), name, self._min_replicas
         )
-        return lambda: self._answer(name, token, read())
+        return lambda: self._answer(name, token, read(self._clock()))
 
     def _wish(
         self,

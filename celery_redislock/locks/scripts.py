@@ -9,8 +9,7 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -155,69 +154,83 @@ class Scripts:
         within: float | None = None,
     ) -> Facts:
         """Run a script as :meth:`call` does, given its keys and arguments in one; return a call's facts."""
-        request = self._request(operation, keys, words)
+        return self.begin(operation, keys, words, name, replicas, within)()
+
+    def begin(
+        self,
+        operation: str,
+        keys: int,
+        words: Sequence[str],
+        name: str,
+        replicas: int = 0,
+        within: float | None = None,
+    ) -> Callable[..., Facts]:
+        """Send a script's request; the returned function reads its answer, and raises, as :meth:`ask` does.
+
+        It is called once, and given the clock's reading if time has passed, which does not count then. If it
+        is dropped instead, its connection is closed with it. Where none is open, the request is sent then.
+        """
+        encoded = [*map(str.encode, words)]
+        request = self._templates[operation, keys, len(encoded)] % (
+            *_flat(zip(map(len, encoded), encoded)),  # noqa: B905  of one length
+        )
         connection = self._connections.take()
-        sock, clock, begun = connection._sock, self._clock, None
+        sock, clock, lost = connection._sock, self._clock, None
+        # A connection at rest, and an answer in one piece: nearly always. Whatever else goes another way.
+        is_sent = sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE
         sent_at = clock()
-        # A connection at rest, and an answer in one piece: nearly always. Whatever else goes on below.
-        if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
+        if is_sent:
             try:
                 sock.sendall(request)
-                begun = sock.recv(PIECE)
-            except BlockingIOError:
-                begun = TimeoutError("no answer in time")
             except OSError as error:
-                begun = error
+                lost = error
             except BaseException:
                 connection.disconnect()
                 raise
-            else:
-                reply = int(begun[1:-2]) if is_number(begun) else whole(begun)
-                if reply is not None:
-                    connection.redislock_idle.append(connection)
-                    return reply, 0, sent_at, clock(), False
-        asked = _Asked(operation, request, words[:keys], name, replicas, within)
-        (call,) = self._conversation(asked, connection, sent_at, begun)
-        return call  # type: ignore[no-any-return]  # it yields None before it only where it posts
 
-    def begin(
-        self, operation: str, keys: int, words: Sequence[str], name: str, replicas: int = 0
-    ) -> Callable[[], Facts]:
-        """Send a script's request now; the returned function reads its answer, and raises, as :meth:`ask`.
+        def read(now: float | None = None) -> Facts:
+            begun: bytes | OSError | None = lost
+            if is_sent and lost is None:
+                try:
+                    begun = data = sock.recv(PIECE)
+                    reply = int(data[1:-2]) if is_number(data) else whole(data)
+                except BlockingIOError:
+                    begun = TimeoutError("no answer in time")
+                except OSError as error:
+                    begun = error
+                except BaseException:
+                    connection.disconnect()
+                    raise
+                else:
+                    if reply is not None:
+                        connection.redislock_idle.append(connection)
+                        return reply, 0, sent_at, clock(), False
+            asked = _Asked(operation, request, words[:keys], name, replicas, within)
+            return self._converse(asked, connection, sent_at, sent_at if now is None else now, begun)
 
-        It is called once. If it is dropped instead, its connection is closed with it.
-        """
-        asked = _Asked(operation, self._request(operation, keys, words), words[:keys], name, replicas)
-        conversation = self._conversation(asked, self._connections.take(), self._clock(), posts=True)
-        next(conversation)
-        return partial(next, conversation)
+        return read
 
     def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
-        asked = _Asked(operation, self._request(operation, 0, [*map(str, command)]), (), operation)
-        (call,) = self._conversation(asked, self._connections.take(), self._clock(), awaits=awaited)
-        return call[0]
+        words = [str(word) for word in command]
+        asked = _Asked(operation, _packed(*words), (), operation)
+        now = self._clock()
+        return self._converse(asked, self._connections.take(), now, now, awaits=awaited)[0]
 
-    def _request(self, operation: str, keys: int, words: Sequence[str]) -> bytes:
-        encoded = [*map(str.encode, words)]
-        template = self._templates[operation, keys, len(encoded)]
-        return template % (*_flat(zip(map(len, encoded), encoded)),)  # noqa: B905  of one length
-
-    def _conversation(  # noqa: PLR0912  one attempt, and its repetition
+    def _converse(  # noqa: PLR0912  one attempt, and its repetition
         self,
         asked: "_Asked",
         connection: Any,
         sent_at: float,
+        began_at: float,
         begun: bytes | OSError | None = None,
         *,
-        posts: bool = False,
         awaits: bool = True,
-    ) -> Iterator[Any]:
-        """Make one attempt, and a second one on a new connection if the first got no answer; yield the call.
+    ) -> Facts:
+        """Make one attempt, and a second one on a new connection if the first got no answer.
 
-        ``begun``: what the first one has received so far, or why it got nothing. With *posts* it yields once
-        before, as soon as the request is sent; the time until it is asked again does not count. Whatever
-        ends it before its answer is read closes the connection.
+        ``begun``: what the first one has received so far, or why it got nothing; it was sent at ``sent_at``,
+        and is waited for since ``began_at``. Whatever ends it before an answer is read closes the connection.
         """
         clock, patience, request = self._clock, self._socket_timeout, asked.request
         if asked.replicas:
@@ -225,7 +238,7 @@ class Scripts:
             request += _packed("WAIT", asked.replicas, max(1, round(patience * 500)))
         if asked.within is not None:
             patience = min(patience, max(asked.within, 0.002) / 2)
-        give_up, count = sent_at + 2 * patience, 2 if asked.replicas else 1
+        give_up, count = began_at + 2 * patience, 2 if asked.replicas else 1
         was_refused = True
         for repeated in (False, True):
             try:
@@ -233,10 +246,6 @@ class Scripts:
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
                     send(_ready(connection, patience, give_up, clock), request, give_up, clock)
-                    if posts:
-                        posts, paused_at = False, clock()
-                        yield None
-                        give_up += clock() - paused_at
                 sock = connection._sock
                 replies: list[Any] = [None]
                 if awaits:
@@ -259,8 +268,7 @@ class Scripts:
                 reply = replies[0]
                 if reply.__class__ is not ErrorReply:
                     self._connections.give_back(connection)
-                    yield reply, replies[1] if asked.replicas else 0, sent_at, clock(), repeated
-                    return
+                    return reply, replies[1] if asked.replicas else 0, sent_at, clock(), repeated
                 lost = reply
                 if not any(code in str(reply) for code in _OF_CONNECTION):
                     self._connections.give_back(connection)
