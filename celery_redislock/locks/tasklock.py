@@ -267,7 +267,6 @@ def _who(task: str, pid: int) -> str:
     return f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid}'
 
 
-@dataclass(slots=True, eq=False)
 class Claim:
     """A publisher's claim, asked for within a ``with`` block; released after it unless it was kept.
 
@@ -283,21 +282,21 @@ class Claim:
         refused_by: who holds the key, ``None`` if nobody does.
         is_granted: the server granted the claim.
         is_unanswered: the server was asked, and what it did is not known.
+        was_asked: it is granted, refused or, if it is not required, unanswered.
         is_kept: the claim is left to the message, which has been published.
         read: reads the answer to a request that :meth:`begin` has sent.
     """
 
-    lock: TaskLock
-    token: str
-    ttl: float
-    _: KW_ONLY
-    stands_for_period: bool
-    required: bool
-    is_granted: bool = False
-    is_unanswered: bool = False
+    is_granted = is_unanswered = was_asked = is_kept = False
     refused_by: Hold | None = None
-    is_kept: bool = False
     read: Callable[[], Grant | Refusal | Marked] | None = None
+
+    def __init__(
+        self, lock: TaskLock, token: str, ttl: float, *, stands_for_period: bool, required: bool
+    ) -> None:
+        """Ask for nothing yet."""
+        self.lock, self.token, self.ttl = lock, token, ttl
+        self.stands_for_period, self.required = stands_for_period, required
 
     def __enter__(self) -> "Claim":
         return self
@@ -359,11 +358,6 @@ class Claim:
             self._go_without(error, f"it is not known whether {lock} was published")
         return True
 
-    @property
-    def was_asked(self) -> bool:
-        """Whether it is granted, refused or, if it is not required, unanswered."""
-        return self.is_granted or self.is_unanswered or self.refused_by is not None
-
     def keep(self) -> None:
         """Leave the claim to the message."""
         self.is_kept = True
@@ -382,14 +376,14 @@ class Claim:
             self.lock.release_later(self.token, ran=False)
 
     def _take(self, answer: Grant | Refusal | Marked) -> None:
-        self.is_unanswered = False
+        self.is_unanswered, self.was_asked = False, True
         if isinstance(answer, Refusal):
             self.refused_by = answer.hold
         else:
             self.is_granted = True
 
     def _go_without(self, error: LockUnavailable, remark: str) -> None:
-        self.is_unanswered = True
+        self.is_unanswered = self.was_asked = True
         if self.required:
             raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)

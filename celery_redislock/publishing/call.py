@@ -142,8 +142,6 @@ class Call:
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
-        if not self.is_in_run:
-            return None
         owner = owner_name(self.task_id)
         return next((run for run in runs_in_this_thread() if run.lock.owner == owner), None)
 

@@ -30,9 +30,11 @@ logger = logging.getLogger("celery_redislock")
 #: Characters of a message above which the lock server is not held up by it for the length of a script.
 LARGEST = 256 * 1024
 
-#: The names refused last by this process: for these no message is made in vain.
-MOST_REFUSED = 1000
-_refused: set[str] = set()
+#: What makes this process ask first, so that no message is made in vain: the names refused last, and for how
+#: many more calls the tasks of which a call was refused.
+MOST_REFUSED, WARY = 1000, 10
+_refused: dict[str, None] = {}
+_wary: dict[str, int] = {}
 
 #: The class whose ``_put`` is known.
 _CHANNEL = ("kombu.transport.redis", "Channel")
@@ -53,10 +55,16 @@ def send(call: Call, claim: Claim) -> Any:
         LockKeyError: the key on the server is not a lock.
         kombu.exceptions.OperationalError: the broker cannot be reached.
     """
-    options, key, app = call.options, call.lock.key, call.task.app
+    options, key, app, name = call.options, call.lock.key, call.task.app, call.lock.task
     # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
     is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
-    if key in _refused or is_other or getattr(app.send_task, "__func__", None) is not Celery.send_task:
+    is_celerys = getattr(app.send_task, "__func__", None) is Celery.send_task
+    if (
+        key in _refused
+        or name in _wary
+        or is_other
+        or getattr(app.send_task, "__func__", None) is not Celery.send_task
+    ):
         claim.ask()
     else:
         given, stopped = options.get("producer"), None
@@ -71,11 +79,13 @@ def send(call: Call, claim: Claim) -> Any:
         if isinstance(stopped, RedisLockError):
             raise stopped
     if claim.refused_by is None:
-        _refused.discard(key)
+        _refused.pop(key, None)
+        if (left := _wary.pop(name, 0) - 1) > 0:
+            _wary[name] = left
         return call.send(claimed=claim.is_granted)
-    if len(_refused) >= MOST_REFUSED:
+    _refused[key], _wary[name] = None, WARY
+    if len(_refused) > MOST_REFUSED:
         _refused.clear()
-    _refused.add(key)
     return None
 
 
@@ -93,16 +103,18 @@ def _send_through(producer: Any, call: Call, claim: Claim) -> Any:
     Raises:
         _Stopped: the claim is not granted, and nothing has left.
     """
-    store = call.lock.store
-    is_kombus = _is_kombus(getattr(type(producer), "_publish", None))
-    is_one_step = is_kombus and _serves(producer.connection, store)
+    store, connection = call.lock.store, producer.connection
+    known = connection.__dict__.get("_redislock")
+    if known is None or known[0] is not store:
+        known = connection._redislock = store, _leads_to(connection, store)
+    is_one_step = known[1]
     # A server that is away is waited for much longer by kombu and by the result backend: it is asked first.
-    if not is_kombus or not (is_one_step or store.is_open):
+    if not _is_kombus(getattr(producer.__class__, "_publish", None)):
         claim.ask()
+    elif not store.is_open or (is_one_step and connection._default_channel is None):
+        claim.ask(if_held=is_one_step)
     elif not is_one_step:
         claim.begin()  # the message is built meanwhile
-    elif producer.connection._default_channel is None or not store.is_open:
-        claim.ask(if_held=True)
     if not claim.was_asked:
         publish = _Passage(claim, producer, is_one_step=is_one_step).publish
         if producer.__dict__.setdefault("_publish", publish) is not publish:
@@ -202,15 +214,8 @@ def _is_kombus(publish: Callable[..., Any] | None) -> bool:
     return names[_HEADERS + 1 :: _EXCHANGE - _HEADERS][:2] == ["headers", "exchange"]
 
 
-def _serves(connection: Any, store: LockStore) -> bool:
-    """Whether a connection is kombu's to Redis, as it is known here, and leads to where the locks are."""
-    known = connection.__dict__.get("_redislock")
-    if known is None or known[0] is not store:
-        known = connection._redislock = store, _leads_to(connection, store)
-    return known[1]  # type: ignore[no-any-return]  # kombu has no types
-
-
 def _leads_to(connection: Any, store: LockStore) -> bool:
+    """Whether a connection is kombu's to Redis, as it is known here, and leads to where the locks are."""
     channel_class: Any = getattr(connection.get_transport_cls(), "Channel", object)  # AMQP's has none
     # Not Sentinel's, whose primary may move, and none of several, between which kombu moves.
     if (channel_class.__module__, channel_class.__name__) != _CHANNEL or len(connection.alt) > 1:

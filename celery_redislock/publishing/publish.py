@@ -57,7 +57,7 @@ def publish(
         return call.send_unlocked()
     if call.is_eager:
         return _publish_in_place(call)
-    run = call.own_run()
+    run = call.own_run() if call.is_in_run else None
     if run is not None and run.in_body and run.lock.key == call.lock.key:
         return _publish_what_follows(call, run)
     if run is None and call.inherited is not None and call.inherited.key == call.lock.key:
@@ -79,7 +79,7 @@ def _claim_and_publish(call: Call) -> Any:
         claim.keep()
     if claim.refused_by is not None:
         return duplicate.at_publish(call, claim.refused_by)
-    if claim.is_granted:
+    if lock_acquired.receivers and claim.is_granted:
         lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
     return result
 

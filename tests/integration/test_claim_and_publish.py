@@ -106,6 +106,7 @@ class Shop:
 def _refused_none() -> None:
     """Each test's names are new to the process."""
     passage._refused.clear()
+    passage._wary.clear()
 
 
 @pytest.fixture
