@@ -113,18 +113,14 @@ class SingletonTask(Task):
             from celery_redislock.running.unique import run_unique
 
             # Celery's own __call__ would push a second request here.
-            return run_unique(self, request, functools.partial(self.run, *args, **kwargs))
+            return run_unique(self, request, self.run, args, kwargs)
         if _is_direct(self) and declaration_of(self).settings.eager:
             return _run_in_place(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
-
-        def __getattr__(self, name: str) -> Any:
-            """Lend what Celery's Django base class offers; any other missing attribute is an error."""
-            if name in {"delay_on_commit", "apply_async_on_commit"}:
-                return functools.partial(_django_method(name), self)
-            return super().__getattribute__(name)  # raises what Python raises
+    if not TYPE_CHECKING:  # a checker knows them as methods; lent by Celery's Django base class
+        delay_on_commit = property(lambda self: _of_django(self, "delay_on_commit"))
+        apply_async_on_commit = property(lambda self: _of_django(self, "apply_async_on_commit"))
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -275,7 +271,7 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
         if (request := _outermost(self)) is not None:
             from celery_redislock.running.unique import run_unique
 
-            return run_unique(self, request, functools.partial(call, self, *args, **kwargs))
+            return run_unique(self, request, call, (self, *args), kwargs)
         if _is_direct(self) and declaration_of(self).settings.eager:
             # Here and not where it calls this class: the tracer calls it from its beginning.
             return _run_in_place(self, args, kwargs)
@@ -301,12 +297,14 @@ def _as_written(cls: type, name: str) -> Callable[..., Any]:
     return method
 
 
-def _django_method(name: str) -> Callable[..., Any]:
+def _of_django(task: SingletonTask, name: str) -> Callable[..., Any]:
     """Celery picks ``DjangoTask`` by itself under Django, but not where a base class is named."""
+    theirs: Callable[..., Any] | None = getattr(super(SingletonTask, task), name, None)
+    if theirs is not None:
+        return theirs
     try:
         from celery.contrib.django.task import DjangoTask
     except ImportError as error:
         message = f"{name} needs Django ({error}): install that, or use {name.removesuffix('_on_commit')}"
         raise AttributeError(message) from error
-    method: Callable[..., Any] = getattr(DjangoTask, name)
-    return method
+    return functools.partial(getattr(DjangoTask, name), task)

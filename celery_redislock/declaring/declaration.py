@@ -82,6 +82,7 @@ class Declaration:
         options: LockOptions | None = None,
         key: str | None = None,
         is_ignored: bool = False,
+        main_process: str | None = None,
     ) -> "TaskLock":
         """Return the lock of one call. Sends nothing; computes nothing where a message brings the key.
 
@@ -92,17 +93,18 @@ class Declaration:
             options: of the call, where they differ from the task's.
             key: as carried by the message, which beats computing it again.
             is_ignored: the result is not stored.
+            main_process: of the worker that runs it, as leases name it.
 
         Raises:
             LockKeyError: no key can be made of these arguments.
             LockOptionError: no Redis server is configured.
             TypeError: the arguments do not fit the signature.
         """
-        name, lock = self._own if options is None or options is self.options else self._made_for(options)
+        name, lock = self._own if options is self.options or options is None else self._made_for(options)
         if key is None:
             key = name(self._bind(args, kwargs))
         owner = owner_name(task_id) if "\0" in task_id else task_id
-        return lock(key, owner=owner, is_ignored=is_ignored)
+        return lock(key, owner, is_ignored, main_process)
 
     @cached_property
     def _own(self) -> "tuple[KeyRule, Callable[..., TaskLock]]":
@@ -115,8 +117,8 @@ class Declaration:
         where, rule = self.task.name, self.rule
         if options.lock_key is not self.options.lock_key:
             rule = parse_key(options.lock_key, task_name=where, parameters=self.binder.parameters)
-        lives = {"ttl": options.lock_ttl, "queue_ttl": options.lock_queue_ttl, "period": options.lock_period}
-        return rule, partial(TaskLock, self.store, task=where, **lives)  # type: ignore[arg-type]  # as named
+        lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period)
+        return rule, partial(TaskLock, self.store, where, *lives)
 
     def for_call(
         self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None

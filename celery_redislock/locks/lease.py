@@ -78,15 +78,13 @@ class Lease:
         """
         self.term = term
         self.key, self.token, ttl = term
-        self.fence: int | None = grant.fence
-        self._store = store
-        self._on_lost = on_lost
-        self._clock = clock
+        self.fence: int | None
+        self.fence, _, sent_at, self.answered_at, _ = grant
+        self._store, self._on_lost, self._clock = store, on_lost, clock
         # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
         self._lock = RLock()
-        self.answered_at = grant.answered_at
-        took, margin = self.answered_at - grant.sent_at, _DRIFT * ttl + _ROUNDING
-        self.deadline = grant.sent_at + ttl - (took if took > margin else margin)
+        took, margin = self.answered_at - sent_at, _DRIFT * ttl + _ROUNDING
+        self.deadline = sent_at + ttl - (took if took > margin else margin)
 
     @property
     def expires_in(self) -> float:

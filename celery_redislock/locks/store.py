@@ -243,7 +243,8 @@ class LockStore(ABC):
     server is not a lock. Every verb may be repeated with the same token.
     """
 
-    _watchdog: Any = None
+    #: This process's watchdog of the store, once there is one; ``watchdog_of`` makes it.
+    watchdog: Any = None
 
     @property
     @abstractmethod

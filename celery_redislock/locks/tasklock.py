@@ -17,11 +17,10 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -47,8 +46,7 @@ T = TypeVar("T")
 logger = logging.getLogger("celery_redislock")
 
 
-@dataclass(slots=True, eq=False)
-class TaskLock:
+class TaskLock(NamedTuple):
     """The lock of one call: its name, its owner, how long it lives, and where it is kept.
 
     Every method takes one round trip, bounded by two socket timeouts, and may be repeated with the same
@@ -57,24 +55,23 @@ class TaskLock:
 
     Attributes:
         store: where the lock is kept.
-        key: the lock's name.
         task: the task's name.
-        owner: the task id.
         ttl: seconds a lease outlives its last renewal.
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
+        key: the lock's name.
+        owner: the task id.
         is_ignored: the result of this call is not stored.
         main_process: of the worker, as leases name it; ``None`` for this process.
     """
 
     store: LockStore
-    key: str
-    _: KW_ONLY
     task: str
-    owner: str
     ttl: float
     queue_ttl: float
     period: float | None
+    key: str
+    owner: str
     is_ignored: bool = False
     main_process: str | None = None
 
@@ -84,7 +81,7 @@ class TaskLock:
 
     def of_message(self, message: str) -> "TaskLock":
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
-        return replace(self, key=message_name(message), period=None)
+        return self._replace(key=message_name(message), period=None)
 
     def claim(self, token: str, *, ttl: float, stands_for_period: bool, required: bool) -> "Claim":
         """Hold the key for a message about to be published; used as a context manager."""
@@ -148,10 +145,11 @@ class TaskLock:
             starts_run=True,
         )
         answer = ask()
-        if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
-            answer = ask()
         if not isinstance(answer, Grant):
-            return answer
+            if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
+                answer = ask()
+            if not isinstance(answer, Grant):
+                return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
         if not answer.taken_over and not answer.repeated:
@@ -168,10 +166,11 @@ class TaskLock:
         Returns:
             Whether the lease was still ours; unknown counts as yes.
         """
-        trusted = lease.trusted
-        self.let_go(lease)
+        self.store.watchdog.forget(lease.token)
+        lease.end()
         answer = self.release(lease.token, ran=True, mark=mark, now=now)
-        return answer is None or answer.released or lease.gave_back(answer, trusted=trusted)
+        # A repeated request may find that the first one did it; that it had expired unnoticed is rarer.
+        return answer is None or answer.released or (answer.repeated and not lease.lost)
 
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
         """Stop renewing a lease, and turn it into the claim of another message of the same task id.
@@ -182,10 +181,10 @@ class TaskLock:
         Returns:
             Whether the lease was still ours; unknown counts as yes.
         """
-        trusted = lease.trusted
-        self.let_go(lease)
+        self.store.watchdog.forget(lease.token)
+        lease.end()
         answer = self.convert(lease.token, to, ttl=ttl, mark=mark)
-        return answer is None or lease.gave_back(answer, trusted=trusted)
+        return answer is None or answer.released or (answer.repeated and not lease.lost)
 
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
         """Turn the hold of one token into the claim of another, if it is still held; never raises.
@@ -196,7 +195,7 @@ class TaskLock:
         # Its message has been published: whoever this claim refuses need not wait for that.
         about = self.about(QUEUED, published=True)
         ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
-        return _now_or_later(self.store, ask, within=max(self.ttl, ttl), what=f"the lease on {self.key!r}")
+        return self._now_or_later(ask, ttl)
 
     def release(
         self, token: str, *, ran: bool, mark: Mark | None = None, now: Callable[[], Release] | None = None
@@ -212,9 +211,8 @@ class TaskLock:
         Returns:
             The server's answer, ``None`` where there is none: the release is owed.
         """
-        longest = max(self.ttl, self.queue_ttl, mark.ttl if mark is not None else 0.0)
         ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
-        return _now_or_later(self.store, ask, within=longest, what=f"the hold on {self.key!r}", now=now)
+        return self._now_or_later(ask, mark.ttl if mark is not None else 0.0, now)
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
@@ -229,42 +227,56 @@ class TaskLock:
     def release_later(self, token: str, *, ran: bool) -> None:
         """Owe the release of a token that an unanswered request may have left held; it is renewed no more."""
         watchdog_of(self.store).forget(token)
-        watchdog_of(self.store).owe(
-            partial(self.store.release, self.key, token, undo=not ran),
-            within=max(self.ttl, self.queue_ttl),
-            what=f"the hold on {self.key!r}",
-        )
+        self._later(partial(self.store.release, self.key, token, undo=not ran))
 
     def mark_done(self, message: str, ttl: float) -> None:
         """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""
         ask = partial(self.store.mark_done, self.key, message, ttl)
-        _now_or_later(self.store, ask, within=ttl, what=f"the done mark of {self}")
+        self._now_or_later(ask, ttl)
 
-    def let_go(self, lease: Lease) -> None:
-        """Stop renewing a lease; sends nothing."""
-        lease.end()
-        watchdog_of(self.store).forget(lease.token)
+    def _now_or_later(
+        self, ask: Callable[[], T], ttl: float = 0.0, now: Callable[[], T] | None = None
+    ) -> T | None:
+        """Ask (``now``, if given); where the server does not answer, let the watchdog ask."""
+        try:
+            # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
+            watchdog = self.store.watchdog
+            if watchdog is None or not watchdog.is_server_away:
+                return (now or ask)()
+        except RedisLockError as error:
+            if not isinstance(error, LockUnavailable):
+                why = "could not settle the hold on %r, which is left to expire: %s"
+                logger.warning(why, self.key, error)
+                return None
+        self._later(ask, ttl)
+        return None
+
+    def _later(self, ask: Callable[[], object], ttl: float = 0.0) -> None:
+        """Let the watchdog ask until every hold has expired that the answer could be about."""
+        within = max(self.ttl, self.queue_ttl, ttl)
+        watchdog_of(self.store).owe(ask, within=within, what=f"the hold on {self.key!r}")
 
     def about(self, state: str, message: str | None = None, *, published: bool = False) -> str:
         """Describe the holder to those who are refused, as JSON; without argument values, maybe private.
 
         ``message`` is given where the token is not the message's identity.
         """
-        pid = os.getpid()
-        more = f',"message":{quoted(message)}' if message is not None else ""
-        if state == RUNNING and (place := place_of(self.main_process, pid)) is not None:
-            more += f',"at":{quoted(place)}'
-        if self.is_ignored:
-            more += ',"ignored":true'
-        if published:
-            more += ',"published":true'
-        return f'{_who(self.task, pid)},"state":"{state}","since":{time.time():.3f}{more}}}'
+        usual = _usual(self.task, state, self.is_ignored, published, self.main_process, os.getpid())
+        more = "" if message is None else f',"message":{quoted(message)}'
+        return f'{usual},"since":{time.time():.3f}{more}}}'
 
 
 @lru_cache(maxsize=1024)
-def _who(task: str, pid: int) -> str:
-    """Return the beginning of what a holder writes: what this process says of every call of a task."""
-    return f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid}'
+def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int) -> str:
+    """Return the beginning of what a holder writes: what this process says of every such call of a task."""
+    text = f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid},"state":"{state}"'
+    if state == RUNNING and (place := place_of(main, pid)) is not None:
+        text += f',"at":{quoted(place)}'
+    if is_ignored:
+        text += ',"ignored":true'
+    if published:
+        text += ',"published":true'
+    return text
 
 
 class Claim:
@@ -398,23 +410,4 @@ def release_hold(
     store: LockStore, key: str, token: str, *, ran: bool, within: float, mark: Mark | None = None
 ) -> Release | None:
     """Release the hold of a token, as :meth:`TaskLock.release` does; owed for ``within`` seconds."""
-    ask = partial(store.release, key, token, undo=not ran, mark=mark)
-    return _now_or_later(store, ask, within=within, what=f"the hold on {key!r}")
-
-
-def _now_or_later(
-    store: LockStore, ask: Callable[[], T], *, within: float, what: str, now: Callable[[], T] | None = None
-) -> T | None:
-    """Ask (``now``, if given); where the server does not answer, let the watchdog ask for so many seconds."""
-    watchdog = watchdog_of(store)
-    if watchdog.is_server_away:
-        # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
-        watchdog.owe(ask, within=within, what=what)
-        return None
-    try:
-        return (now or ask)()
-    except LockUnavailable:
-        watchdog.owe(ask, within=within, what=what)
-    except RedisLockError as error:
-        logger.warning("could not settle %s, which is left to expire: %s", what, error)
-    return None
+    return TaskLock(store, "", within, within, None, key, "").release(token, ran=ran, mark=mark)

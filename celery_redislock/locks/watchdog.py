@@ -93,9 +93,10 @@ class Watchdog:
             first: seconds after which it is renewed first, where a third of its ttl is too late.
         """
         since = lease.since = lease.answered_at
-        lease.max_hold = longest = FOREVER if max_hold is None else max_hold
+        if max_hold is not None:
+            lease.max_hold = max_hold
         # A third of the ttl; sooner where the grant took long and little of its term is left.
-        due = since + min(lease.term.ttl / 3, (lease.deadline - since) / 2, longest, first)
+        due = since + min(lease.term.ttl / 3, (lease.deadline - since) / 2, lease.max_hold, first)
         lease.due = due
         self._watched[lease.token] = lease
         # Most leases end before they are due: waking the thread for each would double a lock's cost. After
@@ -322,12 +323,14 @@ _first_of_store = RLock()
 
 def watchdog_of(store: LockStore) -> Watchdog:
     """Return the one watchdog of this process for this store, made at the first call."""
-    watchdog: Watchdog | None = getattr(store, "_watchdog", None)
-    if watchdog is None:
-        with _first_of_store:
-            watchdog = getattr(store, "_watchdog", None) or Watchdog(store)
-            # Kept on the store, so that the two go together when nobody uses them any more.
-            store._watchdog = watchdog
+    return store.watchdog or _first_watchdog(store)
+
+
+def _first_watchdog(store: LockStore) -> Watchdog:
+    with _first_of_store:
+        # Kept on the store, so that the two go together when nobody uses them any more.
+        watchdog: Watchdog = store.watchdog or Watchdog(store)
+        store.watchdog = watchdog
     return watchdog
 
 

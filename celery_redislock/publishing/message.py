@@ -106,10 +106,9 @@ class Message(NamedTuple):
             task_id: of the message.
         """
         try:
-            text = headers.get(HEADER)  # type: ignore[union-attr]  # what has no such method has no header
+            message = cls.loads(headers.get(HEADER))  # type: ignore[union-attr]  # see below
         except AttributeError:
-            return None
-        message = cls.loads(text) if text is not None else None
+            return None  # what has no such method has no header
         if message is None or (owner := message.token.rpartition("/")[0]) == task_id:
             return message
         # A message that came without a header and had to wait has its task id as token, slashes and all.
@@ -125,17 +124,19 @@ class Message(NamedTuple):
         if not isinstance(text, str):
             return None
         try:
-            data, end = _decode(text)
+            data, end = _decode(text, 0)
             key, token = data["k"], data["t"]
-            if data["v"] != _VERSION or text[end:].strip():
+            if data["v"] != _VERSION or end != len(text):
                 return None
             # No text fails here, and so does a lone surrogate, which would fail each renewal it is part of.
             (token if key is None else key + token).encode()
+            if len(data) == 4 and "c" in data:
+                return cls(key, token, bool(data["c"]))
             said: dict[str, Any] = {_FLAGS[one]: bool(data[one]) for one in _FLAGS.keys() & data.keys()}
             if "o" in data:
                 said["options"] = dict(data["o"])
             return cls(key, token, **said)
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        except (AttributeError, KeyError, TypeError, ValueError, StopIteration, RecursionError):
             return None
 
     def added_to(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -164,8 +165,9 @@ def is_result_ignored(task: Any, asked: bool | None) -> bool:
     Before Celery 5.7 a task that ignores results does so whatever its message says, which is false by default
     (5.5.0, ``app/trace.py``, ``build_tracer``).
     """
-    task_decides = asked is None or (task.ignore_result and not _MESSAGE_DECIDES)
-    return bool(task.ignore_result if task_decides else asked)
+    if asked is None or not (_MESSAGE_DECIDES or asked):
+        asked = task.ignore_result
+    return bool(asked)
 
 
 def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> None:

@@ -59,12 +59,7 @@ def send(call: Call, claim: Claim) -> Any:
     # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
     is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
     is_celerys = getattr(app.send_task, "__func__", None) is Celery.send_task
-    if (
-        key in _refused
-        or name in _wary
-        or is_other
-        or getattr(app.send_task, "__func__", None) is not Celery.send_task
-    ):
+    if is_other or not is_celerys or name in _wary or key in _refused:
         claim.ask()
     else:
         given, stopped = options.get("producer"), None

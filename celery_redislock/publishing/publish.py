@@ -98,7 +98,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         return result
     if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True, must_run=True)
-    lock.period = None  # the run was accepted: no period refuses what follows it, or begins with it
+    lock = lock._replace(period=None)  # the run was accepted: no period refuses what follows it, or begins
     with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
         claim.ask()
         result = call.send(claimed=claim.is_granted, must_run=True)

@@ -31,7 +31,8 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
     # Not type(task): a test that runs a task by hand has the proxy that app.task returns.
     if not hasattr(task.__class__, "_lock_names") or (request := task.request_stack.top) is None:
         return
-    if "redislock_run" not in request.__dict__:
+    run = request.__dict__.get("redislock_run", False)
+    if run is False:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.
         if state in {states.FAILURE, states.IGNORED, states.REJECTED} and not request.is_eager and request.id:
             from celery_redislock.publishing.message import release_unrun
@@ -41,10 +42,10 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
                 headers = {**(request.headers or {}), "id": request.id, "retries": request.retries}
                 release_unrun(task.app, headers, request.delivery_info)
         return
-    if request.redislock_run:
+    if run is not None and (run.can_come_again or run.lease is None or not run.lease.ended):
         from celery_redislock.running.finish import conclude
 
-        conclude(request.redislock_run)
+        conclude(run)
 
 
 def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:

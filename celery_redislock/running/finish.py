@@ -38,22 +38,24 @@ def settle(run: Run, error: BaseException | None) -> None:
         error: what ended it, ``None`` if it returned.
     """
     run.in_body = False
-    requeued = error is not None and is_requeued(run.task, error)
-    # SystemExit and KeyboardInterrupt end the child: only the main process knows whether the message is
-    # delivered again.
-    run.has_ended = not requeued and (error is None or isinstance(error, Exception))
-    lease, lock = run.lease, run.running_lock
+    run.has_ended, requeued = True, False
+    if error is not None:
+        requeued = is_requeued(run.task, error)
+        # SystemExit and KeyboardInterrupt end the child: only the main process knows whether the message is
+        # delivered again.
+        run.has_ended = not requeued and isinstance(error, Exception)
+    lease = run.lease
     if lease is None:
         _release_unused_claim(run, requeued=requeued)
         return
-    if run.scope.holds_while_running and (run.followed_by or requeued):
+    if (run.followed_by or requeued) and run.scope.holds_while_running:
         if run.followed_by:
             token, claim_ttl = run.followed_by[0]
             ttl = claim_ttl()
         else:
             token = run.identity if run.is_identified else new_token(run.lock.owner)
             ttl = run.options.lock_queue_ttl
-        if not lock.hand_on(lease, token, ttl=ttl, mark=_mark(run)):
+        if not run.running_lock.hand_on(lease, token, ttl=ttl, mark=_mark(run)):
             _warn(run, lease)
     elif _is_left_to_result(run, error):
         run.release = release  # and renewed until then
@@ -84,8 +86,7 @@ def conclude(run: Run) -> None:
     """
     if run.lease is not None and not run.lease.ended:
         release(run, run.lease)
-    was_interrupted = sys.exc_info()[1] is not None
-    if run.has_ended and run.can_come_again and run.is_identified and not was_interrupted:
+    if _mark(run) is not None and sys.exc_info()[1] is None:
         run.has_ended = False
         run.running_lock.mark_done(run.identity, mark_ttl(run.task.app))
 
@@ -130,7 +131,7 @@ def _is_beside(backend: Any, store: LockStore) -> bool:
 
 def _mark(run: Run) -> Mark | None:
     """Return what a run's end leaves for the copies of its message."""
-    leaves_mark = run.has_ended and run.can_come_again and run.is_identified
+    leaves_mark = run.can_come_again and run.has_ended and run.is_identified
     return Mark(run.identity, run.running_lock.ttl) if leaves_mark else None
 
 

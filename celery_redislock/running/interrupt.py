@@ -24,7 +24,7 @@ T = TypeVar("T")
 INTERRUPT_SIGNAL: Any = getattr(signal, "SIGUSR2", None)
 
 
-def run_interruptible(run: Run, body: Callable[[], T]) -> T:
+def run_interruptible(run: Run, body: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Run a body, which the loss of its lease interrupts where it runs in the main thread.
 
     Raises:
@@ -32,7 +32,7 @@ def run_interruptible(run: Run, body: Callable[[], T]) -> T:
     """
     is_in_main_thread = threading.current_thread() is threading.main_thread()
     if run.lease is None or not is_in_main_thread or INTERRUPT_SIGNAL is None:
-        return body()
+        return body(*args, **kwargs)
     interrupt = _Interrupt(run.lease)
     try:
         try:
@@ -40,7 +40,7 @@ def run_interruptible(run: Run, body: Callable[[], T]) -> T:
             run.interrupt = interrupt.send
             if run.lease.lost:
                 raise _lost(run.lease)  # before there was a body to interrupt
-            return body()
+            return body(*args, **kwargs)
         finally:
             interrupt.end()  # the signal may be handled here
     finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.declaring.call_options import from_header
-from celery_redislock.declaring.declaration import Declaration, declaration_of
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.lease import Lease
@@ -100,7 +100,17 @@ class Run:
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
     """
 
+    task: Any
+    request: Any
+    options: LockOptions
+    scope: Scope
+    message: Message | None
+    identity: str
+    is_identified = True
     serializer: str | None
+    lock: TaskLock
+    running_lock: TaskLock
+    token: str
     was_delivered = can_come_again = may_be_done = False
     lease: Lease | None = None
     in_body = has_ended = False
@@ -108,46 +118,9 @@ class Run:
     followed_by: Sequence[tuple[str, Callable[[], float]]] = ()
     interrupt: Callable[[], None] | None = None
 
-    def __init__(
-        self, task: Any, request: Any, declaration: Declaration, options: LockOptions, message: Message | None
-    ) -> None:
-        """Prepare a run of the task's current request; sends nothing.
-
-        Raises:
-            LockKeyError: the message came without a key, and none can be made of its arguments.
-            TypeError: its arguments do not fit the task.
-        """
-        self.task, self.request, self.message = task, request, message
-        self.options = options
-        self.scope: Scope = options.scope  # type: ignore[assignment]  # without one there is no run
-        task_id, properties = str(request.id), request.properties or {}  # a number runs, as with plain Celery
-        token, received_at, self.serializer, main_process = properties.get(FROM_MAIN_PROCESS) or Delivery()
-        self.token: str = token or new_token(task_id)
-        if message is None:
-            message = Message(None, identity_of(task_id, properties) or "")
-        self.identity, self.is_identified = message.token or task_id, message.token != ""
-        self.lock: TaskLock = declaration.task_lock(
-            request.args,
-            request.kwargs,
-            task_id,
-            options=options,
-            key=message.key,
-            is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
-        )
-        self.lock.main_process = main_process
-        self.running_lock = (
-            self.lock if self.scope.holds_while_running else self.lock.of_message(self.identity)
-        )
-        is_first = not message.was_delivered and not (request.delivery_info or {}).get("redelivered")
-        is_fresh = received_at is not None and abs(time.time() - received_at) < OVERTAKEN_AFTER
-        if not (is_first and is_fresh) or task.acks_late or request.eta:  # all that the rare cases have
-            self.was_delivered, self.may_be_done = not is_first, True
-            may_come = not is_first or can_come_again(task, request.eta, received_at)
-            self.can_come_again = may_come and not request.is_eager
-
     @classmethod
     def of(cls, task: Any, request: Any) -> "Run | None":
-        """Return the run of a task's current request, ``None`` if it takes no lock.
+        """Return the run of a task's current request, ``None`` if it takes no lock; sends nothing.
 
         The claim of a message that will not enter its lock is released: locking was switched off
         meanwhile, or its arguments do not fit.
@@ -155,24 +128,67 @@ class Run:
         Raises:
             LockOptionError: the task's options are wrong on this worker.
             LockKeyError: the message came without a key, and none can be made of its arguments.
+            TypeError: its arguments do not fit the task.
         """
         request.redislock_skipped = False
-        request.redislock_run = None
-        if not request.id:
+        request.redislock_run, task_id = None, request.id
+        if not task_id:
             return None  # made by hand, as test helpers do
-        message, run = Message.of(request.headers, str(request.id)), None
+        task_id = str(task_id)  # a number runs, as with plain Celery
+        message = brought = Message.of(request.headers, task_id)
         try:
             declaration = declaration_of(task)
             settings, options = declaration.settings, declaration.options
             if message is not None and message.options:
                 options = from_header(options, message.options)
-            is_on = settings.enabled and (not request.is_eager or settings.eager)
-            if is_on and options.scope is not None and (message is None or message.key is not None):
-                run = request.redislock_run = cls(task, request, declaration, options, message)
+            scope, is_eager = options.scope, request.is_eager
+            if scope is None or not settings.enabled or (is_eager and not settings.eager):
+                return None
+            run = cls()
+            delivery = (request.properties or {}).get(FROM_MAIN_PROCESS) or Delivery()
+            token, received_at, run.serializer, main_process = delivery
+            if message is None:
+                identity = identity_of(task_id, request.properties)
+                message, run.is_identified = Message(None, identity or task_id), identity is not None
+            elif message.key is None:
+                return None
+            run.task, run.request, run.message = task, request, brought
+            run.options, run.scope = options, scope
+            run.token, run.identity = token or new_token(task_id), message.token
+            is_ignored = is_result_ignored(task, request.__dict__.get("ignore_result"))
+            run.lock = run.running_lock = lock = declaration.task_lock(
+                request.args,
+                request.kwargs,
+                task_id,
+                options=options,
+                key=message.key,
+                is_ignored=is_ignored,
+                main_process=main_process,
+            )
+            if not scope.holds_while_running:
+                run.running_lock = lock.of_message(run.identity)
+            if (
+                message.was_delivered
+                or task.acks_late
+                or request.eta
+                or received_at is None
+                or abs(time.time() - received_at) >= OVERTAKEN_AFTER
+                or (request.delivery_info or {}).get("redelivered")
+            ):
+                run._expect_copies(message, received_at)
+            request.redislock_run = run
         finally:
-            if run is None:
-                release_claim(task.app, message)
+            if request.redislock_run is None:
+                release_claim(task.app, brought)
         return run
+
+    def _expect_copies(self, message: Message, received_at: float | None) -> None:
+        """Find out what is known of other deliveries, where there may be any."""
+        request = self.request
+        self.may_be_done = True
+        self.was_delivered = message.was_delivered or bool((request.delivery_info or {}).get("redelivered"))
+        may_come = self.was_delivered or can_come_again(self.task, request.eta, received_at)
+        self.can_come_again = may_come and not request.is_eager
 
     @property
     def is_accepted(self) -> bool:

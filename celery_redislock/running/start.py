@@ -75,13 +75,9 @@ def _take(run: Run, lock: TaskLock) -> None:
         on_lost=run.announce_loss,
     )
     answer = _ask(run, lock, attempt)
-    if isinstance(answer, Refusal):
-        hold = answer.hold
-        own_claim, is_own_window = _own_claim(run, hold), _is_own_window(run, hold)
-        if own_claim is not None or is_own_window:
-            accepted = run.is_accepted or is_own_window
-            answer = _ask(run, lock, partial(attempt, claim=own_claim or claim, accepted=accepted))
-    if isinstance(answer, Lease):
+    if not isinstance(answer, Lease):
+        answer = _take_over(run, lock, attempt, answer)
+    if answer is not None:  # else on_lock_error says: without a lock
         run.lease = answer
         if answer.is_new and lock is run.lock and _claim_should_be_there(run):
             logger.warning(
@@ -92,11 +88,27 @@ def _take(run: Run, lock: TaskLock) -> None:
             )
         if lock_acquired.receivers and lock is run.lock:
             lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
-    elif isinstance(answer, Marked):
+
+
+def _take_over(
+    run: Run,
+    lock: TaskLock,
+    attempt: Callable[..., Lease | Refusal | Marked],
+    answer: Lease | Refusal | Marked | None,
+) -> Lease | None:
+    """Ask once more where the holder is the run's own claim or window; otherwise raise what ends the run."""
+    if isinstance(answer, Refusal):
+        own_claim, is_own_window = _own_claim(run, answer.hold), _is_own_window(run, answer.hold)
+        if own_claim is not None or is_own_window:
+            more = {"claim": own_claim} if own_claim is not None else {}
+            accepted = run.is_accepted or is_own_window
+            answer = _ask(run, lock, partial(attempt, accepted=accepted, **more))
+    if isinstance(answer, Refusal):
+        raise at_start(run, answer.hold)
+    if isinstance(answer, Marked):
         pause = lock.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
-    elif answer is not None:  # else on_lock_error says: without a lock
-        raise at_start(run, answer.hold)
+    return answer
 
 
 def _claim_should_be_there(run: Run) -> bool:

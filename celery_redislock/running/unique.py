@@ -5,7 +5,8 @@ pool child where the end of a body is seen before what follows is published and 
 (celery 5.7.0, ``app/trace.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from celery_redislock.running.finish import settle
@@ -16,13 +17,17 @@ from celery_redislock.running.start import enter
 __all__ = ["run_unique"]
 
 
-def run_unique(task: Any, request: Any, body: Callable[[], Any]) -> Any:
+def run_unique(
+    task: Any, request: Any, body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     """Run the body of a task's current request under its lock, where it has one.
 
     Args:
         task: the bound task.
         request: its current one, pushed by Celery's tracer.
-        body: runs the task.
+        body: runs the task, with these arguments.
+        args: positional ones.
+        kwargs: named ones.
 
     Returns:
         What the body returned.
@@ -37,12 +42,13 @@ def run_unique(task: Any, request: Any, body: Callable[[], Any]) -> Any:
     """
     run = Run.of(task, request)
     if run is None:
-        return body()
+        return body(*args, **kwargs)
     enter(run)
+    if run.options.on_lock_lost == "terminate" and run.scope.holds_while_running:
+        body = partial(run_interruptible, run, body)
     run.in_body = True
     try:
-        may_be_interrupted = run.options.on_lock_lost == "terminate" and run.scope.holds_while_running
-        value = run_interruptible(run, body) if may_be_interrupted else body()
+        value = body(*args, **kwargs)
     except BaseException as error:
         settle(run, error)
         raise

@@ -114,6 +114,7 @@ class Site:
         """Publish so many; return what receives the next one, and hands it to the pool."""
         channel = self.app.connection_for_read().channel()
         queue = self.app.amqp.queues[self.app.main](channel)
+        task = self.app.tasks[task.name]  # a worker has no proxies
         task.__trace__ = build_tracer(task.name, task, self.app.loader, self.consumer.hostname, app=self.app)
         receive = task.start_strategy(self.app, self.consumer)
         queue.purge()  # of what other steps have published

@@ -43,13 +43,13 @@ def open_shop(tcp_server: EmbeddedServer, prefix: str) -> Iterator[ShopMaker]:
 def asked_of(shop: WatchedShop) -> list[str]:
     """Return the names of the scripts a shop sends from now on."""
     asked: list[str] = []
-    call = shop.locked_on._ask
+    begin = shop.locked_on._scripts.begin
 
     def noted(operation: str, *args: Any, **kwargs: Any) -> Any:
         asked.append(operation)
-        return call(operation, *args, **kwargs)
+        return begin(operation, *args, **kwargs)
 
-    shop.locked_on._ask = noted
+    shop.locked_on._scripts.begin = noted
     return asked
 
 

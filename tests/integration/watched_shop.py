@@ -130,7 +130,6 @@ class WatchedShop(Shop):
 
             return counted
 
-        store._ask, store._call = counting(store._ask), counting(store._call)
         store._scripts.begin = counting(store._scripts.begin)
 
     def close(self) -> None:
