@@ -34,7 +34,7 @@ from typing import Any
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.scripts import Facts, Scripts
+from celery_redislock.locks.scripts import Call, Scripts
 from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
@@ -67,13 +67,13 @@ class RedisStore(LockStore):
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
         """
         self._connections = connections
-        self._start, self._index = f"{prefix}:{{", f"{prefix}:index"
+        self._prefix, self._start, self._index = prefix, f"{prefix}:{{", f"{prefix}:index"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
         self._clock = clock
         self._note_ms = _ms(3 * socket_timeout)
         self._scripts = Scripts(connections, socket_timeout=socket_timeout, clock=clock)
-        self._ask, self._call = self._scripts.ask, self._scripts.call
+        self._call = self._scripts.call
         self.leads_to = connections.leads_to
 
     @property
@@ -92,15 +92,15 @@ class RedisStore(LockStore):
         message: str | None = None,
         starts_run: bool = False,
     ) -> Grant | Refusal | Marked:
-        keys, words = self._wish(name, token, ttl, about, instead_of, period, message, starts_run)
-        return self._answer(name, token, self._ask("acquire", keys, words, name, self._min_replicas))
+        keys, args = self._wish(name, token, ttl, about, instead_of, period, message, starts_run)
+        call = self._call("acquire", keys, args, name=name, replicas=self._min_replicas)
+        return self._answer(name, token, call)
 
     def begin(
         self, name: str, token: str, ttl: float, **terms: Any
     ) -> Callable[[], Grant | Refusal | Marked]:
-        read = self._scripts.begin(
-            "acquire", *self._wish(name, token, ttl, **terms), name, self._min_replicas
-        )
+        keys, args = self._wish(name, token, ttl, **terms)
+        read = self._scripts.begin("acquire", keys, args, name=name, replicas=self._min_replicas)
         return lambda: self._answer(name, token, read(self._clock()))
 
     def _wish(
@@ -113,39 +113,39 @@ class RedisStore(LockStore):
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
-    ) -> tuple[int, list[str]]:
-        """Return how many keys an acquire has, these, and its arguments: no more than it has to look at."""
-        lock, value, strict = f"{self._start}{name}}}:lock", f"{token}\0{about}", self._strict_ms
-        if not (instead_of or starts_run or period or message or strict):
-            return 2, [lock, self._index, value, _ms(ttl), name]
-        base, keys = lock[:-4], [lock, self._index]
-        args = [value, _ms(ttl), name, f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
-        if message or period or strict:
-            keys.append(f"{base}mark:{message or ''}")
-        if period or strict:
-            keys.append(base + "window")
-            args.append(_ms(period) if period else "0")
-        if strict:
-            keys.append(base + "fence")
-            args.append(strict)
-        return len(keys), keys + args
+    ) -> tuple[list[str], list[str]]:
+        """Return the keys and arguments of an acquire: no more than its script has to look at."""
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args, strict = [f"{token}\0{about}", _ms(ttl), name], self._strict_ms
+        if instead_of or starts_run or period or message or strict:
+            base = self._base(name)
+            args += [f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
+            if message or period or strict:
+                keys.append(f"{base}mark:{message or ''}")
+            if period or strict:
+                keys.append(base + "window")
+                args.append(_ms(period) if period else "0")
+            if strict:
+                keys.append(base + "fence")
+                args.append(strict)
+        return keys, args
 
-    def _answer(self, name: str, token: str, facts: Facts) -> Grant | Refusal | Marked:
+    def _answer(self, name: str, token: str, call: Call) -> Grant | Refusal | Marked:
         """Read the answer to an acquire."""
-        reply, replicas, sent_at, answered_at, _ = facts
+        reply: Any = call.reply
+        is_repeated = False
         if reply.__class__ is bytes:
             return Refusal(_refused_by(name, reply))
-        is_repeated = False
         if reply.__class__ is list:
-            status, fence, *pttl = reply
+            status, reply, *left = reply
             if status == 3:
-                return Marked(fence == 1, _seconds(*pttl))
-            reply, is_repeated = fence, True
-        if replicas < self._min_replicas:
+                return Marked(reply == 1, _seconds(*left))
+            is_repeated = True
+        if call.replicas < self._min_replicas:
             self.release(name, token, undo=True)
-            reason = f"only {replicas} of {self._min_replicas} replicas confirmed the lock"
+            reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
-        return Grant(abs(reply), reply < 0, sent_at, answered_at, is_repeated)
+        return Grant(abs(reply), reply < 0, call.sent_at, call.answered_at, is_repeated)
 
     @property
     def is_open(self) -> bool:
@@ -165,18 +165,15 @@ class RedisStore(LockStore):
         about: str,
         period: float | None = None,
     ) -> Grant | Refusal:
-        base, nonce = f"{self._start}{name}}}:", token.rpartition("/")[2]
-        words = [base + "lock", self._index, f"{base}note:{nonce}", queue]
+        base, nonce = self._base(name), token.rpartition("/")[2]
+        keys = [base + "lock", self._index, f"{base}note:{nonce}", queue]
+        args = [f"{token}\0{about}", _ms(ttl), name, self._note_ms, message]
         if period:
-            words.append(base + "window")
-        keys = len(words)
-        words += [f"{token}\0{about}", _ms(ttl), name, self._note_ms, message]
-        if period:
-            words.append(_ms(period))
-        reply, _, sent_at, answered_at, _ = self._ask("claim_and_push", keys, words, name)
-        if reply.__class__ is bytes:
-            return Refusal(_refused_by(name, reply))
-        return Grant(0, False, sent_at, answered_at, reply == 4)
+            keys, args = [*keys, base + "window"], [*args, _ms(period)]
+        call = self._call("claim_and_push", keys, args, name=name)
+        if call.reply.__class__ is bytes:
+            return Refusal(_refused_by(name, call.reply))
+        return Grant(0, False, call.sent_at, call.answered_at, call.reply == 4)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         renewed: list[bool | None] = []
@@ -195,8 +192,8 @@ class RedisStore(LockStore):
         return Renewal(renewed, sent_at, answered_at)
 
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
-        keys, words = self._farewell(name, token, mark, undo=undo)
-        return _release(name, self._ask("release", keys, words, name))
+        keys, args = self._farewell(name, token, mark, undo=undo)
+        return _release(name, self._call("release", keys, args, name=name))
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int, *, mark: Mark | None = None
@@ -205,23 +202,21 @@ class RedisStore(LockStore):
 
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
         """
-        keys, words = self._farewell(name, token, mark)
-        words = [*words[:keys], key, *words[keys:], result, str(seconds)]
-        (is_stored, status, *held), *_, is_repeated = self._ask("release_and_store", keys + 1, words, name)
-        hold = _hold(name, *held) if held else None
-        return Release(status > 0, hold, is_repeated), is_stored == 1
+        keys, args = self._farewell(name, token, mark)
+        call = self._call("release_and_store", [*keys, key], [*args, result, str(seconds)], name=name)
+        is_stored, status, *held = call.reply
+        return Release(status > 0, _hold(name, *held) if held else None, call.repeated), is_stored == 1
 
     def _farewell(
         self, name: str, token: str, mark: Mark | None, *, undo: bool = False
-    ) -> tuple[int, list[str]]:
-        """Return how many keys a release has, these, and its arguments."""
-        lock = f"{self._start}{name}}}:lock"
-        if not undo and mark is None:
-            return 2, [lock, self._index, token + "\0", name]
-        base = lock[:-4]
-        key, *left = _left(base, mark)
-        windows = [base + "window"] if undo else []
-        return 3 + undo, [lock, self._index, key, *windows, token + "\0", name, *left]
+    ) -> tuple[list[str], list[str]]:
+        """Return the keys and arguments of a release."""
+        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        if undo or mark is not None:
+            base = self._base(name)
+            key, *left = _left(base, mark)
+            keys, args = [*keys, key, *[base + "window"] * undo], [*args, *left]
+        return keys, args
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
@@ -275,13 +270,12 @@ def _left(base: str, mark: Mark | None) -> tuple[str, str, str]:
     return f"{base}mark:{mark.message}", "done" if mark.is_done else "ending", _ms(mark.ttl)
 
 
-def _release(name: str, facts: Facts) -> Release:
+def _release(name: str, call: Call) -> Release:
     """Read a script's answer: what became of the hold, and who holds or held, if anybody."""
-    reply, *_, is_repeated = facts
-    if reply.__class__ is int:
-        return Release(reply > 0, None, is_repeated)
-    status, *held = reply
-    return Release(status > 0, _hold(name, *held), is_repeated)
+    if call.reply.__class__ is int:
+        return Release(call.reply > 0, None, call.repeated)
+    status, *held = call.reply
+    return Release(status > 0, _hold(name, *held), call.repeated)
 
 
 def _refused_by(name: str, reply: bytes) -> Hold:

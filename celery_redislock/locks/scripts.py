@@ -9,10 +9,11 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import redis
 
@@ -21,9 +22,9 @@ from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.wire import (
     PIECE,
+    Answers,
     ErrorReply,
     Nonsense,
-    answers,
     is_number,
     left_of,
     rest,
@@ -47,7 +48,7 @@ _OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
 _WORD = b"$%d\r\n%b\r\n"
 _EVALSHA, _EVAL = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n", b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
 
-_flat = chain.from_iterable
+_flat, _encode = chain.from_iterable, str.encode
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -75,34 +76,6 @@ class Call(NamedTuple):
     repeated: bool
 
 
-#: What a call is of, in its order.
-Facts: TypeAlias = tuple[Any, int, float, float, bool]
-
-
-class _Asked(NamedTuple):
-    """What is asked of a server: the operation, its bytes, and what else :meth:`Scripts.ask` is given."""
-
-    operation: str
-    request: bytes
-    keys: Sequence[str]
-    name: str
-    replicas: int = 0
-    within: float | None = None
-
-    def failed(self, reason: Exception, server: str, *, was_refused: bool) -> LockUnavailable | LockKeyError:
-        """Return the error to be raised."""
-        words = str(reason) or type(reason).__name__
-        if "WRONGTYPE" not in words:
-            unavailable = LockUnavailable(server, self.operation, words)
-            unavailable.was_refused = was_refused
-            return unavailable
-        problem = (
-            f"WRONGTYPE on {server}: one of the keys {', '.join(self.keys)} is another program's, and no "
-            "lock; delete or rename it, or choose another name (lock_key) or redislock_prefix"
-        )
-        return LockKeyError(self.name, problem)
-
-
 class Scripts:
     """Runs scripts on one server. Thread-safe; safe to use after a fork.
 
@@ -120,7 +93,7 @@ class Scripts:
         self._clock = clock
         # All at once: a deploy may replace the files while this process runs.
         self._scripts = {name: script(name) for name in SCRIPTS}
-        self._templates = _Templates(self._scripts)
+        self._templates: dict[tuple[str, int, int], bytes] = {}
 
     def call(
         self,
@@ -141,39 +114,24 @@ class Scripts:
             LockUnavailable: no answer in time, or the server refused the command.
             LockKeyError: a key is of a type no lock has.
         """
-        words = [*keys, *map(str, args)]
-        return Call._make(self.ask(operation, len(keys), words, name, replicas, within))
-
-    def ask(
-        self,
-        operation: str,
-        keys: int,
-        words: Sequence[str],
-        name: str,
-        replicas: int = 0,
-        within: float | None = None,
-    ) -> Facts:
-        """Run a script as :meth:`call` does, given its keys and arguments in one; return a call's facts."""
-        return self.begin(operation, keys, words, name, replicas, within)()
+        return self.begin(operation, keys, args, name=name, replicas=replicas, within=within)()
 
     def begin(
         self,
         operation: str,
-        keys: int,
-        words: Sequence[str],
+        keys: Sequence[str],
+        args: Sequence[object],
+        *,
         name: str,
         replicas: int = 0,
         within: float | None = None,
-    ) -> Callable[..., Facts]:
-        """Send a script's request; the returned function reads its answer, and raises, as :meth:`ask` does.
+    ) -> Callable[..., Call]:
+        """Send a script's request; the returned function reads its answer, and raises, as :meth:`call` does.
 
         It is called once, and given the clock's reading if time has passed, which does not count then. If it
         is dropped instead, its connection is closed with it. Where none is open, the request is sent then.
         """
-        encoded = [*map(str.encode, words)]
-        request = self._templates[operation, keys, len(encoded)] % (
-            *_flat(zip(map(len, encoded), encoded)),  # noqa: B905  of one length
-        )
+        request = self._request(operation, keys, args)
         connection = self._connections.take()
         sock, clock, lost = connection._sock, self._clock, None
         # A connection at rest, and an answer in one piece: nearly always. Whatever else goes another way.
@@ -188,14 +146,12 @@ class Scripts:
                 connection.disconnect()
                 raise
 
-        def read(now: float | None = None) -> Facts:
+        def read(now: float = sent_at) -> Call:
             begun: bytes | OSError | None = lost
             if is_sent and lost is None:
                 try:
                     begun = data = sock.recv(PIECE)
                     reply = int(data[1:-2]) if is_number(data) else whole(data)
-                except BlockingIOError:
-                    begun = TimeoutError("no answer in time")
                 except OSError as error:
                     begun = error
                 except BaseException:
@@ -204,57 +160,67 @@ class Scripts:
                 else:
                     if reply is not None:
                         connection.redislock_idle.append(connection)
-                        return reply, 0, sent_at, clock(), False
-            asked = _Asked(operation, request, words[:keys], name, replicas, within)
-            return self._converse(asked, connection, sent_at, sent_at if now is None else now, begun)
+                        return Call(reply, 0, sent_at, clock(), False)
+            converse = partial(self._converse, connection, request, operation, keys, name, replicas, within)
+            return converse(sent_at=sent_at, began_at=now, begun=begun)
 
         return read
 
     def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
-        words = [str(word) for word in command]
-        asked = _Asked(operation, _packed(*words), (), operation)
-        now = self._clock()
-        return self._converse(asked, self._connections.take(), now, now, awaits=awaited)[0]
+        request, now = self._request(operation, (), command), self._clock()
+        connection = self._connections.take()
+        return self._converse(
+            connection, request, operation, (), operation, sent_at=now, began_at=now, awaits=awaited
+        ).reply
 
-    def _converse(  # noqa: PLR0912  one attempt, and its repetition
+    def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
         self,
-        asked: "_Asked",
         connection: Any,
+        request: bytes,
+        operation: str,
+        keys: Sequence[str],
+        name: str,
+        replicas: int = 0,
+        within: float | None = None,
+        *,
         sent_at: float,
         began_at: float,
         begun: bytes | OSError | None = None,
-        *,
         awaits: bool = True,
-    ) -> Facts:
+    ) -> Call:
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
         ``begun``: what the first one has received so far, or why it got nothing; it was sent at ``sent_at``,
         and is waited for since ``began_at``. Whatever ends it before an answer is read closes the connection.
         """
-        clock, patience, request = self._clock, self._socket_timeout, asked.request
-        if asked.replicas:
+        clock, patience = self._clock, self._socket_timeout
+        if replicas:
             # Half the time, so that it answers before the socket gives up.
-            request += _packed("WAIT", asked.replicas, max(1, round(patience * 500)))
-        if asked.within is not None:
-            patience = min(patience, max(asked.within, 0.002) / 2)
-        give_up, count = began_at + 2 * patience, 2 if asked.replicas else 1
+            request += self._request("WAIT", (), ("WAIT", replicas, max(1, round(patience * 500))))
+        if within is not None:
+            patience = min(patience, max(within, 0.002) / 2)
         was_refused = True
+        give_up, count = began_at + 2 * patience, 2 if replicas else 1
+        is_script = operation in self._scripts
+        replies: list[Any] = [None]
         for repeated in (False, True):
             try:
                 if isinstance(begun, OSError):
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
-                    send(_ready(connection, patience, give_up, clock), request, give_up, clock)
+                    send(_ready(connection, within, patience, give_up, clock), request, give_up, clock)
                 sock = connection._sock
-                replies: list[Any] = [None]
                 if awaits:
-                    sock.settimeout(left_of(give_up, clock, patience))
-                    replies = answers(sock, begun or sock.recv(PIECE), count, give_up, clock)
+                    replies = Answers(sock, begun or sock.recv(PIECE), give_up, clock).read(
+                        count, of_script=is_script
+                    )
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
-                    send(sock, self._in_full(asked.operation, request), give_up, clock)
-                    replies = answers(sock, sock.recv(PIECE), count, give_up, clock)
+                    text, sha = map(str.encode, self._scripts[operation])
+                    in_full = request.replace(_EVALSHA % sha, _EVAL % (len(text), text), 1)
+                    send(sock, in_full, give_up, clock)
+                    replies = Answers(sock, sock.recv(PIECE), give_up, clock).read(count, of_script=is_script)
                 rest(sock, self._socket_timeout)
                 connection.redislock_unread += not awaits
             except (redis.RedisError, OSError) as error:
@@ -265,46 +231,51 @@ class Scripts:
                 connection.disconnect()
                 raise
             else:
-                reply = replies[0]
-                if reply.__class__ is not ErrorReply:
+                lost = replies[0]
+                if lost.__class__ is not ErrorReply:
                     self._connections.give_back(connection)
-                    return reply, replies[1] if asked.replicas else 0, sent_at, clock(), repeated
-                lost = reply
-                if not any(code in str(reply) for code in _OF_CONNECTION):
+                    return Call(replies[0], replies[1] if replicas else 0, sent_at, clock(), repeated)
+                if not any(code in str(lost) for code in _OF_CONNECTION):
                     self._connections.give_back(connection)
                     break
             connection.disconnect()
             if not repeated:
                 connection, sent_at, begun = self._connections.take_new(), clock(), None
-        raise asked.failed(lost, self._connections.server, was_refused=was_refused) from lost
+        # What the kernel says of a socket at rest whose time is over.
+        words = "no answer in time" if isinstance(lost, BlockingIOError) else str(lost) or type(lost).__name__
+        server = self._connections.server
+        if "WRONGTYPE" not in words:
+            unavailable = LockUnavailable(server, operation, words)
+            unavailable.was_refused = was_refused
+            raise unavailable from lost
+        problem = (
+            f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
+            "delete or rename it, or choose another name (lock_key) or redislock_prefix"
+        )
+        raise LockKeyError(name, problem) from lost
 
-    def _in_full(self, operation: str, request: bytes) -> bytes:
-        """Return a request with its script's text in place of the digest."""
-        text, sha = self._scripts[operation]
-        by_digest, body = _EVALSHA % sha.encode(), text.encode()
-        return request.replace(by_digest, _EVAL % (len(body), body), 1)
+    def _request(self, operation: str, keys: Sequence[str], args: Sequence[object]) -> bytes:
+        """Return the bytes that run a script, or, where the operation is none, those of a plain command."""
+        words = [*map(_encode, map(str, (*keys, *args)))]
+        try:
+            template = self._templates[operation, len(keys), len(words)]
+        except KeyError:
+            template = self._template(operation, len(keys), len(words))
+        return template % (*_flat(zip(map(len, words), words)),)  # noqa: B905  of one length
 
-
-class _Templates(dict[tuple[str, int, int], bytes]):
-    """What requests are made of, by operation, number of keys, and of words in all: one ``%`` fills it."""
-
-    def __init__(self, scripts: Mapping[str, tuple[str, str]]) -> None:
-        super().__init__()
-        self._scripts = scripts
-
-    def __missing__(self, shape: tuple[str, int, int]) -> bytes:
-        operation, keys, words = shape
-        head = b"*%d\r\n" % words
+    def _template(self, operation: str, keys: int, words: int) -> bytes:
+        """Return what such a request is made of: one ``%`` fills it."""
+        template = b"*%d\r\n" % words + _WORD * words
         if operation in self._scripts:
             sha = self._scripts[operation][1].encode()
             head = b"*%d\r\n" % (words + 3) + _EVALSHA % sha + _WORD % (len(str(keys)), b"%d" % keys)
-        template = head + _WORD * words
+            template = head + _WORD * words
         if words <= _KEPT_WORDS:
-            self[shape] = template
+            self._templates[operation, keys, words] = template
         return template
 
 
-def _ready(connection: Any, patience: float, give_up: float, clock: Clock) -> Any:
+def _ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:
     """Return the socket of a connection, ready for a request: connect, read the answers nobody waited for.
 
     Connects by ``connect()``, which a Sentinel's connection overrides to ask for
@@ -316,6 +287,8 @@ def _ready(connection: Any, patience: float, give_up: float, clock: Clock) -> An
         OSError: a step failed, or took too long.
         redis.RedisError: redis-py could not connect.
     """
+    if connection._sock and not connection.redislock_unread and within is None:
+        return connection._sock
     if connection._sock is None:
         connection.socket_timeout = connection.socket_connect_timeout = left_of(give_up, clock, patience)
         connection.connect()
@@ -324,15 +297,9 @@ def _ready(connection: Any, patience: float, give_up: float, clock: Clock) -> An
     sock = connection._sock
     if connection.redislock_unread:
         sock.settimeout(left_of(give_up, clock, patience))
-        for reply in answers(sock, sock.recv(PIECE), connection.redislock_unread, give_up, clock):
+        for reply in Answers(sock, sock.recv(PIECE), give_up, clock).read(connection.redislock_unread):
             if reply.__class__ is ErrorReply:
                 logger.debug("a request whose answer was not awaited failed: %s", reply)
         connection.redislock_unread = 0
     sock.settimeout(left_of(give_up, clock, patience))
     return sock
-
-
-def _packed(*words: object) -> bytes:
-    """Return a command as the protocol wants it."""
-    encoded = [str(word).encode() for word in words]
-    return b"*%d\r\n" % len(words) + b"".join(_WORD % (len(word), word) for word in encoded)

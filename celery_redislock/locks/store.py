@@ -18,6 +18,9 @@ TEN_YEARS = 315_360_000.0
 #: Seconds since the epoch: no calendar shows what comes later.
 YEAR_10000 = 253_402_300_800
 
+#: Not json.loads, which first finds out in which encoding bytes are.
+_facts_of = json.JSONDecoder().decode
+
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 #: What a holder writes about itself; another program may have written anything.
@@ -127,7 +130,7 @@ class Hold:
 def _facts(text: bytes) -> dict[str, Any]:
     """Return what a holder wrote, but for what is nested (nobody could print it) or of another kind."""
     try:
-        about = json.loads(text) if text else {}
+        about = _facts_of(text.decode()) if text else {}
     except (ValueError, RecursionError):
         about = {}
     facts = about.items() if isinstance(about, dict) else ()

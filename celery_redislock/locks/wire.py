@@ -30,9 +30,9 @@ _CRLF = b"\r\n"
 is_number = re.compile(rb":-?\d{1,18}\r\n").fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 
-#: How an answer begins in either version of the protocol (``=``: INFO's, in the third), and what a list has.
-_KINDS = frozenset({b":", b"$", b"*", b"_", b"+", b"-", b"="})
-_INNER = frozenset({b":", b"$", b"_"})
+#: How an answer begins in either version of the protocol (``=``: INFO's, in the third), a script's, and what
+#: is in its lists.
+_KINDS, _OF_SCRIPT, _INNER = b":$*_+-=", b":$*_-", b":$_"
 
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
@@ -55,6 +55,8 @@ def rest(sock: Any, patience: float) -> None:
     """
     if type(sock) is not original("socket", "socket") or os.name != "posix":
         sock.settimeout(patience)
+        return
+    if sock.gettimeout() is None:
         return
     time = struct.pack("ll", *divmod(max(1, round(patience * 1e6)), 1_000_000))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
@@ -90,19 +92,6 @@ def whole(data: bytes) -> Any:
     return None
 
 
-def answers(sock: Any, data: bytes, count: int, give_up: float, clock: Clock) -> list[Any]:
-    """Read so many answers, of which ``data`` has been received; the rest until ``give_up``.
-
-    Returns:
-        For each an integer, bytes, ``None``, a list of these, or an :class:`ErrorReply`.
-
-    Raises:
-        Nonsense: it is something else, or more than was asked for.
-        OSError: it did not come, or not in time.
-    """
-    return _Answers(sock, data, give_up, clock).read(count)
-
-
 def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> float:
     """Return the seconds until ``give_up``, or so many if they are fewer.
 
@@ -116,72 +105,65 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
     return left
 
 
-class _Answers:
-    """What has been received so far, and how far it is read."""
+class Answers:
+    """Reads answers: what has been received of them, and the rest until ``give_up``.
+
+    Each is an integer, bytes, ``None``, a list of these, or an :class:`ErrorReply`.
+    """
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
         self._sock, self._give_up, self._clock = sock, give_up, clock
-        self._data, self._at = b"", 0
-        self._add(data)
+        self._data, self._at = data, 0
 
-    def read(self, count: int) -> list[Any]:
-        values = [self._value(0) for _ in range(count)]
+    def read(self, count: int, *, of_script: bool = False) -> list[Any]:
+        """Read so many, of a script or of plain commands.
+
+        Raises:
+            Nonsense: it is something else, or more than was asked for.
+            OSError: it did not come, or not in time.
+        """
+        values = [self._value(_OF_SCRIPT if of_script else _KINDS) for _ in range(count)]
         if self._at != len(self._data):
             raise Nonsense(self._data)
         return values
 
-    def _value(self, depth: int) -> Any:
-        while self._at == len(self._data):
-            self._more()
-        kind = self._data[self._at : self._at + 1]
-        if kind not in (_KINDS if depth == 0 else _INNER):
+    def _value(self, kinds: bytes) -> Any:
+        kind = self._data[self._at : self._at + 1] or self._more()[:1]
+        if kind not in kinds:
             raise Nonsense(self._data)
-        text = self._line()[1:]
-        if kind == b":":
-            return self._number(text)
+        while (end := self._data.find(_CRLF, self._at)) < 0:
+            self._more()
+        text, self._at = self._data[self._at + 1 : end], end + 2
         if kind == b"-":
             return ErrorReply(text.decode("utf-8", "backslashreplace"))
         if kind == b"+":
             return text
-        size = -1 if kind == b"_" else self._number(text)
-        if size > LONGEST:
-            raise Nonsense(self._data)
-        if size < 0:
-            return None
-        if kind == b"*":
-            return [self._value(depth + 1) for _ in range(size)]
-        return self._text(size)[4 if kind == b"=" else 0 :]
-
-    def _number(self, text: bytes) -> int:
         try:
-            return int(text)
+            number = -1 if kind == b"_" else int(text)
         except ValueError:
             raise Nonsense(self._data) from None
-
-    def _line(self) -> bytes:
-        while (end := self._data.find(_CRLF, self._at)) < 0:
-            self._more()
-        line, self._at = self._data[self._at : end], end + 2
-        return line
-
-    def _text(self, size: int) -> bytes:
-        end = self._at + size
-        while len(self._data) < end + 2:
-            self._more()
-        text, rest = self._data[self._at : end], self._data[end : end + 2]
-        if rest != _CRLF:
+        if kind == b":":
+            return number
+        if number > LONGEST:
             raise Nonsense(self._data)
-        self._at = end + 2
-        return text
+        if number < 0:
+            return None
+        if kind == b"*":
+            return [self._value(_INNER) for _ in range(number)]
+        start, self._at = self._at, self._at + number + 2
+        while len(self._data) < self._at:
+            self._more()
+        if self._data[self._at - 2 : self._at] != _CRLF:
+            raise Nonsense(self._data)
+        return self._data[start + (4 if kind == b"=" else 0) : self._at - 2]
 
-    def _more(self) -> None:
+    def _more(self) -> bytes:
         self._sock.settimeout(left_of(self._give_up, self._clock))
-        self._add(self._sock.recv(1 << 20))
-
-    def _add(self, data: bytes) -> None:
+        data: bytes = self._sock.recv(1 << 20)
+        self._data += data
         if not data:
             message = "the server closed the connection"
             raise ConnectionError(message)
-        self._data += data
         if len(self._data) > LONGEST:
             raise Nonsense(self._data)
+        return data

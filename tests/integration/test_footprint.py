@@ -15,10 +15,10 @@ import pytest
 #: Opcodes above a plain task's; of a refused call in all, since there is no plain one to compare with.
 BUDGETS = {
     "publish": -4300,
-    "refused": 4460,
+    "refused": 3300,
     "main process": 300,
     "child": -1180,
-    "child, result ignored": 4120,
+    "child, result ignored": 2570,
     "child, results elsewhere": 4770,
     "publish, elsewhere": 2250,
 }

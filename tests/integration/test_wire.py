@@ -110,6 +110,9 @@ def _in_pieces(reply: bytes, pause: float) -> list[Reply]:
         b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
         b"what?",
         b":12x\r\n",
+        b":\r\n",
+        b"$\r\n",
+        b"+OK\r\n",
         b"$99999999999\r\n",
         b"*99999999999\r\n",
         b"$3\r\nabcdef\r\n",
@@ -228,41 +231,46 @@ class TestBegin:
     """A claim sent now and read later: what becomes of its connection."""
 
     def test_it_is_sent_before_its_answer_is_read(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b":1\r\n"]]
+        server.replies = [[b":1\r\n"], [b":2\r\n"]]
+        _acquire(store)
 
         read = store.begin("n", A, 30.0, about=ABOUT)
 
-        assert wait_until(lambda: len(server.requests) == 1, 10)
-        assert granted(read()).fence == 1
+        assert wait_until(lambda: len(server.requests) == 2, 10)
+        assert granted(read()).fence == 2
 
     def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
         self, server: FakeServer, store: RedisStore
     ) -> None:
-        server.replies = [[b":1\r\n"], [b":2\r\n"]]
+        server.replies = [[b":9\r\n"], [b":1\r\n"], [b":2\r\n"]]
+        _acquire(store)
 
         store.begin("n", A, 30.0, about=ABOUT)
 
         assert granted(_acquire(store)).fence == 2
-        assert server.calls == [1, 1]
+        assert server.calls == [2, 1]
 
     def test_it_is_asked_once_more_where_the_answer_was_lost(
         self, server: FakeServer, store: RedisStore
     ) -> None:
-        server.replies = [[None], [b"*2\r\n:4\r\n:2\r\n"]]
+        server.replies = [[b":9\r\n"], [None], [b"*2\r\n:4\r\n:2\r\n"]]
+        _acquire(store)
 
         assert granted(store.begin("n", A, 30.0, about=ABOUT)()).repeated
-        assert server.calls == [1, 1]
+        assert server.calls == [2, 1]
 
     def test_the_time_until_it_is_read_does_not_count(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b":", 3 * TIMEOUT, b"1\r\n"]]
+        server.replies = [[b":9\r\n"], [b":", 3 * TIMEOUT, b"1\r\n"]]
+        _acquire(store)
         read = store.begin("n", A, 30.0, about=ABOUT)
         time.sleep(2.5 * TIMEOUT)
 
         assert isinstance(read(), Grant)
-        assert server.calls == [1]
+        assert server.calls == [2]
 
     def test_a_server_that_is_silent_is_given_up_in_time(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[]]
+        server.replies = [[b":9\r\n"], []]
+        _acquire(store)
         read = store.begin("n", A, 30.0, about=ABOUT)
         began = time.monotonic()
 
@@ -270,4 +278,4 @@ class TestBegin:
             read()
 
         assert time.monotonic() - began < 2 * TIMEOUT + 0.4
-        assert server.calls == [1, 1]
+        assert server.calls == [2, 1]

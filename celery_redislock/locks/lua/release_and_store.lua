@@ -5,8 +5,8 @@
 -- KEYS  last         result   of the task, and the channel on which it is announced
 -- ARGV  last but one text     of the result
 --       last         seconds  it lives; 0 for no end
--- RETURNS {1, …}   stored, or a success is there, which stays; and what release.lua returns
---         {0, …}   not stored: what is there is not kombu's JSON, or cannot be replaced
+-- RETURNS {1, ...}   stored, or a success is there, which stays; and what release.lua returns
+--         {0, ...}   not stored: what is there is not kombu's JSON, or cannot be replaced
 local key, seconds, text = table.remove(KEYS), tonumber(table.remove(ARGV)), table.remove(ARGV)
 local function release()
 include('release')
