@@ -114,7 +114,7 @@ class SingletonTask(Task):
 
             # Celery's own __call__ would push a second request here.
             return run_unique(self, request, self.run, args, kwargs)
-        if _is_direct(self) and declaration_of(self).settings.eager:
+        if self.request_stack.top is None and declaration_of(self).settings.eager:
             return _run_in_place(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -253,11 +253,6 @@ def _outermost(task: SingletonTask) -> Context | None:
     return None if is_inner else request
 
 
-def _is_direct(task: SingletonTask) -> bool:
-    """Called as a function, and not from a body of its own."""
-    return task.request_stack.top is None
-
-
 def _run_in_place(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # The result is there: nobody waits, so Celery need not forbid it inside another task's body.
     return task.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
@@ -272,7 +267,7 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
             from celery_redislock.running.unique import run_unique
 
             return run_unique(self, request, call, (self, *args), kwargs)
-        if _is_direct(self) and declaration_of(self).settings.eager:
+        if self.request_stack.top is None and declaration_of(self).settings.eager:
             # Here and not where it calls this class: the tracer calls it from its beginning.
             return _run_in_place(self, args, kwargs)
         return call(self, *args, **kwargs)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
-from celery_redislock.locks.store import Grant, LockStore, Release, Term
+from celery_redislock.locks.store import Grant, LockStore, Term
 from celery_redislock.locks.thread import tell
 
 logger = logging.getLogger("celery_redislock")
@@ -144,19 +144,6 @@ class Lease:
             self.deadline = min(self.deadline, now + ttl - _margin(ttl))
             # The answer to a request that was sent before must not make it longer again.
             self.answered_at = max(self.answered_at, now)
-
-    def gave_back(self, answer: Release, *, trusted: bool) -> bool:
-        """Return whether a release ended this very term.
-
-        A repeated request finds the lock missing, or held by the next holder,
-        if the first one was carried out and only its answer was lost. While
-        the lease could be trusted nobody else can have ended it.
-
-        Args:
-            answer: the store's.
-            trusted: :attr:`trusted` just before the release was asked for.
-        """
-        return answer.released or (answer.repeated and trusted)
 
     def end(self) -> None:
         """Stop trusting and stop announcing: the holder is releasing the lease."""

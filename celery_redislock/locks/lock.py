@@ -157,7 +157,7 @@ class Lock:
         except BaseException as error:
             self._release_later(lease.term, error)
             raise
-        return lease.gave_back(answer, trusted=trusted)
+        return answer.gave_back(trusted=trusted)
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.

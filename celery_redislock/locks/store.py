@@ -221,12 +221,16 @@ class Release(NamedTuple):
         held_by: another token holds the lock (after an operator's release: the victim);
             ``None`` where nobody does.
         repeated: the first request got no answer, and may have released a hold that the second one found
-            missing or another's: :meth:`~celery_redislock.locks.lease.Lease.gave_back` decides.
+            missing or another's: :meth:`gave_back` decides.
     """
 
     released: bool
     held_by: Hold | None = None
     repeated: bool = False
+
+    def gave_back(self, *, trusted: bool) -> bool:
+        """Whether it ended this very hold, which nobody else can have ended while it could be ``trusted``."""
+        return self.released or (self.repeated and trusted)
 
     @property
     def took_away(self) -> bool:

@@ -81,7 +81,7 @@ class TaskLock(NamedTuple):
 
     def of_message(self, message: str) -> "TaskLock":
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
-        return self._replace(key=message_name(message), period=None)
+        return self._replace(key=f"message:{message}", period=None)
 
     def claim(self, token: str, *, ttl: float, stands_for_period: bool, required: bool) -> "Claim":
         """Hold the key for a message about to be published; used as a context manager."""
@@ -169,8 +169,8 @@ class TaskLock(NamedTuple):
         self.store.watchdog.forget(lease.token)
         lease.end()
         answer = self.release(lease.token, ran=True, mark=mark, now=now)
-        # A repeated request may find that the first one did it; that it had expired unnoticed is rarer.
-        return answer is None or answer.released or (answer.repeated and not lease.lost)
+        # Not lease.trusted, which costs more: that it expired unseen before a repeated release is rare.
+        return answer is None or answer.released or answer.gave_back(trusted=not lease.lost)
 
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
         """Stop renewing a lease, and turn it into the claim of another message of the same task id.
@@ -184,7 +184,7 @@ class TaskLock(NamedTuple):
         self.store.watchdog.forget(lease.token)
         lease.end()
         answer = self.convert(lease.token, to, ttl=ttl, mark=mark)
-        return answer is None or answer.released or (answer.repeated and not lease.lost)
+        return answer is None or answer.gave_back(trusted=not lease.lost)
 
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
         """Turn the hold of one token into the claim of another, if it is still held; never raises.
@@ -399,15 +399,3 @@ class Claim:
         if self.required:
             raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)
-
-
-def message_name(message: str) -> str:
-    """Return the name of the lock under which the copies of one message exclude each other."""
-    return f"message:{message}"
-
-
-def release_hold(
-    store: LockStore, key: str, token: str, *, ran: bool, within: float, mark: Mark | None = None
-) -> Release | None:
-    """Release the hold of a token, as :meth:`TaskLock.release` does; owed for ``within`` seconds."""
-    return TaskLock(store, "", within, within, None, key, "").release(token, ran=ran, mark=mark)

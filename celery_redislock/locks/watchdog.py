@@ -323,15 +323,11 @@ _first_of_store = RLock()
 
 def watchdog_of(store: LockStore) -> Watchdog:
     """Return the one watchdog of this process for this store, made at the first call."""
-    return store.watchdog or _first_watchdog(store)
-
-
-def _first_watchdog(store: LockStore) -> Watchdog:
-    with _first_of_store:
-        # Kept on the store, so that the two go together when nobody uses them any more.
-        watchdog: Watchdog = store.watchdog or Watchdog(store)
-        store.watchdog = watchdog
-    return watchdog
+    if store.watchdog is None:
+        with _first_of_store:
+            # Kept on the store, so that the two go together when nobody uses them any more.
+            store.watchdog = store.watchdog or Watchdog(store)
+    return store.watchdog  # type: ignore[no-any-return]  # the store cannot import its class
 
 
 # A lock held by the parent's watchdog thread at the moment of a fork stays locked for ever in the child

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from json.scanner import make_scanner
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.store import Mark, owner_name
-from celery_redislock.locks.tasklock import release_hold
+from celery_redislock.locks.tasklock import TaskLock
 
 __all__ = ["HEADER", "NO_OPTIONS", "Message", "is_result_ignored", "release_claim", "release_unrun"]
 
@@ -38,7 +39,8 @@ _VERSION = 1
 UNKNOWN_TTL = 3600.0
 
 #: Made once: json.dumps and json.loads do more for each call than the C code below them.
-_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().raw_decode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stub takes a scanner
 _quoted = json.encoder.encode_basestring_ascii
 
 #: What is true of a message, by its letter in the header.
@@ -186,7 +188,8 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
             # A run that it follows must not make a claim for it any more.
             mark = Mark(message.token, UNKNOWN_TTL, is_done=True) if message.must_run else None
             store = store_of(app, settings)
-            release_hold(store, message.key, message.token, ran=ran, within=UNKNOWN_TTL, mark=mark)
+            lock = TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, message.key, "")
+            lock.release(message.token, ran=ran, mark=mark)
     except RedisLockError as problem:
         logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
 

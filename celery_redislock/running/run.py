@@ -167,7 +167,7 @@ class Run:
             )
             if not scope.holds_while_running:
                 run.running_lock = lock.of_message(run.identity)
-            if (
+            if (  # all that the rare cases have
                 message.was_delivered
                 or task.acks_late
                 or request.eta
@@ -175,20 +175,15 @@ class Run:
                 or abs(time.time() - received_at) >= OVERTAKEN_AFTER
                 or (request.delivery_info or {}).get("redelivered")
             ):
-                run._expect_copies(message, received_at)
+                run.may_be_done, delivery_info = True, request.delivery_info or {}
+                run.was_delivered = message.was_delivered or bool(delivery_info.get("redelivered"))
+                may_come = run.was_delivered or can_come_again(task, request.eta, received_at)
+                run.can_come_again = may_come and not is_eager
             request.redislock_run = run
         finally:
             if request.redislock_run is None:
                 release_claim(task.app, brought)
         return run
-
-    def _expect_copies(self, message: Message, received_at: float | None) -> None:
-        """Find out what is known of other deliveries, where there may be any."""
-        request = self.request
-        self.may_be_done = True
-        self.was_delivered = message.was_delivered or bool((request.delivery_info or {}).get("redelivered"))
-        may_come = self.was_delivered or can_come_again(self.task, request.eta, received_at)
-        self.can_come_again = may_come and not request.is_eager
 
     @property
     def is_accepted(self) -> bool:

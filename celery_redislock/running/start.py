@@ -76,7 +76,7 @@ def _take(run: Run, lock: TaskLock) -> None:
     )
     answer = _ask(run, lock, attempt)
     if not isinstance(answer, Lease):
-        answer = _take_over(run, lock, attempt, answer)
+        answer = _take_over(run, attempt, answer)
     if answer is not None:  # else on_lock_error says: without a lock
         run.lease = answer
         if answer.is_new and lock is run.lock and _claim_should_be_there(run):
@@ -91,10 +91,7 @@ def _take(run: Run, lock: TaskLock) -> None:
 
 
 def _take_over(
-    run: Run,
-    lock: TaskLock,
-    attempt: Callable[..., Lease | Refusal | Marked],
-    answer: Lease | Refusal | Marked | None,
+    run: Run, attempt: Callable[..., Lease | Refusal | Marked], answer: Lease | Refusal | Marked | None
 ) -> Lease | None:
     """Ask once more where the holder is the run's own claim or window; otherwise raise what ends the run."""
     if isinstance(answer, Refusal):
@@ -102,11 +99,11 @@ def _take_over(
         if own_claim is not None or is_own_window:
             more = {"claim": own_claim} if own_claim is not None else {}
             accepted = run.is_accepted or is_own_window
-            answer = _ask(run, lock, partial(attempt, accepted=accepted, **more))
+            answer = _ask(run, run.running_lock, partial(attempt, accepted=accepted, **more))
     if isinstance(answer, Refusal):
         raise at_start(run, answer.hold)
     if isinstance(answer, Marked):
-        pause = lock.ttl - answer.expires_in
+        pause = run.lock.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
     return answer
 

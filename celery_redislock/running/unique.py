@@ -25,9 +25,9 @@ def run_unique(
     Args:
         task: the bound task.
         request: its current one, pushed by Celery's tracer.
-        body: runs the task, with these arguments.
-        args: positional ones.
-        kwargs: named ones.
+        body: runs the task.
+        args: of the body.
+        kwargs: of the body.
 
     Returns:
         What the body returned.

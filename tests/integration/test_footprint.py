@@ -17,9 +17,9 @@ BUDGETS = {
     "publish": -4300,
     "refused": 3300,
     "main process": 300,
-    "child": -1180,
-    "child, result ignored": 2570,
-    "child, results elsewhere": 4770,
+    "child": -4485,
+    "child, result ignored": 1575,
+    "child, results elsewhere": 1635,
     "publish, elsewhere": 2250,
 }
 

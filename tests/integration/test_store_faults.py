@@ -89,7 +89,7 @@ class TestLostMessages:
         answer = case.redis.release("n", A)
 
         assert (answer.released, answer.repeated) == (False, True)
-        assert lease.gave_back(answer, trusted=lease.trusted)
+        assert answer.gave_back(trusted=lease.trusted)
 
     def test_a_with_block_ends_in_peace_when_the_release_s_reply_is_lost(
         self, proxy: FaultyProxy, case: RedisCase
