@@ -152,15 +152,16 @@ class _Passage:
         """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
         if self._claim.is_granted or not self._is_ours(args[_HEADERS]):
             return self._publish(*args)
-        if args[_EXCHANGE] or not self._is_one_step:  # a named exchange leads to any number of queues
-            self._ask()
-            return self._publish(*args)
-        self._channel = channel = self._producer.channel
-        channel._put = self.put
-        try:
-            return self._publish(*args)
-        finally:
-            del channel._put
+        if self._is_one_step and not args[_EXCHANGE]:  # a named exchange leads to any number of queues
+            self._channel, put = self._producer.channel, self.put
+            # Unless another publish is on its way through it: producers may share a channel.
+            if self._channel.__dict__.setdefault("_put", put) is put:
+                try:
+                    return self._publish(*args)
+                finally:
+                    del self._channel._put
+        self._ask()
+        return self._publish(*args)
 
     def put(self, queue: str, message: Any, **kwargs: Any) -> None:
         """In place of ``Channel._put``."""

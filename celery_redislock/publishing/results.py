@@ -44,12 +44,19 @@ class LockResult(AnyResult):
         def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
             """Wait for the task, and return its result; Celery's own has no types."""
 
-    else:
+    else:  # with __getattr__ a checker would take every misspelt attribute for one
 
         def get(self, *args: Any, **kwargs: Any) -> Any:
             """Wait, as Celery's does; a duplicate's result is one of those that wait from here on."""
             self.on_ready  # noqa: B018  made when it is asked for
             return super().get(*args, **kwargs)
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "on_ready":
+                self.on_ready = promise(self._on_fulfilled, weak=True)  # as celery 5.7.0, result.py
+                return self.on_ready
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(message)
 
     @classmethod
     def of_holder(cls, task_id: str, task: Any, *, ignored: bool) -> "LockResult":
@@ -64,13 +71,6 @@ class LockResult(AnyResult):
         result.id, result.app, result.backend = task_id, task.app, task.backend
         result._cache, result._ignored, result.is_duplicate = None, ignored, True
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "on_ready":
-            self.on_ready = promise(self._on_fulfilled, weak=True)  # as celery 5.7.0, result.py
-            return self.on_ready
-        message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        raise AttributeError(message)
 
     def __del__(self) -> None:
         # Nobody has waited with it: there is nothing to take back.

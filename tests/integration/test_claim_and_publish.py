@@ -488,6 +488,25 @@ def test_a_publish_within_a_publish_through_the_same_producer_keeps_claims_apart
     assert "_publish" not in producer.__dict__
 
 
+def test_publishes_that_meet_on_one_channel_keep_claims_apart(shop: Shop, client: Any) -> None:
+    """Law 1: as where threads have producers of their own on one connection."""
+    push = shop.store.claim_and_push
+    with shop.app.connection_for_write() as connection:
+        one, other = (shop.app.amqp.Producer(connection) for _ in range(2))
+
+        def meet(name: str, *args: Any, **terms: Any) -> Any:
+            if name == "n:1":
+                results = [shop.pay.apply_async((2,), producer=other) for _ in range(2)]
+                assert [result.is_duplicate for result in results] == [False, True]
+            return push(name, *args, **terms)
+
+        shop.store.claim_and_push = meet
+        shop.pay.apply_async((1,), producer=one)
+        assert "_put" not in connection.default_channel.__dict__
+
+    assert (shop.held(), shop.messages(client)) == ({"n:1", "n:2"}, 2)
+
+
 @pytest.mark.parametrize("release", [slow("5.5.2"), slow("5.5.*"), slow("5.6.*"), "installed"])
 def test_kombu_has_the_seam(
     proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory, release: str

@@ -11,7 +11,7 @@ from tests.acceptance.messages import captured, deliver
 from tests.acceptance.terms import FREED, LEASE, LONG_LEASE, PATIENCE
 
 #: Seconds until a message expires.
-EXPIRES = 1.2
+EXPIRES = 1.0
 
 
 def _revoke(scene: Scene, **options: object) -> float:
