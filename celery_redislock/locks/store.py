@@ -69,14 +69,14 @@ class Hold:
         self,
         name: str,
         token: str,
-        about: Mapping[str, Any] | bytes,
+        about: Mapping[str, Any] | None,
         expires_in: float,
         is_window: bool = False,
+        text: bytes = b"",
     ) -> None:
-        """Describe a holder; ``about`` are its facts, or the JSON they are read from when asked for."""
+        """Describe a holder; ``about``: its facts, ``None`` where ``text`` is the JSON to read them from."""
         self.name, self.token, self.expires_in, self.is_window = name, token, expires_in, is_window
-        self._text: bytes = about if isinstance(about, bytes) else b""
-        self._about: Mapping[str, Any] | None = None if isinstance(about, bytes) else about
+        self._about, self._text = about, text
 
     def __repr__(self) -> str:
         facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_window)
@@ -124,7 +124,7 @@ class Hold:
     def parse(cls, name: str, value: bytes, expires_in: float, *, is_window: bool) -> "Hold":
         """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
         token, _, text = value.partition(b"\0")
-        return cls(name, token.decode("utf-8", "replace"), text, expires_in, is_window)
+        return cls(name, token.decode("utf-8", "replace"), None, expires_in, is_window, text)
 
 
 def _facts(text: bytes) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from os import urandom
 from typing import Any, Protocol
 
 from celery._state import _task_stack
-from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_redislock.declaring.call_options import split_call_options, to_header
@@ -98,7 +98,7 @@ class Call:
         self.declaration = declaration = declaration_of(task)
         self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
         self.has_fixed_id = task_id is not None
-        self.task_id = task_id = str(task_id) if task_id else uuid()  # Celery takes a UUID as well
+        self.task_id = task_id = str(task_id) if task_id else _new_id()  # Celery takes a UUID as well
         self.token, self.is_in_run = new_token(task_id), bool(_task_stack.stack)
         self.is_eager, self.lock_options = declaration.always_eager, declaration.options
         if not declaration.is_on:
@@ -202,3 +202,10 @@ class Call:
             return None
         aware = maybe_make_aware(when, self.task.app.timezone)
         return float((aware - datetime.now(timezone.utc)).total_seconds())
+
+
+def _new_id() -> str:
+    """Return a random UUID (RFC 9562, version 4) as Celery makes one, in a fifth of the steps."""
+    digits = urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

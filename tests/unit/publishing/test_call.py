@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -9,6 +10,19 @@ from celery_redislock import LockKeyError, LockOptionError
 from celery_redislock.publishing.message import HEADER, Message
 from tests.unit.publishing.messages import body, header_of, only_header
 from tests.unit.shop import Shop
+
+
+def test_a_new_task_id_is_a_random_uuid_as_celery_makes_it(shop: Shop) -> None:
+    """Programs store task ids in columns of that type."""
+    task = shop.unique(body)
+
+    ids = [task.delay(number).id for number in range(50)]
+
+    assert len(set(ids)) == 50
+    assert {(str(UUID(one)) == one, UUID(one).version, UUID(one).variant) for one in ids} == {
+        (True, 4, RFC_4122)
+    }
+
 
 # --- how long a claim lives ------------------------------------------------------------------
 
