@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
 
-from tests.operations import TOLD, operation_of
+from tests.operations import IN_ONE_STEP, TOLD, operation_of
 
 #: Seconds after which a silent connection is closed, whatever became of the test.
 LIFE = 120.0
@@ -191,7 +191,7 @@ class _Plan:
         self._seen = 0
 
     def hits(self, operation: str) -> bool:
-        if self._of not in {None, operation}:
+        if self._of not in {None, operation, IN_ONE_STEP.get(operation)}:
             return False
         self._seen += 1
         return self._seen in self._at

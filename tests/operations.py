@@ -6,6 +6,8 @@ from celery_redislock.locks.scripts import SCRIPTS, script
 
 #: What a task's life asks the lock server for.
 OPERATIONS = ("claim", "start", "renew", "release", "hand_on", "inspect", "mark_done")
+#: What is more than one of them, where they share a server with the messages or the results.
+IN_ONE_STEP = {"claim_and_push": "claim", "release_and_store": "release"}
 #: All that a request can be told as: an acquire is one of the first two of the above.
 TOLD = frozenset({*OPERATIONS, *SCRIPTS}) - {"acquire"}
 
@@ -28,6 +30,11 @@ def operation_of(request: bytes) -> str | None:
         return "start" if json.loads(value[0].partition(b"\0")[2]).get("state") == "running" else "claim"
     except (IndexError, ValueError):
         return None  # a request longer than what was received at once
+
+
+def name_of(command: str, word: str = "", *_: str) -> str:
+    """Return the name of the script a command and its first word call, or the command."""
+    return _NAMES.get(word, "unknown") if command == "EVALSHA" else command
 
 
 #: By text and by digest.

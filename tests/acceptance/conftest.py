@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from celery_redislock.publishing import passage
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
 from tests.acceptance.harness import POOLS, Project
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ, paths_of
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
+from tests.acceptance.terms import PATIENCE
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
@@ -83,6 +85,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         for project in _OPEN:
             if project in getattr(item, "funcargs", {}).values() or project in getattr(item, "_projects", []):
                 report.sections.extend(("worker log", worker.log[-12000:]) for worker in project.workers)
+
+
+@pytest.fixture(autouse=True)
+def forget_refusals() -> Iterator[None]:
+    """Let the next test publish the way of its path: after a refusal, a process asks first for a while."""
+    yield
+    passage._refused.clear()
+    passage._wary.clear()
 
 
 @pytest.fixture
@@ -201,6 +211,7 @@ def faulty(open_on: ProjectMaker, path: str, network: FaultyProxy) -> Iterator[P
     project = open_on(path, **behind)
     try:
         project.start_workers(2, "prefork", concurrency=2)
+        project.executed.delay("before").get(timeout=PATIENCE)  # the server knows the scripts
         yield project
     finally:
         _close(project)

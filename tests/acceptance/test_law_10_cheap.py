@@ -7,20 +7,28 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import redis
 
+from celery_redislock.locks.scripts import SCRIPTS
 from tests.acceptance.harness import Project
-from tests.acceptance.paths import ELSEWHERE, RABBITMQ
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
-from tests.trips import Trips
+from tests.trips import Trips, asked
 
 pytestmark = [
     pytest.mark.law(10),
     pytest.mark.paths(ELSEWHERE, RABBITMQ, why="the server that counts is asked for locks only"),
 ]
+
+FUSED_ONLY = pytest.mark.paths(FUSED, why="elsewhere claim and message, release and result are steps apart")
+
+#: A project for which one server is all, and a client of that server.
+OnOneServer = tuple[Project, Any]
 
 
 @pytest.fixture
@@ -30,6 +38,16 @@ def project(new_project: Callable[..., Project], lock_server: EmbeddedServer) ->
     project.start_worker("prefork")
     project.executed.delay("before").get(timeout=PATIENCE)
     return project
+
+
+@pytest.fixture
+def on_one_server(new_project: Callable[..., Project]) -> Iterator[OnOneServer]:
+    """A project whose server knows the scripts; after a refusal, another task asks first for a while."""
+    with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
+        project = new_project(broker=server.url, conf={"redislock_ttl": LONG_LEASE})
+        for _ in range(3):
+            project.executed_signals.delay("before")
+        yield project, client
 
 
 @pytest.fixture
@@ -51,20 +69,29 @@ def test_every_step_asks_the_lock_server_once(project: Project, trips: Trips, ke
     assert "eval" not in trips()
 
 
-def test_where_the_lock_server_is_the_broker_a_publish_asks_it_once_in_all(
-    new_project: Callable[..., Project], key: str
+@FUSED_ONLY
+def test_a_publish_asks_the_one_server_once_in_all(on_one_server: OnOneServer, key: str) -> None:
+    """The message is no request of its own. A refusal, which says who holds, is one request as well."""
+    project, client = on_one_server
+    publish = partial(project.executed_ignore_result.delay, key)
+
+    assert [asked(client, publish) for _ in range(3)] == [["claim_and_push"], ["claim_and_push"], ["acquire"]]
+
+
+@FUSED_ONLY
+def test_a_run_asks_the_one_server_twice_and_stores_its_result_with_that(
+    on_one_server: OnOneServer, key: str
 ) -> None:
-    """One trip claims and publishes: the message is no request of its own."""
-    with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
-        project = new_project(conf={"broker_url": server.url})
-        project.executed.delay(f"{key}-before")
-        trips, queue = Trips(client), f"{project.plan['prefix']}:celery"
-        length = client.llen(queue)
+    """The result is no request of its own."""
+    project, client = on_one_server
+    project.start_worker("prefork")
+    project.executed.delay(f"{key}-before").get(timeout=PATIENCE)
+    project.wait_free("before")
 
-        project.executed.delay(key)
+    every = asked(client, lambda: project.executed.delay(key).get(timeout=PATIENCE))
 
-        assert trips() == {"evalsha": 1}
-        assert client.llen(queue) == length + 1
+    assert [each for each in every if each in SCRIPTS] == ["claim_and_push", "acquire", "release_and_store"]
+    assert not {"SET", "SETEX", "PUBLISH"}.intersection(every)
 
 
 def test_without_a_scope_the_lock_server_is_not_asked(project: Project, trips: Trips, key: str) -> None:

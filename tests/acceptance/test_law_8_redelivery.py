@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import celery
 import pytest
 
 from tests.acceptance.brokers import (
@@ -23,7 +24,7 @@ from tests.acceptance.brokers import (
 )
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.messages import ONLY_THE_BROKER_SAYS, captured, deliver
-from tests.acceptance.paths import ELSEWHERE, FUSED
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import PATIENCE
 from tests.facts import lives
 from tests.tiers import slow
@@ -335,11 +336,14 @@ def test_a_job_whose_child_is_killed_succeeds(site_on: SiteMaker, key: str, brok
     """With ``task_reject_on_worker_lost``: the main process has the message delivered again."""
     site = site_on(broker)
     result = killed_at(site, "executed_reject_on_worker_lost", key, moment, child=True)
+    # The release may have stored its success, for which Celery acknowledges a lost run since 5.7.
+    is_over = moment == "released" and broker != ELSEWHERE and celery.VERSION[:2] >= (5, 7)
 
-    assert_ran(site.project, key, moment)
+    assert_ran(site.project, key, "settled" if is_over else moment)
     wait_until(lambda: result.state == "SUCCESS", PATIENCE, "the second run's result")
 
 
+@pytest.mark.paths(FUSED, RABBITMQ, why="elsewhere the lock is released before the result is stored")
 @pytest.mark.law(2)
 def test_a_run_whose_child_is_killed_before_its_result_is_stored_has_not_ended(
     new_project: Callable[..., Project], key: str

@@ -72,6 +72,8 @@ def test_signals_announce_the_life_of_a_lock(project: Project, key: str) -> None
     result.get(timeout=PATIENCE)
     other = project.executed_signals.delay(key)
     other.get(timeout=PATIENCE)
+    released = ["lock_released", other.id]  # told after the step that may have stored its result as well
+    wait_until(lambda: released in project.notes(f"signals work:{key}"), PATIENCE, "the release is announced")
     seen = [tuple(note) for note in project.notes(f"signals work:{key}")]
 
     assert sorted(name for name, task_id in seen if task_id == result.id) == [

@@ -192,7 +192,7 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
         task = Celery(set_as_current=False).task(print, name="t", base=SingletonTask, lock_ttl=0.6)
         lock = Lock(store, "n", ttl=1.5, auto_renew=False, on_lost=lambda _: told.append(gevent.get_hub()))
         lock.acquire()
-        lease = lock._local.entry.lease
+        lease = lock._entry.lease
 
         class Delivery:
             def leave_line(self):
