@@ -30,7 +30,9 @@ def start_thread(run: Callable[[], None], name: str) -> None:
     if monkey is None or not any(map(monkey.is_module_patched, ("threading", "socket"))):
         threading.Thread(target=run, name=name, daemon=True).start()
         return
-    theirs = greenlets.get() or sys.modules["gevent"].get_hub()
+    theirs = greenlets.get()
+    if theirs is None:  # a hub that has not run yet is false
+        theirs = sys.modules["gevent"].get_hub()
 
     def run_beside() -> None:
         greenlets.set(theirs)
