@@ -83,8 +83,7 @@ class Lease:
         self._store, self._on_lost, self._clock = store, on_lost, clock
         # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
         self._lock = RLock()
-        took, margin = self.answered_at - sent_at, _DRIFT * ttl + _ROUNDING
-        self.deadline = sent_at + ttl - (took if took > margin else margin)
+        self.deadline = sent_at + ttl - max(_margin(ttl), self.answered_at - sent_at)
 
     @property
     def expires_in(self) -> float:

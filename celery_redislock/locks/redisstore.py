@@ -47,9 +47,7 @@ RENEWALS_PER_CALL = 200
 class RedisStore(LockStore):
     """Keeps locks on one Redis or Valkey server (6.2 or later), or on a Sentinel service.
 
-    Every verb is one script, one round trip. A request whose reply is lost is
-    sent once more, on a new connection and with the same token; then
-    :class:`LockUnavailable` is raised.
+    Every verb is one script, one round trip.
     """
 
     def __init__(
@@ -73,28 +71,16 @@ class RedisStore(LockStore):
         self._clock = clock
         self._note_ms = _ms(3 * socket_timeout)
         self._scripts = Scripts(connections, socket_timeout=socket_timeout, clock=clock)
-        self._call = self._scripts.call
         self.leads_to = connections.leads_to
 
     @property
     def server(self) -> str:
         return self._connections.server
 
-    def acquire(
-        self,
-        name: str,
-        token: str,
-        ttl: float,
-        *,
-        about: str,
-        instead_of: str | None = None,
-        period: float | None = None,
-        message: str | None = None,
-        starts_run: bool = False,
-    ) -> Grant | Refusal | Marked:
-        keys, args = self._wish(name, token, ttl, about, instead_of, period, message, starts_run)
-        call = self._call("acquire", keys, args, name=name, replicas=self._min_replicas)
-        return self._answer(name, token, call)
+    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
+        keys, args = self._wish(name, token, ttl, **terms)
+        read = self._scripts.begin("acquire", keys, args, name=name, replicas=self._min_replicas)
+        return self._answer(name, token, read())
 
     def begin(
         self, name: str, token: str, ttl: float, **terms: Any
@@ -133,14 +119,13 @@ class RedisStore(LockStore):
     def _answer(self, name: str, token: str, call: Call) -> Grant | Refusal | Marked:
         """Read the answer to an acquire."""
         reply: Any = call.reply
-        is_repeated = False
         if reply.__class__ is bytes:
             return Refusal(_refused_by(name, reply))
-        if reply.__class__ is list:
+        is_repeated = reply.__class__ is list
+        if is_repeated:
             status, reply, *left = reply
             if status == 3:
                 return Marked(reply == 1, _seconds(*left))
-            is_repeated = True
         if call.replicas < self._min_replicas:
             self.release(name, token, undo=True)
             reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
@@ -170,7 +155,7 @@ class RedisStore(LockStore):
         args = [f"{token}\0{about}", _ms(ttl), name, self._note_ms, message]
         if period:
             keys, args = [*keys, base + "window"], [*args, _ms(period)]
-        call = self._call("claim_and_push", keys, args, name=name)
+        call = self._scripts.begin("claim_and_push", keys, args, name=name)()
         if call.reply.__class__ is bytes:
             return Refusal(_refused_by(name, call.reply))
         return Grant(0, False, call.sent_at, call.answered_at, call.reply == 4)
@@ -180,20 +165,20 @@ class RedisStore(LockStore):
         sent_at = answered_at = self._clock()
         for start in range(0, len(terms), RENEWALS_PER_CALL):
             batch = terms[start : start + RENEWALS_PER_CALL]
-            call = self._call(
+            call = self._scripts.begin(
                 "renew",
                 [*(self._base(term.name) + "lock" for term in batch), self._index],
                 [part for term in batch for part in (term.token, _ms(term.ttl), term.name)],
                 name=batch[0].name,
                 within=within,
-            )
+            )()
             renewed += [None if answer == 0 else answer == 1 for answer in call.reply]
             sent_at, answered_at = (call.sent_at if start == 0 else sent_at), call.answered_at
         return Renewal(renewed, sent_at, answered_at)
 
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         keys, args = self._farewell(name, token, mark, undo=undo)
-        return _release(name, self._call("release", keys, args, name=name))
+        return _release(name, self._scripts.begin("release", keys, args, name=name)())
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int, *, mark: Mark | None = None
@@ -203,7 +188,9 @@ class RedisStore(LockStore):
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
         """
         keys, args = self._farewell(name, token, mark)
-        call = self._call("release_and_store", [*keys, key], [*args, result, str(seconds)], name=name)
+        call = self._scripts.begin(
+            "release_and_store", [*keys, key], [*args, result, str(seconds)], name=name
+        )()
         is_stored, status, *held = call.reply
         return Release(status > 0, _hold(name, *held) if held else None, call.repeated), is_stored == 1
 
@@ -227,7 +214,7 @@ class RedisStore(LockStore):
         if mark is not None:
             key, *left = _left(base, mark)
             keys, args = [*keys, key], [*args, *left]
-        return _release(name, self._call("hand_on", keys, args, name=name))
+        return _release(name, self._scripts.begin("hand_on", keys, args, name=name)())
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
@@ -236,18 +223,18 @@ class RedisStore(LockStore):
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
         keys = [base + "lock", base + "window"]
-        reply = self._call("inspect", keys, [int(to_decide)], name=name).reply
+        reply = self._scripts.begin("inspect", keys, [int(to_decide)], name=name)().reply
         return _hold(name, *reply) if reply else None
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "window", self._index]
         args = [expected or "", name, int(expected is None)]
-        return _release(name, self._call("force_release", keys, args, name=name))
+        return _release(name, self._scripts.begin("force_release", keys, args, name=name)())
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a window is on it twice.
-        members = self._call("names", [self._index], [2 * limit], name=self._index).reply
+        members = self._scripts.begin("names", [self._index], [2 * limit], name=self._index)().reply
         names = dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in members)
         return list(names)[:limit]
 

@@ -1,8 +1,8 @@
 """Sending the scripts: one round trip each, bounded, and repeated once where the answer was lost.
 
-Scripts are sent by digest (EVALSHA) and in full (EVAL) when the server does
-not know them: two trips, and no third one can fail. They carry no ``#!lua``
-line, because such a script is refused under OOM even when it only releases.
+Scripts are sent by digest (EVALSHA), and in full (EVAL) when the server does
+not know them. They carry no ``#!lua`` line, because such a script is refused
+under OOM even when it only releases.
 """
 
 import functools
@@ -10,7 +10,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.resources import files
 from itertools import chain
 from typing import Any, NamedTuple
@@ -95,27 +94,6 @@ class Scripts:
         self._scripts = {name: script(name) for name in SCRIPTS}
         self._templates: dict[tuple[str, int, int], bytes] = {}
 
-    def call(
-        self,
-        operation: str,
-        keys: Sequence[str],
-        args: Sequence[object],
-        *,
-        name: str,
-        replicas: int = 0,
-        within: float | None = None,
-    ) -> Call:
-        """Run one script; a request whose answer was lost is sent once more, on a new connection.
-
-        *operation* is the script's name, *name* the lock's, for errors. ``replicas`` are asked to confirm
-        (``WAIT``). ``within``: seconds for both attempts together, if less than two socket timeouts.
-
-        Raises:
-            LockUnavailable: no answer in time, or the server refused the command.
-            LockKeyError: a key is of a type no lock has.
-        """
-        return self.begin(operation, keys, args, name=name, replicas=replicas, within=within)()
-
     def begin(
         self,
         operation: str,
@@ -126,10 +104,18 @@ class Scripts:
         replicas: int = 0,
         within: float | None = None,
     ) -> Callable[..., Call]:
-        """Send a script's request; the returned function reads its answer, and raises, as :meth:`call` does.
+        """Send a script's request, and return a function that reads the answer.
 
         It is called once, and given the clock's reading if time has passed, which does not count then. If it
-        is dropped instead, its connection is closed with it. Where none is open, the request is sent then.
+        is dropped instead, its connection is closed with it. A request whose answer was lost is sent once
+        more, on a new connection; where none is open, it is sent when the answer is read.
+
+        *operation* is the script's name, *name* the lock's, for errors. ``replicas`` are asked to confirm
+        (``WAIT``). ``within``: seconds for both attempts together, if less than two socket timeouts.
+
+        Raises:
+            LockUnavailable: no answer in time, or the server refused the command; of the returned function.
+            LockKeyError: a key is of a type no lock has; likewise.
         """
         request = self._request(operation, keys, args)
         connection = self._connections.take()
@@ -141,14 +127,14 @@ class Scripts:
             try:
                 sock.sendall(request)
             except OSError as error:
-                lost = error
+                lost, is_sent = error, False
             except BaseException:
                 connection.disconnect()
                 raise
 
         def read(now: float = sent_at) -> Call:
             begun: bytes | OSError | None = lost
-            if is_sent and lost is None:
+            if is_sent:
                 try:
                     begun = data = sock.recv(PIECE)
                     reply = int(data[1:-2]) if is_number(data) else whole(data)
@@ -161,13 +147,15 @@ class Scripts:
                     if reply is not None:
                         connection.redislock_idle.append(connection)
                         return Call(reply, 0, sent_at, clock(), False)
-            converse = partial(self._converse, connection, request, operation, keys, name, replicas, within)
-            return converse(sent_at=sent_at, began_at=now, begun=begun)
+            return self._converse(
+                connection, request, operation, keys, name, replicas, within,
+                sent_at=sent_at, began_at=now, begun=begun,
+            )  # fmt: skip
 
         return read
 
     def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
-        """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`call`."""
+        """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`begin`."""
         request, now = self._request(operation, (), command), self._clock()
         connection = self._connections.take()
         return self._converse(
@@ -192,7 +180,7 @@ class Scripts:
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
         ``begun``: what the first one has received so far, or why it got nothing; it was sent at ``sent_at``,
-        and is waited for since ``began_at``. Whatever ends it before an answer is read closes the connection.
+        and is waited for since ``began_at``.
         """
         clock, patience = self._clock, self._socket_timeout
         if replicas:
@@ -224,15 +212,15 @@ class Scripts:
                 rest(sock, self._socket_timeout)
                 connection.redislock_unread += not awaits
             except (redis.RedisError, OSError) as error:
-                lost: Exception = error
+                lost: Any = error
                 was_refused = False
             except BaseException:
                 # SystemExit from a signal in the middle of a reply: the stream is out of step.
                 connection.disconnect()
                 raise
             else:
-                lost = replies[0]
-                if lost.__class__ is not ErrorReply:
+                lost = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
+                if lost is None:
                     self._connections.give_back(connection)
                     return Call(replies[0], replies[1] if replicas else 0, sent_at, clock(), repeated)
                 if not any(code in str(lost) for code in _OF_CONNECTION):

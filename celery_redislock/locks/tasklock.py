@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -83,27 +83,34 @@ class TaskLock(NamedTuple):
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
         return self._replace(key=f"message:{message}", period=None)
 
-    def claim(self, token: str, *, ttl: float, stands_for_period: bool, required: bool) -> "Claim":
+    def claim(self, token: str, ttl: float, state: str = QUEUED, *, required: bool) -> "Claim":
         """Hold the key for a message about to be published; used as a context manager."""
-        return Claim(self, token, ttl, stands_for_period=stands_for_period, required=required)
+        return Claim(self, token, ttl, state, required)
 
     def accept(
-        self, token: str, ttl: float, *, message: str | None = None, stands_for_period: bool = False
+        self, token: str, ttl: float, state: str = QUEUED, *, message: str | None = None
     ) -> Grant | Refusal | Marked:
         """Ask for a claim under this token: as a publish does, and a worker for a message without one.
 
-        ``message`` is the message's identity, by which its copies know it; ``None`` at its publish, where
-        that is the token.
+        ``state``: as for :class:`Claim`. ``message`` is the message's identity; ``None`` at its publish.
 
         Raises:
             LockUnavailable: the server did not answer; the claim may have been taken.
             LockKeyError: the key on the server is not a lock.
         """
-        about = self.about(ACCEPTED if stands_for_period else QUEUED, message)
-        period = None if stands_for_period else self.period
+        terms = self.terms(state, message)
         starts_run = message is not None  # a worker asks when a run starts
-        acquire = self.store.acquire
-        ask = partial(acquire, self.key, token, ttl, about=about, period=period, starts_run=starts_run)
+        return self.past_the_dead(
+            partial(self.store.acquire, self.key, token, ttl, starts_run=starts_run, **terms)
+        )
+
+    def terms(self, state: str, message: str | None = None, published: bool = False) -> dict[str, Any]:
+        """Return what a claim is asked for with, beside its name, token and ttl."""
+        period = None if state is ACCEPTED else self.period
+        return {"about": self.about(state, message, published), "period": period}
+
+    def past_the_dead(self, ask: Callable[[], T]) -> T:
+        """Ask for a hold, and once more where a dead run's was in the way."""
         answer = ask()
         return ask() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
 
@@ -126,8 +133,8 @@ class TaskLock(NamedTuple):
             message: the message's identity, ``None`` where it has none.
             may_be_done: a copy of the message may have run: a mark of it refuses this run.
             accepted: the message was accepted before, so that no period can refuse it or begin.
-            max_hold: seconds after which the lease is renewed no more, ``None`` for no limit.
-            on_lost: called once with the lease, in the thread that learns of its loss.
+            max_hold: as for :meth:`Watchdog.watch`.
+            on_lost: as for :class:`Lease`.
 
         Raises:
             LockUnavailable: the server did not answer; the lease may have been taken.
@@ -144,12 +151,9 @@ class TaskLock(NamedTuple):
             message=message if may_be_done else None,
             starts_run=True,
         )
-        answer = ask()
+        answer = self.past_the_dead(ask)
         if not isinstance(answer, Grant):
-            if isinstance(answer, Refusal) and self.release_if_dead(answer.hold):
-                answer = ask()
-            if not isinstance(answer, Grant):
-                return answer
+            return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
         if not answer.taken_over and not answer.repeated:
@@ -173,13 +177,10 @@ class TaskLock(NamedTuple):
         return answer is None or answer.released or answer.gave_back(trusted=not lease.lost)
 
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
-        """Stop renewing a lease, and turn it into the claim of another message of the same task id.
+        """Stop renewing a lease, and turn it into the claim of another message; answers as :meth:`finish`.
 
         Nothing is acquired: a lease that is gone, and a message that is done already, get no claim. *to* is
         the message's token, whose claim lives for ``ttl`` seconds.
-
-        Returns:
-            Whether the lease was still ours; unknown counts as yes.
         """
         self.store.watchdog.forget(lease.token)
         lease.end()
@@ -187,11 +188,7 @@ class TaskLock(NamedTuple):
         return answer is None or answer.gave_back(trusted=not lease.lost)
 
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
-        """Turn the hold of one token into the claim of another, if it is still held; never raises.
-
-        Returns:
-            The server's answer, ``None`` where there is none: the conversion is owed.
-        """
+        """Turn the hold of one token into the claim of another; never raises; answers as :meth:`release`."""
         # Its message has been published: whoever this claim refuses need not wait for that.
         about = self.about(QUEUED, published=True)
         ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
@@ -200,13 +197,10 @@ class TaskLock(NamedTuple):
     def release(
         self, token: str, *, ran: bool, mark: Mark | None = None, now: Callable[[], Release] | None = None
     ) -> Release | None:
-        """Release the hold of a token; never raises.
+        """Release the hold of a claim's or a lease's token; never raises.
 
-        Args:
-            token: of a claim or a lease.
-            ran: a body began under it. Otherwise the period that was opened under it ends as well.
-            mark: left for the copies of its message.
-            now: as for :meth:`finish`.
+        *ran*: a body began under it. Otherwise the period that was opened under it ends as well. *mark* is
+        left for the copies of its message; *now* as for :meth:`finish`.
 
         Returns:
             The server's answer, ``None`` where there is none: the release is owed.
@@ -256,7 +250,7 @@ class TaskLock(NamedTuple):
         within = max(self.ttl, self.queue_ttl, ttl)
         watchdog_of(self.store).owe(ask, within=within, what=f"the hold on {self.key!r}")
 
-    def about(self, state: str, message: str | None = None, *, published: bool = False) -> str:
+    def about(self, state: str, message: str | None = None, published: bool = False) -> str:
         """Describe the holder to those who are refused, as JSON; without argument values, maybe private.
 
         ``message`` is given where the token is not the message's identity.
@@ -289,7 +283,7 @@ class Claim:
     Attributes:
         token: the message's identity.
         ttl: seconds the claim lives.
-        stands_for_period: the claim is the period: neither the start nor the end of a run releases it.
+        state: ``QUEUED``; or ``ACCEPTED``, where it is the period, and no run releases it.
         required: raise ``LockUnavailable`` where the server does not answer; otherwise go on without a claim.
         refused_by: who holds the key, ``None`` if nobody does.
         is_granted: the server granted the claim.
@@ -303,24 +297,19 @@ class Claim:
     refused_by: Hold | None = None
     read: Callable[[], Grant | Refusal | Marked] | None = None
 
-    def __init__(
-        self, lock: TaskLock, token: str, ttl: float, *, stands_for_period: bool, required: bool
-    ) -> None:
+    def __init__(self, lock: TaskLock, token: str, ttl: float, state: str, required: bool) -> None:
         """Ask for nothing yet."""
-        self.lock, self.token, self.ttl = lock, token, ttl
-        self.stands_for_period, self.required = stands_for_period, required
+        self.lock, self.token, self.ttl, self.state, self.required = lock, token, ttl, state, required
 
     def __enter__(self) -> "Claim":
         return self
 
     def begin(self) -> None:
         """Send the request whose answer :meth:`ask` reads; raises as that does."""
-        lock, stands = self.lock, self.stands_for_period
-        period, about = None if stands else lock.period, lock.about(ACCEPTED if stands else QUEUED)
-        self.is_unanswered = True
+        self.is_unanswered, lock = True, self.lock
+        terms = lock.terms(self.state)
         try:
-            self.read = lock.store.begin(lock.key, self.token, self.ttl, about=about, period=period)
-            self.is_unanswered = False
+            self.read = lock.store.begin(lock.key, self.token, self.ttl, **terms)
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
 
@@ -338,7 +327,7 @@ class Claim:
             self.is_unanswered, read, self.read = True, self.read, None
             answer = read() if read is not None else None
             if answer is None or (isinstance(answer, Refusal) and lock.release_if_dead(answer.hold)):
-                answer = lock.accept(self.token, self.ttl, stands_for_period=self.stands_for_period)
+                answer = lock.accept(self.token, self.ttl, self.state)
             self._take(answer)
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
@@ -355,24 +344,18 @@ class Claim:
         Raises:
             LockUnavailable: the server did not answer, and the claim is required.
         """
-        lock, period = self.lock, None if self.stands_for_period else self.lock.period
-        about = lock.about(ACCEPTED if self.stands_for_period else QUEUED, published=True)
-        ask = partial(lock.store.claim_and_push, lock.key, self.token, self.ttl)
-        ask = partial(ask, queue=queue, message=message, about=about, period=period)
+        lock, name, store = self.lock, self.lock.key, self.lock.store
+        terms = lock.terms(self.state, None, True)
+        ask = partial(store.claim_and_push, name, self.token, self.ttl, queue=queue, message=message, **terms)
         self.is_kept = True  # whatever happens from here on: where there is a claim, there is its message
         try:
-            answer = ask()
-            self._take(ask() if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold) else answer)
+            self._take(lock.past_the_dead(ask))
         except (LockUnavailable, LockKeyError) as error:
             if isinstance(error, LockKeyError) or error.was_refused:
                 self.is_kept = False
                 return False
             self._go_without(error, f"it is not known whether {lock} was published")
         return True
-
-    def keep(self) -> None:
-        """Leave the claim to the message."""
-        self.is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -384,7 +367,7 @@ class Claim:
             return
         if self.is_granted:
             self.lock.release(self.token, ran=False)
-        elif self.is_unanswered or self.read is not None:
+        elif self.is_unanswered:
             self.lock.release_later(self.token, ran=False)
 
     def _take(self, answer: Grant | Refusal | Marked) -> None:

@@ -2,10 +2,9 @@
 
 redis-py connects (TLS, passwords, Sentinels), and from then on calls nothing but ``sendall``, ``recv`` and
 ``settimeout`` of its socket (redis 5.2.1 to 8.1.0, ``connection.py``, ``_parsers/socket.py``), plain, TLS or
-gevent's. So this module does the same with all of them, in a tenth of the steps.
+gevent's. So this module does the same with all of them.
 
-A socket at rest has the timeout that :func:`rest` gives it; what is rare sets others, and the caller puts
-it to rest again.
+A socket at rest has the timeout of :func:`rest`; what is rare sets others, and puts it to rest again.
 """
 
 import os
@@ -18,7 +17,7 @@ from celery_redislock.locks.connection import mask_password
 from celery_redislock.locks.lease import Clock
 from celery_redislock.locks.thread import original
 
-#: No longer answer is read, nor a text in one: the longest a server keeps (``proto-max-bulk-len``).
+#: No longer text is read: the longest a server keeps (``proto-max-bulk-len``).
 LONGEST = 512 * 1024 * 1024
 
 #: Bytes of a request sent at once: TLS sends records of this size, and counts its timeout anew for each.
@@ -30,9 +29,8 @@ _CRLF = b"\r\n"
 is_number = re.compile(rb":-?\d{1,18}\r\n").fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 
-#: How an answer begins in either version of the protocol (``=``: INFO's, in the third), a script's, and what
-#: is in its lists.
-_KINDS, _OF_SCRIPT, _INNER = b":$*_+-=", b":$*_-", b":$_"
+#: How an answer begins: a command's (``=``: INFO's), a script's, and what is in its lists.
+_KINDS, _OF_SCRIPT, _INNER = b":$+-=", b":$*-", b":$"
 
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
@@ -51,7 +49,8 @@ class Nonsense(OSError):  # noqa: N818  as KeyboardInterrupt does
 def rest(sock: Any, patience: float) -> None:
     """Set what a step of a socket at rest may take, in seconds.
 
-    The kernel keeps the time of a plain one: Python would ask it by a poll before every step.
+    The kernel keeps the time of a plain one: Python would ask it by a poll before every step. A signal that
+    is handled meanwhile starts it anew.
     """
     if type(sock) is not original("socket", "socket") or os.name != "posix":
         sock.settimeout(patience)
@@ -108,7 +107,7 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
 class Answers:
     """Reads answers: what has been received of them, and the rest until ``give_up``.
 
-    Each is an integer, bytes, ``None``, a list of these, or an :class:`ErrorReply`.
+    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`.
     """
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
@@ -139,15 +138,13 @@ class Answers:
         if kind == b"+":
             return text
         try:
-            number = -1 if kind == b"_" else int(text)
+            number = int(text)
         except ValueError:
             raise Nonsense(self._data) from None
         if kind == b":":
             return number
-        if number > LONGEST:
+        if not 0 <= number <= LONGEST:
             raise Nonsense(self._data)
-        if number < 0:
-            return None
         if kind == b"*":
             return [self._value(_INNER) for _ in range(number)]
         start, self._at = self._at, self._at + number + 2
@@ -164,6 +161,4 @@ class Answers:
         if not data:
             message = "the server closed the connection"
             raise ConnectionError(message)
-        if len(self._data) > LONGEST:
-            raise Nonsense(self._data)
         return data

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.store import Hold
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
 from celery_redislock.publishing import duplicate, passage
 from celery_redislock.publishing.call import Call, PublishingRun, Send
 from celery_redislock.publishing.signals import lock_acquired
@@ -73,10 +73,10 @@ def _claim_and_publish(call: Call) -> Any:
     # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
     required = call.lock_options.on_lock_error == "raise" and not call.must_run
     ttl = call.claim_ttl()
-    claiming = lock.claim(call.token, ttl=ttl, stands_for_period=scope.ends == "period", required=required)
-    with claiming as claim:
+    state = ACCEPTED if scope.ends == "period" else QUEUED
+    with lock.claim(call.token, ttl, state, required=required) as claim:
         result = passage.send(call, claim)
-        claim.keep()
+        claim.is_kept = True
     if claim.refused_by is not None:
         return duplicate.at_publish(call, claim.refused_by)
     if lock_acquired.receivers and claim.is_granted:
@@ -99,10 +99,10 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True, must_run=True)
     lock = lock._replace(period=None)  # the run was accepted: no period refuses what follows it, or begins
-    with lock.claim(call.token, ttl=call.claim_ttl(), stands_for_period=False, required=False) as claim:
+    with lock.claim(call.token, call.claim_ttl(), required=False) as claim:
         claim.ask()
         result = call.send(claimed=claim.is_granted, must_run=True)
-        claim.keep()
+        claim.is_kept = True
     return result
 
 

@@ -21,7 +21,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import keep_trying
-from celery_redislock.locks.store import QUEUED, Hold, Mark, Marked, Refusal
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Mark, Marked, Refusal
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
@@ -170,9 +170,7 @@ def _queued_before(run: Run) -> Hold | None:
 def _accept(run: Run) -> None:
     """Accept a message that its publisher did not: its claim stands for the period from now on."""
     lock, period = run.lock, run.options.lock_period or 0.0
-    answer = _ask(
-        run, lock, lambda: lock.accept(run.token, period, message=run.identity, stands_for_period=True)
-    )
+    answer = _ask(run, lock, lambda: lock.accept(run.token, period, message=run.identity, state=ACCEPTED))
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
 

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from kombu.exceptions import EncodeError
 
 from celery_redislock import LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.locks import connect
 from celery_redislock.locks.store import Grant
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import passage
@@ -311,6 +313,25 @@ def test_a_period_refuses_a_step_and_begins_with_one(server_case: RedisCase, *, 
     case.redis.release("n", A, undo=True)
     assert isinstance(case.redis.claim_and_push("n", B, 30.0, **terms), Grant)
     case.client.delete(queue)
+
+
+@pytest.mark.parametrize("forbidden", ["-zadd", "-time", "-lpush"])
+def test_what_a_server_refuses_has_pushed_nothing(plain_case: RedisCase, forbidden: str) -> None:
+    """Laws 1 and 2: it is published another way then, and a message that was pushed would be there twice."""
+    case = plain_case
+    acl: Any = partial(case.client.execute_command, "ACL")
+    acl("SETUSER", case.prefix, "on", "nopass", "~*", "&*", "+@all", forbidden)
+    try:
+        url = case.url.replace("://", f"://{case.prefix}:x@", 1)
+        with closing(connect(url, prefix=case.prefix)) as store, pytest.raises(LockUnavailable) as caught:
+            terms = {"queue": f"{case.prefix}-queue", "message": "{}", "about": ABOUT, "period": 60.0}
+            store.claim_and_push("n", A, 30.0, **terms)
+    finally:
+        acl("DELUSER", case.prefix)
+
+    assert caught.value.was_refused
+    assert case.client.llen(f"{case.prefix}-queue") == 0
+    assert forbidden != "-lpush" or [key for key in case.keys() if ":note:" not in key] == []
 
 
 def test_a_queue_that_is_no_list_leaves_no_claim(shop: Shop, client: Any) -> None:

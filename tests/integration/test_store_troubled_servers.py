@@ -274,6 +274,18 @@ class TestReplicas:
         assert case.holder() is None
         granted(case.take(B, period=60.0))
 
+    def test_a_server_that_refuses_to_wait_confirms_nothing(
+        self, own_server: EmbeddedServer, case: RedisCase
+    ) -> None:
+        """Law 9: a stated error, and the stream stays in step."""
+        case.client.execute_command("ACL", "SETUSER", "hasty", "on", "nopass", "~*", "+@all", "-wait")  # type: ignore[no-untyped-call]
+        url = own_server.redis_url.replace("://", "://hasty:x@", 1)
+        with closing(connect(url, prefix=case.prefix, min_replicas=1)) as store:
+            for _ in range(2):
+                with pytest.raises(LockUnavailable, match="NOPERM"):
+                    store.acquire("n", A, 30.0, about=ABOUT)
+            assert store.release("n", A).released
+
     def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
         """Nothing was written, so nothing has to be confirmed, and the stream stays in step."""
         with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=2.0)) as careful:

@@ -43,11 +43,6 @@ if not call('SET', note, '', 'NX', 'PX', ARGV[4]) then
   call('DEL', lock) -- its message has been run and released since
   return 4
 end
-local pushed = redis.pcall('LPUSH', queue, ARGV[5])
-if type(pushed) == 'table' then
-  call('DEL', lock, note)
-  return pushed
-end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local opens_window = window and not accepted
@@ -59,5 +54,12 @@ if list(index, name, now, tonumber(ttl)) then
     list(index, name .. '\0window', now, tonumber(period))
   end
   tidy(index, now, time)
+end
+-- The last step: whatever the server refuses, what it answers with an error has pushed nothing.
+local pushed = redis.pcall('LPUSH', queue, ARGV[5])
+if type(pushed) == 'table' then
+  call('DEL', lock, note, opens_window and window or note)
+  redis.pcall('ZREM', index, name, opens_window and name .. '\0window' or name)
+  return pushed
 end
 return 1

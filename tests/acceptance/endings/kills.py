@@ -29,7 +29,7 @@ def _child(task: str, *, goes_on: bool = False) -> Act:
 def _claims_next(scene: Scene) -> bool:
     """Claim the key as the next publish does, and give it back, as one that fails."""
     lock = declaration_of(scene.project.executed).task_lock((scene.key,), {}, "next")
-    with lock.claim("next/1", ttl=60.0, stands_for_period=False, required=True) as claim:
+    with lock.claim("next/1", ttl=60.0, required=True) as claim:
         claim.ask()
         return claim.is_granted
 
