@@ -136,9 +136,7 @@ class TaskLock(NamedTuple):
             max_hold: as for :meth:`Watchdog.watch`.
             on_lost: as for :class:`Lease`.
 
-        Raises:
-            LockUnavailable: the server did not answer; the lease may have been taken.
-            LockKeyError: the key on the server is not a lock.
+        Raises as :meth:`accept`.
         """
         ask = partial(
             self.store.acquire,
@@ -188,7 +186,7 @@ class TaskLock(NamedTuple):
         return answer is None or answer.gave_back(trusted=not lease.lost)
 
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
-        """Turn the hold of one token into the claim of another; never raises; answers as :meth:`release`."""
+        """Turn the hold of one token into the claim of another, if it is still held; as :meth:`release`."""
         # Its message has been published: whoever this claim refuses need not wait for that.
         about = self.about(QUEUED, published=True)
         ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
@@ -197,13 +195,10 @@ class TaskLock(NamedTuple):
     def release(
         self, token: str, *, ran: bool, mark: Mark | None = None, now: Callable[[], Release] | None = None
     ) -> Release | None:
-        """Release the hold of a claim's or a lease's token; never raises.
+        """Release the hold of a token; never raises. The answer is ``None`` where there is none: it is owed.
 
-        *ran*: a body began under it. Otherwise the period that was opened under it ends as well. *mark* is
-        left for the copies of its message; *now* as for :meth:`finish`.
-
-        Returns:
-            The server's answer, ``None`` where there is none: the release is owed.
+        ``ran``: a body began under it; otherwise the period it opened ends as well. ``mark`` is left for the
+        copies of its message; ``now`` is as for :meth:`finish`.
         """
         ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
         return self._now_or_later(ask, mark.ttl if mark is not None else 0.0, now)
@@ -278,61 +273,56 @@ class Claim:
 
     :meth:`push` asks for it together with its message, :meth:`ask` before the message leaves; :meth:`begin`
     sends the request of that while the message is built. Where the server does not answer, and the claim is
-    not required, it is neither granted nor refused.
+    not required, it is neither granted nor refused. All raise ``LockUnavailable`` where it is required, and
+    ``LockKeyError`` if the key on the server is not a lock.
 
     Attributes:
         token: the message's identity.
-        ttl: seconds the claim lives.
-        state: ``QUEUED``; or ``ACCEPTED``, where it is the period, and no run releases it.
         required: raise ``LockUnavailable`` where the server does not answer; otherwise go on without a claim.
         refused_by: who holds the key, ``None`` if nobody does.
         is_granted: the server granted the claim.
-        is_unanswered: the server was asked, and what it did is not known.
         was_asked: it is granted, refused or, if it is not required, unanswered.
-        is_kept: the claim is left to the message, which has been published.
-        read: reads the answer to a request that :meth:`begin` has sent.
     """
 
-    is_granted = is_unanswered = was_asked = is_kept = False
+    is_granted = was_asked = False
     refused_by: Hold | None = None
-    read: Callable[[], Grant | Refusal | Marked] | None = None
+    #: Reads the answer to a request that was begun; releases what may be held, at the end.
+    _read: Callable[[], Grant | Refusal | Marked] | None = None
+    _release: Callable[..., object] | None = None
 
     def __init__(self, lock: TaskLock, token: str, ttl: float, state: str, required: bool) -> None:
-        """Ask for nothing yet."""
-        self.lock, self.token, self.ttl, self.state, self.required = lock, token, ttl, state, required
+        """Ask for nothing yet; ``state``: ``ACCEPTED`` for a claim that is the period, released by no run."""
+        self.lock, self.token, self.required = lock, token, required
+        self._ttl, self._state = ttl, state
 
     def __enter__(self) -> "Claim":
         return self
 
     def begin(self) -> None:
-        """Send the request whose answer :meth:`ask` reads; raises as that does."""
-        self.is_unanswered, lock = True, self.lock
-        terms = lock.terms(self.state)
+        """Send the request whose answer :meth:`ask` reads."""
+        lock = self.lock
+        self._release = lock.release_later
         try:
-            self.read = lock.store.begin(lock.key, self.token, self.ttl, **terms)
+            self._read = lock.store.begin(lock.key, self.token, self._ttl, **lock.terms(self._state))
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
 
     def ask(self, *, if_held: bool = False) -> None:
-        """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
-
-        Raises:
-            LockUnavailable: the server did not answer, and the claim is required.
-            LockKeyError: the key on the server is not a lock.
-        """
+        """Ask for the claim of a message that leaves later; with *if_held* only where the key is held."""
         lock = self.lock
         try:
             if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
                 return
-            self.is_unanswered, read, self.read = True, self.read, None
+            self._release, read, self._read = lock.release_later, self._read, None
             answer = read() if read is not None else None
             if answer is None or (isinstance(answer, Refusal) and lock.release_if_dead(answer.hold)):
-                answer = lock.accept(self.token, self.ttl, self.state)
+                answer = lock.accept(self.token, self._ttl, self._state)
             self._take(answer)
+            self._release = lock.release if self.is_granted else None
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
         except LockKeyError:
-            self.is_unanswered = False
+            self.keep()
             raise
 
     def push(self, queue: str, message: str) -> bool:
@@ -340,45 +330,41 @@ class Claim:
 
         Returns:
             Whether that is the way: ``False`` where the server refuses to do both, and did neither.
-
-        Raises:
-            LockUnavailable: the server did not answer, and the claim is required.
         """
-        lock, name, store = self.lock, self.lock.key, self.lock.store
-        terms = lock.terms(self.state, None, True)
-        ask = partial(store.claim_and_push, name, self.token, self.ttl, queue=queue, message=message, **terms)
-        self.is_kept = True  # whatever happens from here on: where there is a claim, there is its message
-        try:
-            self._take(lock.past_the_dead(ask))
-        except (LockUnavailable, LockKeyError) as error:
-            if isinstance(error, LockKeyError) or error.was_refused:
-                self.is_kept = False
+        lock, terms = self.lock, self.lock.terms(self._state, None, True)
+        ask = partial(lock.store.claim_and_push, lock.key, self.token, self._ttl, **terms)
+        try:  # nothing is released: where there is a claim, there is its message
+            self._take(lock.past_the_dead(partial(ask, queue=queue, message=message)))
+        except LockKeyError:
+            return False
+        except LockUnavailable as error:
+            if error.was_refused:
                 return False
             self._go_without(error, f"it is not known whether {lock} was published")
         return True
 
+    def keep(self) -> None:
+        """Leave the claim to the message, which has been published."""
+        self._release = None
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.read is not None and isinstance(error, Exception):
+        if self._read is not None and isinstance(error, Exception):
             with suppress(RedisLockError):
                 self.ask()
-        if self.is_kept:
-            return
-        if self.is_granted:
-            self.lock.release(self.token, ran=False)
-        elif self.is_unanswered:
-            self.lock.release_later(self.token, ran=False)
+        if self._release is not None:
+            self._release(self.token, ran=False)
 
     def _take(self, answer: Grant | Refusal | Marked) -> None:
-        self.is_unanswered, self.was_asked = False, True
+        self.was_asked = True
         if isinstance(answer, Refusal):
             self.refused_by = answer.hold
         else:
             self.is_granted = True
 
     def _go_without(self, error: LockUnavailable, remark: str) -> None:
-        self.is_unanswered = self.was_asked = True
+        self.was_asked = True
         if self.required:
             raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)

@@ -51,12 +51,7 @@ class Call:
     """One ``apply_async`` of a unique task.
 
     Attributes:
-        task: the bound task.
-        declaration: of the task.
-        task_id: fixed by the caller, or new.
-        has_fixed_id: the caller gave it.
-        args: of the call.
-        kwargs: of the call.
+        task_id: fixed by the caller (``has_fixed_id``), or new.
         options: Celery's options of the publish, without this package's.
         is_in_run: a run is on this thread's stack.
         inherited: the header of the message whose task id is published again: by its run (a retry), or by
@@ -64,9 +59,7 @@ class Call:
         lock_options: the task's, with the call's own.
         token: the identity of the message to be.
         is_eager: publishing runs the body in place.
-        is_locked: the call takes a lock. What follows is there only then.
-        lock: what is locked.
-        scope: how long.
+        is_locked: the call takes a lock, ``lock``, in a ``scope``. What follows is there only then.
         ignores_result: its result is not stored.
         must_run: unpublished, it would break a workflow or end a task's retries.
     """
@@ -87,13 +80,7 @@ class Call:
         task_id: str | None,
         options: dict[str, Any],
     ) -> None:
-        """Say what one call locks; sends nothing.
-
-        Raises:
-            LockOptionError: an option is unknown or contradictory.
-            LockKeyError: no key can be made of the arguments.
-            TypeError: the arguments do not fit the task.
-        """
+        """Say what one call locks; sends nothing. Raises what is wrong with its options or arguments."""
         asked = split_call_options(options, where=f"{task.name}.apply_async") if options else NO_OPTIONS
         self.declaration = declaration = declaration_of(task)
         self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
@@ -167,13 +154,8 @@ class Call:
     def send(self, *, claimed: bool, token: str | None = None, must_run: bool | None = None) -> Any:
         """Publish the message with its header; return Celery's result.
 
-        Args:
-            claimed: the message was accepted: there is a claim for it, or will be.
-            token: its identity, where it is not the call's own.
-            must_run: as the call tells, unless given.
-
-        Raises:
-            kombu.exceptions.OperationalError: the broker cannot be reached.
+        ``claimed``: it was accepted, so there is a claim for it, or will be. ``token`` and ``must_run`` are
+        the call's own, unless given.
         """
         message = Message(
             self.lock.key,

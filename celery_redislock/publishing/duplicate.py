@@ -17,12 +17,8 @@ logger = logging.getLogger("celery_redislock")
 def at_publish(call: Call, hold: Hold) -> Any:
     """Skip the call, publish it without a claim, or raise, as the strategy says.
 
-    Returns:
-        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``; in eager mode, and
-        where another program holds the lock, one that is revoked, under the holder's id.
-
-    Raises:
-        DuplicateTask: strategy ``raise``; ``retry`` in eager mode, where nothing could run it later.
+    Returns Celery's result; for a skipped duplicate the holder's, or, in eager mode and where another program
+    holds the lock, one that is revoked, under the holder's id.
     """
     task, lock = call.task, call.lock
     if call.must_run:
@@ -31,7 +27,7 @@ def at_publish(call: Call, hold: Hold) -> Any:
         return publish_without_claim(call, hold)
     strategy = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
     if strategy == "retry" and call.is_eager:
-        strategy = "raise"
+        strategy = "raise"  # nothing could run it later
     announce(task, lock, hold, "client", what_happens=strategy)
     return STRATEGIES[strategy](call, hold)
 

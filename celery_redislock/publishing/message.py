@@ -83,29 +83,16 @@ class Message(NamedTuple):
         text = f'{{"v":{_VERSION},"k":{key},"t":{_quoted(self.token)}'
         if self[2:] == _USUAL:
             return text + ',"c":1}'
-        if self.claimed:
-            text += ',"c":1'
-        if self.must_run:
-            text += ',"w":1'
         if self.options:
             text += f',"o":{_encode(dict(self.options))}'
-        if self.has_own_key:
-            text += ',"p":1'
-        if self.stands_for_period:
-            text += ',"i":1'
-        if self.was_delivered:
-            text += ',"r":1'
-        return text + "}"
+        return text + "".join(f',"{one}":1' for one, flag in _FLAGS.items() if getattr(self, flag)) + "}"
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str) -> "Message | None":
         """Return what the headers of a message say, ``None`` if there is nothing of this message's own.
 
-        A body that passes its own message's headers to another task lends no hold to it.
-
-        Args:
-            headers: of the message or the request; anything but a mapping, as a test may give, has none.
-            task_id: of the message.
+        A body that passes its own message's headers to another task lends no hold to it. Anything but a
+        mapping, as a test may give, has no headers.
         """
         try:
             message = cls.loads(headers.get(HEADER))  # type: ignore[union-attr]  # see below
@@ -175,10 +162,8 @@ def is_result_ignored(task: Any, asked: bool | None) -> bool:
 def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> None:
     """Release the claim of a message that will never enter its lock; logs what goes wrong.
 
-    Args:
-        app: its settings name the lock server; the task's own options are not asked.
-        message: what the message carries, ``None`` for nothing.
-        ran: another delivery of it may have run. Otherwise its period ends as well.
+    The app's settings name the lock server. ``ran``: another delivery of it may have run; otherwise its
+    period ends as well.
     """
     if message is None or message.key is None or not message.claimed or (ran and message.stands_for_period):
         return

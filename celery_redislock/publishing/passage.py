@@ -143,7 +143,7 @@ class _Passage:
 
     def __init__(self, claim: Claim, producer: Any, *, is_one_step: bool) -> None:
         self._claim, self._producer, self._publish = claim, producer, producer._publish
-        self._is_one_step = is_one_step
+        self._is_one_step, self._nonce = is_one_step, claim.token.rpartition("/")[2]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -166,13 +166,11 @@ class _Passage:
     def put(self, queue: str, message: Any, **kwargs: Any) -> None:
         """In place of ``Channel._put``."""
         channel: Any = self._channel
-        put, is_ours = type(channel)._put, self._is_ours(message["headers"])
-        if is_ours and (
-            queue in getattr(channel, "_expires", ()) or kwargs.get("_publish_batch") is not None
-        ):
+        is_ours = self._is_ours(message["headers"])
+        if is_ours and (queue in getattr(channel, "_expires", ()) or kwargs.get("_publish_batch")):
             self._ask()
             is_ours = False
-        put(self if is_ours else channel, queue, message, **kwargs)
+        type(channel)._put(self if is_ours else channel, queue, message, **kwargs)
 
     @contextmanager
     def conn_or_acquire(self) -> Iterator["_Passage"]:
@@ -195,7 +193,7 @@ class _Passage:
             client.lpush(key, text)
 
     def _is_ours(self, headers: Mapping[str, Any]) -> bool:
-        return self._claim.token in headers.get(HEADER, "")
+        return self._nonce in headers.get(HEADER, "")  # the whole token may be escaped there
 
     def _ask(self) -> None:
         self._claim.ask()

@@ -32,25 +32,8 @@ def publish(
 ) -> Any:
     """Publish a call of a unique task, unless it is a duplicate.
 
-    Args:
-        task: the bound task.
-        send: publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
-        args: of the call.
-        kwargs: of the call.
-        task_id: as the caller fixed it, or ``None``.
-        options: of the publish, this package's among them.
-
-    Returns:
-        Celery's result; for a skipped duplicate the holder's, marked ``is_duplicate``.
-
-    Raises:
-        DuplicateTask: strategy ``raise``.
-        LockUnavailable: the lock server cannot be reached and ``on_lock_error`` is ``raise``; not for
-            a retry or a member of a workflow, which is published without a claim.
-        LockOptionError: an option is unknown or contradictory.
-        LockKeyError: no key can be made of the arguments.
-        TypeError: the arguments do not fit the task.
-        kombu.exceptions.OperationalError: the broker cannot be reached; the claim was released.
+    ``task_id`` is as the caller fixed it, or ``None``; ``options`` are Celery's and this package's. Returns
+    and raises what ``SingletonTask.apply_async`` says.
     """
     call = Call(task, send, args, kwargs, task_id, options)
     if not call.is_locked:
@@ -76,7 +59,7 @@ def _claim_and_publish(call: Call) -> Any:
     state = ACCEPTED if scope.ends == "period" else QUEUED
     with lock.claim(call.token, ttl, state, required=required) as claim:
         result = passage.send(call, claim)
-        claim.is_kept = True
+        claim.keep()
     if claim.refused_by is not None:
         return duplicate.at_publish(call, claim.refused_by)
     if lock_acquired.receivers and claim.is_granted:
@@ -102,7 +85,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     with lock.claim(call.token, call.claim_ttl(), required=False) as claim:
         claim.ask()
         result = call.send(claimed=claim.is_granted, must_run=True)
-        claim.is_kept = True
+        claim.keep()
     return result
 
 

@@ -62,10 +62,7 @@ class LockResult(AnyResult):
     def of_holder(cls, task_id: str, task: Any, *, ignored: bool) -> "LockResult":
         """Return the holder's result for a skipped duplicate; a waiter's things are made when one waits.
 
-        Args:
-            task_id: the holder's.
-            task: the bound task that was not published.
-            ignored: nobody stores that result, so that ``get()`` returns at once.
+        ``ignored``: nobody stores that result, so that ``get()`` returns at once.
         """
         result = cls.__new__(cls)
         result.id, result.app, result.backend = task_id, task.app, task.backend
@@ -95,13 +92,7 @@ class LockEagerResult(AnyEagerResult):
 
     @classmethod
     def duplicate(cls, task_id: str, name: str, why: str) -> "LockEagerResult":
-        """Return the result of a call that was skipped.
-
-        Args:
-            task_id: whose result it is called: the holder's, where nothing got an id of its own.
-            name: of the task.
-            why: names the holder.
-        """
+        """Return the result of a call that was skipped: the holder's id, where nothing got one of its own."""
         result = cls(task_id, TaskRevokedError(why), REVOKED, name=name)
         result.is_duplicate = True
         return result

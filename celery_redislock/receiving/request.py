@@ -9,7 +9,10 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any, Literal
 
 from billiard.einfo import ExceptionWithTraceback
@@ -31,7 +34,7 @@ from celery_redislock.locks.thread import tell
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message, identity_of, is_result_ignored, release_claim
 from celery_redislock.publishing.results import Skipped
-from celery_redislock.receiving.line import LINE, patience
+from celery_redislock.receiving.line import LINE, PAUSE
 from celery_redislock.running.redelivery import PutOff
 from celery_redislock.running.run import FROM_MAIN_PROCESS, can_come_again, mark_ttl
 
@@ -60,8 +63,8 @@ class LockRequest(Request):
     _header: "Message | Literal[False] | None" = False
     _locked: "tuple[TaskLock, LockOptions, Scope] | None" = None
     _renewal: "HoldInHand | None" = None
-    #: It has ended, or will not run; it stands in line; another process runs it.
-    _is_over = _is_in_line = _is_elsewhere = False
+    #: It has ended, or will not run; another process runs it.
+    _is_over = _is_elsewhere = False
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
@@ -73,20 +76,22 @@ class LockRequest(Request):
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
         request_dict = self._request_dict
         request_dict["properties"] = {**request_dict["properties"], FROM_MAIN_PROCESS: delivery}
-        self._wait_in_line()
+        header = request_dict.get(HEADER)
+        self._wait: Callable[[Any], None] = LINE.add
+        if _is_short(self._task) or (header.__class__ is str and '"o":' in header):
+            self._wait = type(self).leave_line  # at once: its ttl may be shorter than others stand there
+        self._wait(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A child has taken the task: if it lasts, its lease is renewed from here as well."""
         super().on_accepted(pid, time_accepted)
         self._is_elsewhere = _is_another_process(pid)
         self._stop_renewing()
-        if self._is_elsewhere and not self._is_in_line:
-            self._wait_in_line()
+        if self._is_elsewhere:
+            self._wait(self)
 
     def leave_line(self) -> None:
         """It has lasted: renew what it holds. Called in the line's thread, whatever the others do."""
-        # First, and then it looks whether a child has it: on_accepted does these in the other order.
-        self._is_in_line = False
         if self.time_start is None:
             self._renew_claim()
         elif self._is_elsewhere and not self._result_is_in:
@@ -251,14 +256,6 @@ class LockRequest(Request):
             self._header = Message.of(self._request_dict, self._task_id)
         return self._header
 
-    def _wait_in_line(self) -> None:
-        header = self._request_dict.get(HEADER)
-        if header.__class__ is str and '"o":' in header:
-            self.leave_line()  # its own ttl may be shorter than its task's, for which the line looks
-        else:
-            self._is_in_line = True
-            LINE.add(self, self._task)
-
     def _renew_claim(self) -> None:
         """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
         message = self._lock_message
@@ -271,7 +268,7 @@ class LockRequest(Request):
             until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
             ttl = options.lock_queue_ttl + max(0.0, until_eta)
             # Soon: the message may have waited in its queue until little of its claim is left.
-            self._renew(lock, message.token, ttl, first=patience(options.lock_queue_ttl))
+            self._renew(lock, message.token, ttl, first=min(2 * PAUSE, options.lock_queue_ttl / 12))
 
     def _renew_lease(self) -> None:
         locked = self._what_is_locked()
@@ -389,6 +386,15 @@ class HoldInHand(Lease):
         """Take in the answer; a hold that is missing may still come, or come back."""
         if renewed:
             self.confirm(sent_at, answered_at, ttl=ttl)
+
+
+@lru_cache(maxsize=1024)
+def _is_short(task: Any) -> bool:
+    """Whether a hold of this task must be renewed sooner than who stands in line leaves it."""
+    with suppress(Exception):  # a wrong declaration is the child's to report
+        options = declaration_of(task).options
+        return min(options.lock_ttl, options.lock_queue_ttl) < 24 * PAUSE
+    return False
 
 
 def _is_another_process(pid: int) -> bool:

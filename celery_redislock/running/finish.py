@@ -31,11 +31,7 @@ _GONE = (
 def settle(run: Run, error: BaseException | None) -> None:
     """Release the lock when the body has unwound, turn it into a claim, or leave it to the result's store.
 
-    Never raises an ``Exception``.
-
-    Args:
-        run: whose body has ended.
-        error: what ended it, ``None`` if it returned.
+    ``error`` has ended the body; ``None`` if it returned. Never raises an ``Exception``.
     """
     run.in_body = False
     run.has_ended, requeued = True, False
@@ -92,12 +88,7 @@ def conclude(run: Run) -> None:
 
 
 def is_requeued(task: Any, error: BaseException) -> bool:
-    """Whether a message goes back to its queue: acknowledged early, it cannot.
-
-    Args:
-        task: the bound task.
-        error: what ended its run.
-    """
+    """Whether a message goes back to its queue for the error that ended its run: acknowledged late only."""
     return isinstance(error, Reject) and bool(error.requeue) and bool(task.acks_late)
 
 

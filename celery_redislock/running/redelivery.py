@@ -44,13 +44,8 @@ def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = Fa
     """Publish a run's message again, to look then whether the lock is free; return what to raise.
 
     The pause is as long as the lock has been held so far: what is held for milliseconds is looked at soon
-    again, and what is held for hours seldom. At least 0.1 s, at most ``lock_retry_delay``, jittered.
-
-    Args:
-        run: of this delivery.
-        hold: of the holder, ``None`` where a copy of this message is ending.
-        held_for: seconds the lock has been held.
-        is_copy: the holder is a run of this very message.
+    again, and what is held for hours seldom. At least 0.1 s, at most ``lock_retry_delay``, jittered. No
+    ``hold``: a copy of this message is ending; ``is_copy``: the holder is a run of this very message.
     """
     why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
     logger.info("%s waits: %s", run.lock, why)
@@ -62,14 +57,9 @@ def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = Fa
 def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False) -> Exception:
     """Publish a run's message again, to run no sooner than ``delay`` seconds from now; return what to raise.
 
-    ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
-
-    Args:
-        run: of this delivery.
-        delay: seconds; at most the broker's visibility timeout, after which Redis would deliver
-            what a worker holds for its ETA a second time.
-        why: the run does not start now.
-        is_copy: another delivery of this message was seen.
+    ``Ignore`` and never ``Retry``, which would write a state for an id that may be running. The delay is at
+    most the broker's visibility timeout, after which Redis would deliver what a worker holds for its ETA a
+    second time.
 
     Returns:
         ``PutOff``, or ``Ignore`` for a copy, whose run goes on; where the broker cannot take the message,

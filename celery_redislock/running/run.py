@@ -72,10 +72,7 @@ class Run:
     """One run of one message.
 
     Attributes:
-        task: the bound task.
-        request: Celery's request for this run.
         options: of the message's task and call.
-        scope: of the lock.
         message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
             other languages.
         identity: of the message: its token, or what stands for one where it came without (see
@@ -84,7 +81,7 @@ class Run:
         was_delivered: a copy of this message was delivered before, and may have run.
         can_come_again: the broker may deliver this message once more, although this delivery runs it.
         may_be_done: a copy of this message may have run, so its mark is asked for.
-        serializer: kombu's name of the message's serializer, ``None`` for the task's own.
+        serializer: as :class:`Delivery` has it.
         lock: what is locked.
         running_lock: what the run holds: the lock of its key, or, in a scope that holds none then, of its
             message.
@@ -213,9 +210,8 @@ class Run:
     def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
         """Note that the body has published its own task id again; called by the publish, in this thread.
 
-        Args:
-            token: of that message; the lease becomes the first one's claim when the body has unwound.
-            claim_ttl: tells the seconds that claim lives, when it is taken.
+        The lease becomes the first such message's claim when the body has unwound; ``claim_ttl`` tells then
+        for how many seconds.
         """
         self.followed_by = (*self.followed_by, (token, claim_ttl))
 
@@ -256,11 +252,6 @@ def can_come_again(task: Any, eta: object, received_at: float | None) -> bool:
 
     It may where the message is acknowledged late, or was kept unacknowledged for long: for its ETA, or
     for a free process. With half of the visibility timeout the rest is left for clocks and queues.
-
-    Args:
-        task: the bound task.
-        eta: of the message, ``None`` for none.
-        received_at: seconds since the epoch, ``None`` where that is not known.
     """
     if task.acks_late or eta:
         return True

@@ -20,25 +20,9 @@ __all__ = ["run_unique"]
 def run_unique(
     task: Any, request: Any, body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Run the body of a task's current request under its lock, where it has one.
+    """Run the body of a task's current request, pushed by Celery's tracer, under its lock, where it has one.
 
-    Args:
-        task: the bound task.
-        request: its current one, pushed by Celery's tracer.
-        body: runs the task.
-        args: of the body.
-        kwargs: of the body.
-
-    Returns:
-        What the body returned.
-
-    Raises:
-        Ignore: the message is done with, or was published again to run later.
-        DuplicateTask: strategy ``raise``.
-        LockOptionError: the task's options are wrong on this worker.
-        LockUnavailable: the lock server did not answer, and neither did the broker.
-        LockKeyError: no key can be made of the arguments, or the key on the server is not a lock.
-        Exception: what the body raised.
+    Raises what the body raised, and what ``Run.of`` and ``enter`` say.
     """
     run = Run.of(task, request)
     if run is None:

@@ -137,6 +137,15 @@ def test_a_publish_asks_the_server_once_in_all(shop: Shop, client: Any) -> None:
     assert (shop.held(), shop.messages(client)) == ({"n:1"}, 1)
 
 
+@pytest.mark.parametrize("task_id", ["é-1", 'a"b', "a\\b", "a\0b"], ids=ascii)
+def test_whatever_a_task_id_is_made_of_its_claim_goes_with_its_message(shop: Shop, task_id: str) -> None:
+    """Law 1: the header of such a message has the id escaped."""
+    results = [shop.pay.apply_async((1,), task_id=one) for one in (task_id, f"{task_id}-2")]
+
+    assert [result.is_duplicate for result in results] == [False, True]
+    assert shop.asked == ["claim_and_push"] * 2
+
+
 def test_queue_priority_and_prefix_stay_kombus(proxy: FaultyProxy, client: Any) -> None:
     """The key that kombu would push to."""
     options = {"global_keyprefix": f"{secrets.token_hex(4)}:", "priority_steps": [0, 5]}
@@ -323,15 +332,15 @@ def test_what_a_server_refuses_has_pushed_nothing(plain_case: RedisCase, forbidd
     acl("SETUSER", case.prefix, "on", "nopass", "~*", "&*", "+@all", forbidden)
     try:
         url = case.url.replace("://", f"://{case.prefix}:x@", 1)
+        terms = {"queue": f"{case.prefix}-queue", "message": "{}", "about": ABOUT, "period": 60.0}
         with closing(connect(url, prefix=case.prefix)) as store, pytest.raises(LockUnavailable) as caught:
-            terms = {"queue": f"{case.prefix}-queue", "message": "{}", "about": ABOUT, "period": 60.0}
             store.claim_and_push("n", A, 30.0, **terms)
     finally:
         acl("DELUSER", case.prefix)
 
     assert caught.value.was_refused
     assert case.client.llen(f"{case.prefix}-queue") == 0
-    assert forbidden != "-lpush" or [key for key in case.keys() if ":note:" not in key] == []
+    assert forbidden != "-lpush" or not [key for key in case.keys() if ":note:" not in key]  # noqa: SIM118  no mapping
 
 
 def test_a_queue_that_is_no_list_leaves_no_claim(shop: Shop, client: Any) -> None:

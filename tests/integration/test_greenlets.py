@@ -184,12 +184,9 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
     """Law 2: its claims too. And the watchdog, started from the line, tells the greenlets and nobody else."""
     program = """
         import gevent
-        from celery import Celery
-        from celery_redislock import SingletonTask
         from celery_redislock.receiving.line import LINE
 
         hub, told = gevent.get_hub(), []
-        task = Celery(set_as_current=False).task(print, name="t", base=SingletonTask, lock_ttl=0.6)
         lock = Lock(store, "n", ttl=1.5, auto_renew=False, on_lost=lambda _: told.append(gevent.get_hub()))
         lock.acquire()
         lease = lock._entry.lease
@@ -199,7 +196,7 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
                 watchdog_of(store).watch(lease, first=0.0)
 
         delivery, deadline = Delivery(), time.monotonic() + 20.0
-        LINE.add(delivery, task)
+        LINE.add(delivery)
         while watchdog_of(store).renewals < 2:
             assert time.monotonic() < deadline
         store.force_release("n")

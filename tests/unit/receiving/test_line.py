@@ -3,14 +3,13 @@
 import gc
 import os
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from celery_redislock.receiving import line as module
 from celery_redislock.receiving.line import LINE, Line
 from tests.facts import wait_until
-from tests.unit.shop import Shop, body
 
 
 class Delivery:
@@ -26,21 +25,21 @@ class Delivery:
 
 
 @pytest.fixture
-def line(shop: Shop) -> Line:
+def line() -> Line:
     """A line at which nobody looks by itself."""
     line = Line()
     line._has_thread = True
     return line
 
 
-def test_what_was_there_at_the_last_look_leaves_once(line: Line, shop: Shop) -> None:
+def test_what_was_there_at_the_last_look_leaves_once(line: Line) -> None:
     """Law 10: no look is at what has left, however much a worker has prefetched."""
     left: list[str] = []
-    task, first, second = shop.unique(body), Delivery(left, "first"), Delivery(left, "second")
+    first, second = Delivery(left, "first"), Delivery(left, "second")
 
-    line.add(first, task)
+    line.add(first)
     line.look()
-    line.add(second, task)
+    line.add(second)
     assert left == []
     line.look()
     assert left == ["first"]
@@ -51,10 +50,10 @@ def test_what_was_there_at_the_last_look_leaves_once(line: Line, shop: Shop) -> 
     assert len(line._line) == 1
 
 
-def test_what_nobody_refers_to_any_more_is_gone(line: Line, shop: Shop) -> None:
+def test_what_nobody_refers_to_any_more_is_gone(line: Line) -> None:
     """Law 10: most have run by then, and a worker keeps nothing of them."""
     left: list[str] = []
-    line.add(Delivery(left), shop.unique(body))
+    line.add(Delivery(left))
     gc.collect()
 
     line.look()
@@ -64,16 +63,16 @@ def test_what_nobody_refers_to_any_more_is_gone(line: Line, shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("unforeseen"), SystemExit("unforeseen")], ids=repr)
-def test_an_error_costs_one_delivery_only(line: Line, shop: Shop, caplog: Any, error: BaseException) -> None:
+def test_an_error_costs_one_delivery_only(line: Line, caplog: Any, error: BaseException) -> None:
     """Nor does it end the thread, without which nothing would be renewed any more."""
 
     def fail() -> None:
         raise error
 
     left: list[str] = []
-    task, broken, other = shop.unique(body), Delivery(left, "broken", fail), Delivery(left, "other")
-    line.add(broken, task)
-    line.add(other, task)
+    broken, other = Delivery(left, "broken", fail), Delivery(left, "other")
+    line.add(broken)
+    line.add(other)
 
     line.look()
     line.look()
@@ -82,58 +81,26 @@ def test_an_error_costs_one_delivery_only(line: Line, shop: Shop, caplog: Any, e
     assert "could not begin to renew" in caplog.text
 
 
-def test_it_looks_often_enough_for_the_shortest_ttl(line: Line, shop: Shop) -> None:
-    """Law 1: a twelfth of it, which leaves the renewal of a lease that has just begun its time."""
-    deliveries = [Delivery([]) for _ in range(4)]
-    waits = []
-    for delivery, ttls in zip(
-        deliveries, [{}, {"lock_queue_ttl": 6}, {"lock_ttl": 0.6}, {"lock_ttl": "long"}], strict=True
-    ):
-        task = shop.unique(body, name=f"shop.{ttls}")
-        for name, ttl in ttls.items():
-            setattr(task, name, ttl)
-        line.add(delivery, task)
-        waits.append(line._patience)
-
-    assert waits == pytest.approx([1.0, 0.5, 0.05, 0.05])
-
-
-def test_its_thread_looks_while_somebody_stands_in_line_and_is_woken_by_the_first_only(shop: Shop) -> None:
-    """Law 10: not once per message; and asleep where there is none."""
-    line, left, pauses = Line(), [], []
-    task = shop.unique(body, lock_ttl=0.6)
-    bell, rung = line._bell, []
-
-    def get(timeout: float | None) -> Any:
-        pauses.append(timeout)
-        return bell.get(timeout=timeout)
-
-    def put(_: None) -> None:
-        rung.append(None)
-        bell.put(None)
-
-    line._bell = SimpleNamespace(put=put, get=get)
+def test_its_thread_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread, for whatever comes."""
+    monkeypatch.setattr(module, "PAUSE", 0.01)
+    line, left = Line(), []
     for lap in range(2):
         deliveries = [Delivery(left, f"{lap}") for _ in range(50)]
         for delivery in deliveries:
-            line.add(delivery, task)
+            line.add(delivery)
 
         assert wait_until(lambda: len(left) == 50 * (lap + 1), 10)  # noqa: B023  awaited here
-        assert wait_until(lambda: line._is_idle and pauses[-1] is None, 10)
-
-    assert set(pauses) == {None, line._patience / 2}
-    assert len(rung) <= 3  # for the shorter ttl, and for the first of each lap
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_starts_with_an_empty_line_and_without_a_thread(line: Line, shop: Shop) -> None:
+def test_a_forked_child_starts_with_an_empty_line_and_without_a_thread(line: Line) -> None:
     """What its parent has in hand is its parent's, and no thread survives a fork."""
     delivery = Delivery([])
-    LINE.add(delivery, shop.unique(body))
-    with LINE._lock:
-        pid = os.fork()
+    LINE.add(delivery)
+    pid = os.fork()
     if not pid:
-        is_new = len(LINE._line) == 1 and not LINE._has_thread and LINE._lock.acquire(blocking=False)
+        is_new = len(LINE._line) == 1 and not LINE._has_thread
         os._exit(0 if is_new else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

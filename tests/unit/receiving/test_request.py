@@ -666,19 +666,21 @@ def test_a_message_that_has_left_is_watched_no_more(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "at_once", "later"), [({}, [], [1.0]), ({"lock_queue_ttl": 3}, [0.25], [0.25])], ids=str
+    ("call", "ttl", "at_once", "later"),
+    [({}, 60, [], [1.0]), ({}, 6, [0.5], [0.5]), ({"lock_queue_ttl": 3}, 60, [0.25], [0.25])],
+    ids=str,
 )
 def test_a_claim_is_renewed_soon_after_its_message_was_received(
-    shop: Shop, monkeypatch: Any, call: dict[str, Any], at_once: list[float], later: list[float]
+    shop: Shop, monkeypatch: Any, call: dict[str, Any], ttl: int, at_once: list[float], later: list[float]
 ) -> None:
     """Law 2: the message may have waited in its queue until little of its claim was left.
 
-    The line looks often enough for the ttls of tasks, and not for one that is given per call.
+    What has no time to stand in line is renewed at once.
     """
     firsts: list[float] = []
     watchdog = watchdog_of(shop.store)
     monkeypatch.setattr(watchdog, "watch", lambda _lease, *, first, **_: firsts.append(first))
-    request = delivered(shop, call=call, lock_queue_ttl=60)
+    request = delivered(shop, call=call, lock_queue_ttl=ttl)
 
     assert firsts == at_once
     lasts()
@@ -686,9 +688,10 @@ def test_a_claim_is_renewed_soon_after_its_message_was_received(
     assert request is not None
 
 
-def test_a_lease_of_a_ttl_given_per_call_is_renewed_at_once(shop: Shop) -> None:
-    """Law 1: it may be shorter than that of its task."""
-    request = delivered(shop, call={"lock_ttl": 0.6})
+@pytest.mark.parametrize("options", [{"lock_ttl": 0.6}, {"call": {"lock_ttl": 0.6}}], ids=str)
+def test_a_lease_of_a_short_ttl_is_renewed_at_once(shop: Shop, options: dict[str, Any]) -> None:
+    """Law 1: it would not live until it has left the line."""
+    request = delivered(shop, **options)
 
     started(shop, request)
 
