@@ -12,11 +12,10 @@ from celery_redislock.exceptions import LockOptionError
 def split_call_options(
     options: MutableMapping[str, object], *, where: str = "apply_async"
 ) -> dict[str, object]:
-    """Take this package's keywords out of *options* and return them.
+    """Take this package's keywords out of *options*, in place unless it raises, and return them.
 
-    Runs at every publish. A keyword that stayed would become a message property
-    or a broker's error (celery 5.7.0, ``app/base.py``, ``send_task``).
-    *options* is changed in place, unless it raises; *where* is the task's name.
+    A keyword that stayed would become a message property or a broker's error
+    (celery 5.7.0, ``app/base.py``, ``send_task``). *where* is the task's name.
 
     Raises:
         LockOptionError: a keyword looks like ours and does not exist, or is another library's option.
@@ -40,9 +39,8 @@ def override(
     """Return *base* with what one call asks for. Called on the publishing side.
 
     ``None`` leaves an option as the task has it; ``lock=None`` means not locked
-    anywhere. A strategy for one side leaves the other as the task has it. A
-    callable cannot travel: as ``lock_key`` or ``on_conflict`` it counts at
-    publish only, as ``on_lock_lost`` it is refused.
+    anywhere. A callable cannot travel: as ``lock_key`` or ``on_conflict`` it
+    counts at publish only, as ``on_lock_lost`` it is refused.
 
     Raises:
         LockOptionError: with every problem there is.

@@ -84,16 +84,10 @@ class Declaration:
         is_ignored: bool = False,
         main_process: str | None = None,
     ) -> "TaskLock":
-        """Return the lock of one call. Sends nothing; computes nothing where a message brings the key.
+        """Return the lock of one call. Sends nothing.
 
-        Args:
-            args: of the call.
-            kwargs: of the call.
-            task_id: the owner.
-            options: of the call, where they differ from the task's.
-            key: as carried by the message, which beats computing it again.
-            is_ignored: the result is not stored.
-            main_process: of the worker that runs it, as leases name it.
+        A message brings its ``key``, which beats computing it again; ``options`` are those of the call, where
+        they differ from the task's. The others are as for :class:`TaskLock`.
 
         Raises:
             LockKeyError: no key can be made of these arguments.
@@ -155,10 +149,8 @@ class Declaration:
 def declaration_of(task: Any) -> Declaration:
     """Resolve a bound task's declaration; remembered until an option or setting changes.
 
-    Called at every publish and run, so that settings changed after the task
-    was bound are honoured, and a task whose binding failed (Celery keeps it
-    usable) is never used unchecked. Two threads may resolve it at once; the
-    last one is remembered.
+    Called at every publish and run, so that a task whose binding failed (Celery
+    keeps it usable) is never used unchecked. Thread-safe.
 
     Raises:
         LockOptionError: all that is wrong with the task's options and the app's settings.

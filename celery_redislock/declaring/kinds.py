@@ -36,8 +36,7 @@ class Kind:
 class Seconds(Kind):
     """A duration: a number of seconds or a ``timedelta``, read as float seconds.
 
-    ``bool``, NaN and the infinities are refused. The least is a millisecond,
-    the unit Redis counts in, where nothing asks for more.
+    The least is a millisecond, the unit Redis counts in, where nothing asks for more.
     """
 
     def __init__(self, *, least: float = 0.001, most: float = TEN_YEARS) -> None:
@@ -85,13 +84,12 @@ def whole(least: int, most: int) -> Kind:
     )
 
 
-def _may_begin_a_key(value: object) -> bool:
-    """Braces would move a Redis key's hash tag."""
-    return isinstance(value, str) and re.fullmatch(r"[^{}\s\x00-\x1f\x7f]+", value) is not None
-
-
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))
-PREFIX = Kind("a text without braces, white space and control characters", _may_begin_a_key)
+#: Braces would move a Redis key's hash tag.
+PREFIX = Kind(
+    "a text without braces, white space and control characters",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[^{}\s\x00-\x1f\x7f]+", value) is not None,
+)
 #: ``lock_key``; :func:`celery_redislock.declaring.keys.parse_key` checks it with the parameters.
 KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', or a callable")

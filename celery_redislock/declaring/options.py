@@ -24,9 +24,7 @@ _TIMEOUTS = 2.999
 
 
 class LockOptions(NamedTuple):
-    """What one task, or one call of it, asks for. Immutable; shared by threads.
-
-    The attributes are those of the option table; times are float seconds.
+    """What one task, or one call of it, asks for, by the option table; times are float seconds.
 
     Attributes:
         scope: what ``lock`` names; ``None`` means no locking.
@@ -85,12 +83,11 @@ def read_options(
     *,
     parameters: Sequence[str] | None,
 ) -> LockOptions:
-    """Read a task's options. Called when the task is bound; touches no server.
+    """Read a task's options.
 
     What has no effect in the task's scope is a problem where the task asks for
-    it; a setting counts for the tasks it can count for. An attribute that is
-    missing or not said is left to the setting. *where* is the task's name;
-    ``parameters`` are those ``lock_key`` may use, ``None`` if unknown.
+    it; a setting counts for the tasks it can count for. *where* is the task's
+    name; ``parameters`` are those ``lock_key`` may use, ``None`` if unknown.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -112,7 +109,7 @@ def read_options(
 
 
 def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> LockSettings:
-    """Read the settings that are no task's. Called once per app, in publisher and worker.
+    """Read the settings that are no task's.
 
     ``REDISLOCK_ENABLED`` in the environment wins over the setting, unless it is empty.
 
@@ -156,7 +153,7 @@ def settle(values: Mapping[str, object]) -> LockOptions:
 def problems_of(
     options: LockOptions, asked: Mapping[str, object], where: str, parameters: Sequence[str] | None
 ) -> list[str]:
-    """Return what cannot be true together, or has no effect, each with the values and a remedy.
+    """Return what cannot be true together, or has no effect.
 
     *options* is everything that counts, *asked* what the task or the call brings itself, as its rows read it.
     """
@@ -199,9 +196,9 @@ def disagreements(options: LockOptions) -> list[str]:
 
 
 def risks(options: LockOptions, settings: LockSettings, *, time_limit: float | None) -> list[str]:
-    """Return what can be honoured and does not do what its author expects, with values and remedies.
+    """Return what can be honoured and does not do what its author expects.
 
-    A worker logs it when it starts. ``time_limit`` is the task's hard one in seconds, if it has one.
+    ``time_limit`` is the task's hard one in seconds, if it has one.
     """
     found: list[str] = []
     if options.scope is None or not options.scope.holds_while_running:

@@ -31,11 +31,7 @@ logger = logging.getLogger("celery_redislock")
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
 #: Settings with which Celery completes its result backend's URL. They say nothing about the broker's server.
 _OF_THE_BACKEND = (
-    "redis_host",
-    "redis_port",
-    "redis_db",
-    "redis_username",
-    "redis_password",
+    *("redis_host", "redis_port", "redis_db", "redis_username", "redis_password"),
     "redis_backend_credential_provider",
 )
 #: The stores of an app by the settings they were made with; under ``None`` one given for tests.
@@ -44,9 +40,7 @@ _told: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def store_of(app: Any, settings: LockSettings) -> LockStore:
-    """Return the app's lock store, made at the first call; opens no connection.
-
-    One per app, settings and process, whichever thread asks.
+    """Return the app's lock store for these settings, made at the first call; opens no connection.
 
     Raises:
         LockOptionError: no setting names a Redis server, or the URL cannot be read.
@@ -63,10 +57,10 @@ def store_of(app: Any, settings: LockSettings) -> LockStore:
 
 
 def use_store(app: Any, store: LockStore | None) -> LockStore | None:
-    """Make the app keep its locks in this store, whatever its settings; ``None`` ends it.
+    """Make the app keep its locks in this store, whatever its settings; ``None`` ends it. For tests.
 
     Returns:
-        The store used so before, ``None`` if there was none. For tests.
+        The store used so before, ``None`` if there was none.
     """
     if issubclass(type(app), Proxy):
         app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
@@ -95,7 +89,6 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
         prefix=f"{place.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,
-        socket_timeout=settings.socket_timeout,
     )
 
 
@@ -119,11 +112,7 @@ class _Place(NamedTuple):
 
 
 def _place(app: Any, settings: LockSettings) -> _Place:
-    """Where the locks are kept.
-
-    The broker comes before the result backend: it must be reachable to publish anyway, so locking
-    there adds no new way to fail.
-    """
+    # The broker comes before the result backend: it must be reachable to publish anyway.
     conf = app.conf
     of_backend = (
         conf.get("result_backend_transport_options") or {},

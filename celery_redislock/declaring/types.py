@@ -1,9 +1,4 @@
-"""Types of options, for checkers and for annotations. Nothing here is needed to run.
-
-::
-
-    from celery_redislock.declaring.types import ScopeName, Strategy
-"""
+"""Types of options, for checkers and for annotations. Nothing here is needed to run."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -16,21 +11,9 @@ if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
 
 __all__ = [
-    "INHERIT",
-    "CallOptions",
-    "ConflictChoice",
-    "ErrorChoice",
-    "KeyChoice",
-    "LockChoice",
-    "LossChoice",
-    "ScopeName",
-    "Seconds",
-    "Side",
-    "Strategies",
-    "Strategy",
-    "StrategyChoice",
-    "TaskOptions",
-]
+    "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "KeyChoice", "LockChoice", "LossChoice",
+    "ScopeName", "Seconds", "Side", "Strategies", "Strategy", "StrategyChoice", "TaskOptions",
+]  # fmt: skip
 
 #: A duration: seconds, or a ``timedelta``.
 Seconds: TypeAlias = float | timedelta

@@ -25,11 +25,7 @@ def is_meant_for_us(name: str) -> bool:
 
 
 def unknown_options(names: Iterable[str]) -> list[str]:
-    """Return a problem for each of *names* that is meant for an option and is none.
-
-    That is what begins like an option and does not exist, and what is the option
-    of another library. Other attributes and keywords are the user's own.
-    """
+    """Return a problem for each of *names* that is meant for an option and is none."""
     return [
         f"{name} is {OTHER_LIBRARIES[name]}" if name in OTHER_LIBRARIES else f"{name} is no {_option(name)}"
         for name in names

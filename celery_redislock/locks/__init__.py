@@ -119,5 +119,4 @@ def connect(
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,
-        socket_timeout=socket_timeout,
     )

@@ -1,12 +1,9 @@
 """Connections to one lock server: how to reach it, and the ones that are kept open.
 
-redis-py's ``execute_command`` path (pool, retries, metrics) is about half of
-the client's CPU in a lock's life, and its ten default retries (redis 8.1.0,
-``client.py``) turn a lost reply to ``SET NX`` into a wait for one's own
-orphan. So this module keeps bare ``Connection`` objects, without retries of
-their own, and leaves sending, reading and repeating to
-:class:`~celery_redislock.locks.scripts.Scripts`, which does it under one
-deadline and with the same token.
+redis-py's ten default retries (redis 8.1.0, ``client.py``) turn a lost reply
+to ``SET NX`` into a wait for one's own orphan. So this module keeps bare
+``Connection`` objects, without retries of their own, and
+:class:`~celery_redislock.locks.scripts.Scripts` sends, reads and repeats.
 """
 
 import logging
@@ -39,15 +36,14 @@ _RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
 class Connections:
     """The connections of one process to one server, kept open and lent out one at a time.
 
-    The last one returned is the next one lent. At most :data:`MOST_IDLE` are kept
-    while nobody uses them: after a rush of greenlets the others are closed.
-    Thread-safe. After a fork the child starts with none: it neither uses nor
-    shuts down its parent's sockets (a dropped ``Connection`` of another pid only
-    closes its descriptor, redis 5.2.1 to 8.1.0, ``connection.py``,
-    ``disconnect``).
+    The last one returned is the next one lent. Thread-safe. After a fork the
+    child starts with none, and does not shut down its parent's sockets (a dropped
+    ``Connection`` of another pid only closes its descriptor, redis 5.2.1 to
+    8.1.0, ``connection.py``, ``disconnect``).
 
     Each connection counts in ``redislock_unread`` the requests whose answers
-    nobody waited for; they are read before its next one.
+    nobody waited for; they are read before its next one. ``redislock_idle`` is
+    where it is put back.
     """
 
     def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
@@ -55,7 +51,7 @@ class Connections:
 
         The pool is kept alive because a Sentinel connection asks it for the primary.
         """
-        self._pool = pool
+        self._pool, self.socket_timeout = pool, socket_timeout
         self._kwargs = {
             **{name: value for name, value in pool.connection_kwargs.items() if not _RELAXED.match(name)},
             "socket_timeout": socket_timeout,
@@ -116,7 +112,7 @@ class Connections:
         return self._open()
 
     def give_back(self, connection: Any) -> None:
-        """Return a connection that is in step; where enough are idle, the oldest of them is closed."""
+        """Return a connection that is in step."""
         connection.redislock_idle.append(connection)
 
     def drop_idle(self) -> None:

@@ -37,10 +37,7 @@ _DRIFT, _ROUNDING = 0.01, 0.002
 class Lease:
     """One term of holding a lock: what was granted, until when it can be trusted, whether it was lost.
 
-    Until its deadline it can be trusted; after it, a late thread asks the
-    server, and only the answer, or none, decides (see the package docstring).
-
-    Thread-safe: the holder's thread reads, the watchdog's thread renews.
+    Thread-safe: the holder's thread reads, the watchdog's thread renews (see the package docstring).
 
     Attributes:
         term: name, token and ttl.
@@ -73,8 +70,8 @@ class Lease:
     ) -> None:
         """Record a store's grant, whose times are of this clock.
 
-        ``on_lost`` is called once, in the thread that learnt of the loss, normally the watchdog's. Its own
-        error is logged. While it runs, nothing else is renewed. With gevent it is called in a greenlet.
+        ``on_lost`` is called once, in the thread that learnt of the loss, normally the watchdog's, which
+        renews nothing meanwhile; with gevent in a greenlet. Its own error is logged.
         """
         self.term = term
         self.key, self.token, ttl = term
@@ -106,13 +103,12 @@ class Lease:
         return self.held and self._clock() < self.deadline
 
     def check(self) -> None:
-        """Raise :class:`~celery_redislock.exceptions.LockLost` if the lease is gone.
+        """Raise :class:`~celery_redislock.exceptions.LockLost` if the lease is lost or was released.
 
         Free of cost while the lease can be trusted. After its deadline (this
         process was paused, or renewals failed) it asks the server once, which
         takes a bounded time; an unreachable server then counts as a loss.
-        Call it before a side effect another holder must not see twice. A lease
-        that was released is gone too.
+        Call it before a side effect another holder must not see twice.
         """
         if self.held and self._clock() >= self.deadline:
             self._ask()
@@ -122,10 +118,7 @@ class Lease:
             raise LockLost(self.key, "it has been released", self.fence)
 
     def confirm(self, sent_at: float, answered_at: float, *, ttl: float | None = None) -> None:
-        """Count the term anew: the server granted or renewed it in answer to a request sent then.
-
-        ``ttl`` is what was asked for, where the term may have been changed since.
-        """
+        """Count the term anew: renewed for ``ttl``, or the term's, in answer to a request sent then."""
         ttl = self.term.ttl if ttl is None else ttl
         margin = max(_margin(ttl), answered_at - sent_at)
         deadline = sent_at + ttl - margin
@@ -201,7 +194,6 @@ class Lease:
 
 
 def _margin(ttl: float) -> float:
-    """Seconds for the drift of two clocks within a term, and for the rounding of both."""
     return _DRIFT * ttl + _ROUNDING
 
 

@@ -53,11 +53,10 @@ class Lock:
             lock.check()                       # raises LockLost
             write(..., fence=lock.fence)
 
-    One object may be shared by threads: each thread holds for itself, and the
-    thread that holds may acquire again (it releases as often). Two objects of
-    one name wait for each other, in one thread too. Waiters are not served in
-    order. What is acquired without ``with`` and never released is renewed until
-    the process ends, whatever becomes of the thread or the object.
+    One object may be shared by threads: each holds for itself, and may acquire
+    again while it holds (it releases as often). Two objects of one name wait for
+    each other, in one thread too. Waiters are not served in order. What is
+    acquired without ``with`` and never released is renewed until the process ends.
 
     Not for coroutines, which would hold it together; a second one of the same
     thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
@@ -97,16 +96,10 @@ class Lock:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
         _check_terms(name, ttl=ttl, timeout=timeout)
-        self.name = name
-        self._store = store
-        self._key = lock_name(name)
-        self._ttl = ttl
-        self._timeout = timeout
-        self._owner = owner
-        self._auto_renew = auto_renew
-        self._on_lost = on_lost
-        self._clock = clock
-        self._sleep = sleep
+        self.name, self._key, self._store = name, lock_name(name), store
+        self._ttl, self._timeout, self._owner = ttl, timeout, owner
+        self._auto_renew, self._on_lost = auto_renew, on_lost
+        self._clock, self._sleep = clock, sleep
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
         self._local: Any = _thread_facts(threading.local)
 
@@ -213,14 +206,12 @@ class Lock:
     @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
-        entry = self._entry
-        return None if entry is None else entry.lease.fence
+        return None if (entry := self._entry) is None else entry.lease.fence
 
     @property
     def held(self) -> bool:
         """Whether this thread holds the lock and has not learnt that it is lost."""
-        entry = self._entry
-        return entry is not None and entry.lease.held
+        return (entry := self._entry) is not None and entry.lease.held
 
     def __enter__(self) -> "Lock":
         refused = self._wait_for(self._timeout)
@@ -231,11 +222,8 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entry = self._entry
-        if entry is None and self in self._local.__dict__:
-            return  # a forked child leaves a block that its parent entered
-        if entry is None and error is not None:
-            return  # the body has released it itself, and its own error matters more
+        if self._entry is None and (error is not None or self in self._local.__dict__):
+            return  # its own error matters more; or this is a fork, whose parent entered the block
         lease = self._required().lease
         try:
             released = self.release()
@@ -255,16 +243,14 @@ class Lock:
         return None if entry is None or entry.pid != os.getpid() else entry
 
     def _required(self) -> _Entry:
-        entry = self._entry
-        if entry is None:
+        if (entry := self._entry) is None:
             message = f"this thread does not hold the lock {self.name!r}; acquire it first"
             raise RuntimeError(message)
         return entry
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
-        entry = self._entry
-        if entry is not None:
+        if (entry := self._entry) is not None:
             self._enter_again(entry)
             return None
         give_up = None if timeout is None else self._clock() + timeout
@@ -333,7 +319,7 @@ def keep_trying(
 ) -> T:
     """Call *attempt*, a bounded request that is safe to repeat, until the lock server answers it.
 
-    Blocks the calling thread. No attempt begins later than ``for_seconds`` after the first.
+    No attempt begins later than ``for_seconds`` after the first.
 
     Raises:
         LockUnavailable: the last attempt's.

@@ -14,20 +14,13 @@ _Entry = tuple[bytes, float]
 class MemoryStore(LockStore):
     """Keeps locks in a dictionary; the same verbs, answers and expiry as a server. Thread-safe.
 
-    It excludes only within this process: a fork, or another process, has its
-    own. ``clock`` is the server's clock and this process's at once.
+    It excludes only within this process: a fork has its own. Its clock is the
+    server's and this process's at once.
     """
 
     def __init__(self, *, clock: Clock = boottime, wall: Callable[[], float] = time.time) -> None:
-        """Start empty.
-
-        Args:
-            clock: what holds expire by.
-            wall: what fences are drawn from, seconds since the epoch.
-        """
-        self._clock = clock
-        self._wall = wall
-        self._lock = threading.RLock()
+        """Start empty; holds expire by ``clock``, fences are drawn from ``wall``, seconds since the epoch."""
+        self._clock, self._wall, self._lock = clock, wall, threading.RLock()
         self._locks: dict[str, _Entry] = {}
         self._windows: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
@@ -70,12 +63,6 @@ class MemoryStore(LockStore):
             self._locks[name] = (value, now + ttl)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)
-
-    def begin(
-        self, name: str, token: str, ttl: float, **terms: Any
-    ) -> Callable[[], Grant | Refusal | Marked]:
-        answer = self.acquire(name, token, ttl, **terms)
-        return lambda: answer
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:

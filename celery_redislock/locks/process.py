@@ -17,10 +17,7 @@ _PROC = Path("/proc")
 
 @lru_cache(maxsize=1)
 def name_of(pid: int) -> str | None:
-    """Return machine and process, 16 characters; ``None`` where it cannot be told. Read once per process.
-
-    ``pid`` is this process's own: a forked one has another.
-    """
+    """Return machine and process, 16 characters, ``None`` where it cannot be told; ``pid`` is our own."""
     own = _PROC / "self"
     try:
         # One number alone: this /proc is that of our own pid namespace.

@@ -4,22 +4,18 @@ Keys (``N`` is the lock's name; its braces make one hash tag, so that all keys
 of a lock live in one slot of a Cluster; the prefix is ``redislock`` unless
 set otherwise, with Celery's ``global_keyprefix`` in front):
 
-=============================  ======  ==========================  =========================
-key                            type    value                       expiry; written by
-=============================  ======  ==========================  =========================
-``redislock:{N}:lock``         string  ``token NUL json``          lease or claim ttl; acquire, renew,
-                                                                   release, hand_on, claim_and_push
-``redislock:{N}:window``       string  ``token NUL json``          ``lock_period``; acquire,
-                                                                   claim_and_push, release (undo)
-``redislock:{N}:fence``        string  last strict fence           7 days; acquire (strict only)
-``redislock:{N}:mark:MSG``     string  ``ending`` or ``done``      the mark's ttl; release, hand_on,
-                                                                   mark_done
-``redislock:{N}:note:NONCE``   string  empty: the token's message  three socket timeouts;
-                                       has been pushed             claim_and_push
-``redislock:index``            zset    name (window: ``name NUL    twice the longest of them at most;
-                                       window``), score expiry ms  acquire, renew, release, hand_on,
-                                                                   claim_and_push
-=============================  ======  ==========================  =========================
+============================  ======  ==========================  ===========================================
+key                           type    value                       expiry; written by
+============================  ======  ==========================  ===========================================
+``redislock:{N}:lock``        string  ``token NUL json``          lease or claim ttl; all that list a hold
+``redislock:{N}:window``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
+``redislock:{N}:fence``       string  last strict fence           7 days; acquire (strict only)
+``redislock:{N}:mark:MSG``    string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
+``redislock:{N}:note:NONCE``  string  empty: the message of this  three socket timeouts; claim_and_push
+                                      token has been pushed
+``redislock:index``           zset    name (window: ``name NUL    twice the longest of them at most; acquire,
+                                      window``), score expiry ms  renew, hand_on, claim_and_push
+============================  ======  ==========================  ===========================================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
 any client's ``SET NX`` lock on the same key, which excludes ours and is
@@ -57,7 +53,6 @@ class RedisStore(LockStore):
         prefix: str = "redislock",
         strict_fence: bool = False,
         min_replicas: int = 0,
-        socket_timeout: float = 1.0,
         clock: Clock = boottime,
     ) -> None:
         """Keep locks on the server these connections lead to.
@@ -65,12 +60,12 @@ class RedisStore(LockStore):
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
         """
         self._connections = connections
-        self._prefix, self._start, self._index = prefix, f"{prefix}:{{", f"{prefix}:index"
+        self._start, self._index = f"{prefix}:{{", f"{prefix}:index"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
         self._clock = clock
-        self._note_ms = _ms(3 * socket_timeout)
-        self._scripts = Scripts(connections, socket_timeout=socket_timeout, clock=clock)
+        self._note_ms = _ms(3 * connections.socket_timeout)
+        self._scripts = Scripts(connections, clock=clock)
         self.leads_to = connections.leads_to
 
     @property
@@ -120,7 +115,7 @@ class RedisStore(LockStore):
         """Read the answer to an acquire."""
         reply: Any = call.reply
         if reply.__class__ is bytes:
-            return Refusal(_refused_by(name, reply))
+            return _refusal(name, reply)
         is_repeated = reply.__class__ is list
         if is_repeated:
             status, reply, *left = reply
@@ -157,7 +152,7 @@ class RedisStore(LockStore):
             keys, args = [*keys, base + "window"], [*args, _ms(period)]
         call = self._scripts.begin("claim_and_push", keys, args, name=name)()
         if call.reply.__class__ is bytes:
-            return Refusal(_refused_by(name, call.reply))
+            return _refusal(name, call.reply)
         return Grant(0, False, call.sent_at, call.answered_at, call.reply == 4)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
@@ -265,9 +260,9 @@ def _release(name: str, call: Call) -> Release:
     return Release(status > 0, _hold(name, *held), call.repeated)
 
 
-def _refused_by(name: str, reply: bytes) -> Hold:
+def _refusal(name: str, reply: bytes) -> Refusal:
     left, is_window, value = reply.split(b" ", 2)
-    return _hold(name, value, int(left), int(is_window))
+    return Refusal(_hold(name, value, int(left), int(is_window)))
 
 
 def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:

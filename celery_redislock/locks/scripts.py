@@ -63,10 +63,7 @@ def script(name: str) -> tuple[str, str]:
 
 
 class Call(NamedTuple):
-    """One answered call: its times and ``repeated`` are those of a grant.
-
-    ``replicas`` is how many confirmed it, where that was asked for.
-    """
+    """One answered call: what a grant says of it, and how many ``replicas`` confirmed it, if asked for."""
 
     reply: Any
     replicas: int
@@ -83,13 +80,10 @@ class Scripts:
     answers to redis-py's greeting may take one more.
     """
 
-    def __init__(
-        self, connections: Connections, *, socket_timeout: float = 1.0, clock: Clock = boottime
-    ) -> None:
-        """Run scripts over these connections; ``socket_timeout``: seconds one of two attempts may take."""
-        self._connections = connections
-        self._socket_timeout = socket_timeout
-        self._clock = clock
+    def __init__(self, connections: Connections, *, clock: Clock = boottime) -> None:
+        """Run scripts over these connections, by the socket timeout they were given."""
+        self._connections, self._clock = connections, clock
+        self._socket_timeout = connections.socket_timeout
         # All at once: a deploy may replace the files while this process runs.
         self._scripts = {name: script(name) for name in SCRIPTS}
         self._templates: dict[tuple[str, int, int], bytes] = {}
@@ -266,14 +260,8 @@ class Scripts:
 def _ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:
     """Return the socket of a connection, ready for a request: connect, read the answers nobody waited for.
 
-    Connects by ``connect()``, which a Sentinel's connection overrides to ask for
-    the primary. Connecting, each answer to a greeting (two to five), the unread
-    answers, and then the request and its answer may take ``patience`` seconds
-    each, as long as it is not ``give_up`` when they begin.
-
-    Raises:
-        OSError: a step failed, or took too long.
-        redis.RedisError: redis-py could not connect.
+    Each step may take ``patience`` seconds, as long as it is not ``give_up`` when it begins. ``connect()`` is
+    a Sentinel's own, which asks for the primary.
     """
     if connection._sock and not connection.redislock_unread and within is None:
         return connection._sock

@@ -32,10 +32,7 @@ QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
 
 
 def new_token(owner: str) -> str:
-    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce.
-
-    The owner is normally a task id.
-    """
+    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce."""
     name = owner_name(owner) if "\0" in owner else owner
     return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URLSAFE).decode()}"
 
@@ -90,10 +87,7 @@ class Hold:
         return self._about
 
     def says(self, fact: bytes) -> bool:
-        """Whether the holder's text has this piece of JSON, as this package writes it; a quick look.
-
-        A piece with a quotation mark in it is never part of a text inside: there it is escaped.
-        """
+        """Whether the holder's text has this piece of JSON; one with a quotation mark is part of no text."""
         return fact in self._text
 
     @property
@@ -143,8 +137,7 @@ class Grant(NamedTuple):
     Attributes:
         fence: the fencing token, larger with each grant of the same lock.
         taken_over: the hold was there before, under ``instead_of``.
-        sent_at: this process's clock just before the answered request was sent: the lease's
-            term is counted from here, because the server's began later.
+        sent_at: this process's clock just before the answered request was sent.
         answered_at: the same clock when the answer came.
         repeated: the hold was there before under this very token: an earlier request was granted it.
             Its answer may have been lost, and with it whether it took anything over.
@@ -164,12 +157,9 @@ class Refusal(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """Nothing was taken, because this message has a mark: it ran already.
+    """Nothing was taken, because this message has a mark (:class:`Mark`): it ran already.
 
-    Attributes:
-        is_done: the message is done, and a copy of it has nothing left to do. ``False``: its run is
-            ending, and a copy waits until the mark says done, or expires.
-        expires_in: seconds until the mark expires.
+    A copy of what is not done waits until the mark says done, or expires, in ``expires_in`` seconds.
     """
 
     is_done: bool
@@ -192,7 +182,7 @@ class Mark(NamedTuple):
 
 
 class Term(NamedTuple):
-    """What a renewal needs to know about one hold: ``ttl`` in seconds."""
+    """What a renewal needs to know about one hold."""
 
     name: str
     token: str
@@ -200,12 +190,9 @@ class Term(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """The answers to a batch of renewals.
+    """The answers to a batch of renewals, with the times of a :class:`Grant`.
 
-    Attributes:
-        renewed: per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token.
-        sent_at: as for :class:`Grant`.
-        answered_at: as for :class:`Grant`.
+    Per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token.
     """
 
     renewed: Sequence[bool | None]
@@ -218,8 +205,7 @@ class Release(NamedTuple):
 
     Attributes:
         released: the hold was ours and is gone now.
-        held_by: another token holds the lock (after an operator's release: the victim);
-            ``None`` where nobody does.
+        held_by: another token's hold (after an operator's release: the victim), ``None`` for nobody's.
         repeated: the first request got no answer, and may have released a hold that the second one found
             missing or another's: :meth:`gave_back` decides.
     """
@@ -234,20 +220,16 @@ class Release(NamedTuple):
 
     @property
     def took_away(self) -> bool:
-        """Whether an operator's release took away the hold that was seen, or may have done so.
-
-        Where a repeated request finds that nobody holds, most likely the first one took it.
-        """
+        """Whether an operator's release took away the hold that was seen, or most likely did."""
         return self.released or (self.repeated and self.held_by is None)
 
 
 class LockStore(ABC):
     """The atomic verbs. Times are seconds. Thread-safe; safe to use after a fork.
 
-    Every verb raises :class:`~celery_redislock.exceptions.LockUnavailable`
-    when the server does not answer in a bounded time, and
-    :class:`~celery_redislock.exceptions.LockKeyError` when the key on the
-    server is not a lock. Every verb may be repeated with the same token.
+    Every verb raises ``LockUnavailable`` when the server does not answer in a
+    bounded time, and ``LockKeyError`` when the key on the server is not a lock.
+    Every verb may be repeated with the same token.
     """
 
     #: This process's watchdog of the store, once there is one; ``watchdog_of`` makes it.
@@ -286,23 +268,18 @@ class LockStore(ABC):
                 does what is taken over. Any other hold it refuses.
         """
 
-    @abstractmethod
     def begin(
         self, name: str, token: str, ttl: float, **terms: Any
     ) -> Callable[[], Grant | Refusal | Marked]:
         """Ask for what :meth:`acquire` asks for, and return a function that reads the answer.
 
         For a caller who has something else to do until then. That function is called once, by the same
-        thread, and answers and raises as :meth:`acquire` does: it sends the request once more where no answer
-        came, and the time in between does not count. Where it is not called, as after an error, drop it: its
-        connection is closed with it. The hold may have been taken all the same.
-
-        Args:
-            name: as for :meth:`acquire`.
-            token: likewise.
-            ttl: likewise.
-            terms: the others of :meth:`acquire`.
+        thread, and answers and raises as :meth:`acquire` does; the time in between does not count. Where it
+        is not called, as after an error, drop it: its connection is closed with it. The hold may have been
+        taken all the same.
         """
+        answer = self.acquire(name, token, ttl, **terms)
+        return lambda: answer
 
     def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  most reach none
         """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
@@ -335,20 +312,15 @@ class LockStore(ABC):
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         """Set each hold's remaining time back to its ttl; one round trip per 200. Never creates a lock.
 
-        Args:
-            terms: the holds.
-            within: seconds the answer is of use, if less than the store's own bound (a lease about to end).
+        ``within``: seconds the answer is of use, if less than the store's own bound (a lease about to end).
         """
 
     @abstractmethod
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         """Release the hold if ``token`` still has it; one round trip.
 
-        Args:
-            name: the lock's name.
-            token: of the hold to release.
-            undo: nothing ran under it, so the window it opened ends too.
-            mark: left behind in any case, whoever holds the lock.
+        ``undo``: nothing ran under it, so the window it opened ends too. ``mark`` is left behind in any case,
+        whoever holds the lock.
         """
 
     @abstractmethod
@@ -357,15 +329,8 @@ class LockStore(ABC):
     ) -> Release:
         """Turn one token's hold into another's, if it still holds; one round trip. Never takes a free lock.
 
-        Where the message of ``new`` has a mark already, it has run, and the hold is released instead.
-
-        Args:
-            name: the lock's name.
-            old: the token that holds.
-            new: the token that holds from now on, and the identity of its message.
-            ttl: seconds the hold lives from now on unless it is renewed.
-            about: as for :meth:`acquire`.
-            mark: left behind in any case, whoever holds the lock.
+        Where the message of ``new``, which is its identity, has a mark already, it has run, and the hold is
+        released instead. ``ttl`` and ``about`` are those of the new hold; ``mark`` as for :meth:`release`.
 
         Returns:
             ``released`` if the hold of ``old`` was there: it is now that of ``new``, or released. Also
@@ -376,11 +341,6 @@ class LockStore(ABC):
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         """Note that a message is done. The answer is not awaited, so a mark may be lost without an error.
 
-        Args:
-            name: of the lock the message was for.
-            message: its identity.
-            ttl: seconds until the mark expires.
-
         Raises:
             LockUnavailable: the request could not be sent.
         """
@@ -389,23 +349,16 @@ class LockStore(ABC):
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         """Return who holds the lock, or whose window it waits for, or ``None``.
 
-        Args:
-            name: the lock's.
-            to_decide: something depends on the answer, so a replica must not give it: it may know only a
-                holder that is long gone (``LockUnavailable``).
+        ``to_decide``: something depends on the answer, so a replica must not give it: it may know only a
+        holder that is long gone (``LockUnavailable``).
         """
 
     @abstractmethod
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
-        """Take the hold away from whoever has it; an operator's verb.
-
-        Args:
-            name: the lock's name.
-            expected: only from this token, as seen before; ``None`` from anybody.
+        """Take the hold away from ``expected``, a token that was seen, or from anybody; an operator's verb.
 
         Returns:
-            ``released`` with the victim in ``held_by``; or not, with the present
-            holder (another token), or nobody.
+            ``released`` with the victim in ``held_by``; or not, with the present holder, or nobody.
         """
 
     @abstractmethod

@@ -8,8 +8,7 @@ The life of one message::
                    hand on   lease r -> claim m2        the body published its own id again
                    hand on   lease r -> claim m         the message is requeued
 
-What the server does not answer at the end is owed: the watchdog asks again
-once a second until the hold has expired.
+What the server does not answer at the end is owed to the watchdog.
 """
 
 import logging
@@ -49,18 +48,15 @@ logger = logging.getLogger("celery_redislock")
 class TaskLock(NamedTuple):
     """The lock of one call: its name, its owner, how long it lives, and where it is kept.
 
-    Every method takes one round trip, bounded by two socket timeouts, and may be repeated with the same
-    token; :meth:`accept` and :meth:`start` take two more where a dead run holds the lock. It is used by one
-    thread at a time, in whichever process publishes, receives or runs.
+    Every method takes one round trip, and may be repeated with the same token; :meth:`accept` and
+    :meth:`start` take two more where a dead run holds the lock. Used by one thread at a time.
 
     Attributes:
         store: where the lock is kept.
-        task: the task's name.
+        task: the task's name; ``owner`` its id, and ``key`` the lock's name.
         ttl: seconds a lease outlives its last renewal.
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
-        key: the lock's name.
-        owner: the task id.
         is_ignored: the result of this call is not stored.
         main_process: of the worker, as leases name it; ``None`` for this process.
     """
@@ -93,10 +89,7 @@ class TaskLock(NamedTuple):
         """Ask for a claim under this token: as a publish does, and a worker for a message without one.
 
         ``state``: as for :class:`Claim`. ``message`` is the message's identity; ``None`` at its publish.
-
-        Raises:
-            LockUnavailable: the server did not answer; the claim may have been taken.
-            LockKeyError: the key on the server is not a lock.
+        Raises as :meth:`LockStore.acquire` does.
         """
         terms = self.terms(state, message)
         starts_run = message is not None  # a worker asks when a run starts
@@ -127,6 +120,8 @@ class TaskLock(NamedTuple):
     ) -> Lease | Refusal | Marked:
         """Turn the message's claim into a lease, or acquire where there is none; renewed from now on.
 
+        Raises as :meth:`LockStore.acquire` does.
+
         Args:
             token: of the lease: this run's term.
             claim: token of the claim the lease may take over, ``None`` for none.
@@ -135,8 +130,6 @@ class TaskLock(NamedTuple):
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: as for :meth:`Watchdog.watch`.
             on_lost: as for :class:`Lease`.
-
-        Raises as :meth:`accept`.
         """
         ask = partial(
             self.store.acquire,
@@ -161,12 +154,9 @@ class TaskLock(NamedTuple):
     def finish(
         self, lease: Lease, *, mark: Mark | None = None, now: Callable[[], Release] | None = None
     ) -> bool:
-        """Stop renewing a lease and release it; the release is owed where the server does not answer.
+        """Stop renewing a lease and release it; tell whether it was still ours, where unknown counts as yes.
 
         ``now`` asks for it and for something else in one step; what is owed is the release alone.
-
-        Returns:
-            Whether the lease was still ours; unknown counts as yes.
         """
         self.store.watchdog.forget(lease.token)
         lease.end()
@@ -246,10 +236,7 @@ class TaskLock(NamedTuple):
         watchdog_of(self.store).owe(ask, within=within, what=f"the hold on {self.key!r}")
 
     def about(self, state: str, message: str | None = None, published: bool = False) -> str:
-        """Describe the holder to those who are refused, as JSON; without argument values, maybe private.
-
-        ``message`` is given where the token is not the message's identity.
-        """
+        """Describe the holder, as JSON; ``message`` is given where the token is not its identity."""
         usual = _usual(self.task, state, self.is_ignored, published, self.main_process, os.getpid())
         more = "" if message is None else f',"message":{quoted(message)}'
         return f'{usual},"since":{time.time():.3f}{more}}}'
@@ -272,9 +259,7 @@ class Claim:
     """A publisher's claim, asked for within a ``with`` block; released after it unless it was kept.
 
     :meth:`push` asks for it together with its message, :meth:`ask` before the message leaves; :meth:`begin`
-    sends the request of that while the message is built. Where the server does not answer, and the claim is
-    not required, it is neither granted nor refused. All raise ``LockUnavailable`` where it is required, and
-    ``LockKeyError`` if the key on the server is not a lock.
+    sends the request of that while the message is built.
 
     Attributes:
         token: the message's identity.
@@ -308,7 +293,10 @@ class Claim:
             self._go_without(error, f"{lock} was not published")
 
     def ask(self, *, if_held: bool = False) -> None:
-        """Ask for the claim of a message that leaves later; with *if_held* only where the key is held."""
+        """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
+
+        Raises as :meth:`LockStore.acquire` does; ``LockUnavailable`` only where the claim is required.
+        """
         lock = self.lock
         try:
             if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
@@ -326,7 +314,7 @@ class Claim:
             raise
 
     def push(self, queue: str, message: str) -> bool:
-        """Take the claim and put its message into its queue, both or neither.
+        """Take the claim and put its message into its queue, both or neither; raises as :meth:`ask`.
 
         Returns:
             Whether that is the way: ``False`` where the server refuses to do both, and did neither.

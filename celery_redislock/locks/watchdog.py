@@ -64,11 +64,10 @@ class _Debt(NamedTuple):
 class Watchdog:
     """Renews leases in the background, and repeats releases that the server did not answer.
 
-    One daemon thread per process and store, started by the first lease,
-    asleep between renewals, and gone when there has been nothing to watch for
-    half a minute; native with gevent, where it stays. One call renews everything
-    that is due. All methods may be called from any thread, any number of times.
-    A forked child starts with nothing to watch: its parent's leases are its parent's.
+    One daemon thread per process and store, started by the first lease, and
+    gone when there has been nothing to watch for half a minute; native with
+    gevent, where it stays. All methods may be called from any thread, any number
+    of times. A forked child starts with nothing to watch.
 
     Attributes:
         renewals: how many renewals the server has confirmed since the process began.
@@ -84,10 +83,10 @@ class Watchdog:
         _live.add(self)
 
     def watch(self, lease: Lease, *, max_hold: float | None = None, first: float = FOREVER) -> None:
-        """Keep the lease alive from now on; a watch it had before is replaced.
+        """Renew a lease every third of its ttl, until it is forgotten or lost; its former watch is replaced.
 
         Args:
-            lease: renewed every third of its ttl until :meth:`forget`, or until it is lost.
+            lease: a new term, or one that got another ttl.
             max_hold: seconds after which it is not renewed any more and counts as lost; a warning is
                 logged at half of it. ``None``: no limit.
             first: seconds after which it is renewed first, where a third of its ttl is too late.
@@ -117,8 +116,7 @@ class Watchdog:
     def owe(self, action: Callable[[], object], *, within: float, what: str) -> None:
         """Do something in the watchdog's thread, at once, and once a second until the server answers.
 
-        Each attempt is made on a new connection. An earlier request that was given up may still reach the
-        server after it, and then holds its lock until its ttl has passed.
+        Each attempt is made on a new connection.
 
         Args:
             action: a bounded request to the store, which may be repeated: normally a release.
@@ -135,11 +133,7 @@ class Watchdog:
         return self._is_unanswered and bool(self._debts)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until every debt is paid or has expired; at most ``timeout`` seconds.
-
-        Returns:
-            Whether nothing is owed any more.
-        """
+        """Wait at most ``timeout`` seconds until every debt is paid or has expired; tell whether it is."""
         give_up = boottime() + timeout
         while self._debts and boottime() < give_up:
             time.sleep(0.01)

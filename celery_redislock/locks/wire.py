@@ -64,11 +64,7 @@ def rest(sock: Any, patience: float) -> None:
 
 
 def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
-    """Send a request in the socket's time; a long one until ``give_up``, a reading of the clock.
-
-    Raises:
-        OSError: it could not be sent, or not in time.
-    """
+    """Send a request in the socket's time; a long one until ``give_up``, a reading of the clock."""
     if len(request) <= PIECE:
         sock.sendall(request)
         return
@@ -115,12 +111,7 @@ class Answers:
         self._data, self._at = data, 0
 
     def read(self, count: int, *, of_script: bool = False) -> list[Any]:
-        """Read so many, of a script or of plain commands.
-
-        Raises:
-            Nonsense: it is something else, or more than was asked for.
-            OSError: it did not come, or not in time.
-        """
+        """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
         values = [self._value(_OF_SCRIPT if of_script else _KINDS) for _ in range(count)]
         if self._at != len(self._data):
             raise Nonsense(self._data)

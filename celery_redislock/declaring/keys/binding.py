@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 class Binder:
     """Binds the arguments of a call to the parameters of a task's body.
 
-    Made once per task; :meth:`bind` runs at every publish, in any thread. The
-    interpreter itself binds: a function is compiled that has the signature and
+    The interpreter itself binds: a function is compiled that has the signature and
     returns its arguments by name, as Celery compiles one that only refuses them
-    (celery 5.7.0, ``utils/functional.py``, ``head_from_fun``).
+    (celery 5.7.0, ``utils/functional.py``, ``head_from_fun``). Thread-safe.
 
     Args:
         function: the body: ``task.run``, which on a ``bind=True`` or class-based
@@ -32,11 +31,9 @@ class Binder:
         self._bound = _compiled(signature) if signature else lambda *a, **k: self.bind_loosely(a, k)
 
     def bind(self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None) -> dict[str, object]:
-        """Name every argument, defaults filled in.
+        """Name every argument, defaults filled in; without a signature, as :meth:`bind_loosely` does.
 
-        ``*args`` appears as a list and ``**kwargs`` as a dict, under the names
-        the signature gives them. Without a signature this is
-        :meth:`bind_loosely`. The values are the caller's own objects.
+        ``*args`` appears as a list and ``**kwargs`` as a dict, under the names the signature gives them.
 
         Raises:
             TypeError: the arguments do not fit the signature; the text is the interpreter's own.
@@ -53,9 +50,8 @@ class Binder:
     ) -> dict[str, object]:
         """Describe a call that need not fit the signature: ``{"args": […], "kwargs": {…}}``.
 
-        For tasks with ``typing=False``, which Celery publishes unchecked: the
-        default key still exists, although positional and keyword spelling of
-        one call then differ.
+        For tasks with ``typing=False``, which Celery publishes unchecked: positional and keyword spelling of
+        one call differ then.
         """
         return {"args": list(args or ()), "kwargs": dict(kwargs or {})}
 

@@ -27,8 +27,8 @@ def digest(value: object, *, where: str = "digest") -> str:
     """Fingerprint *value*: :data:`DIGITS` hex digits, the same in every process and for ever.
 
     SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces:
-    allowed in FIPS mode, and safe against made-up collisions. The error takes a
-    mapping for arguments by name; *where* is the task's, for the error.
+    allowed in FIPS mode, and safe against made-up collisions. *where* names the
+    task, for the error.
 
     Raises:
         LockKeyError: part of *value* cannot be sent as JSON: a set, a plain
@@ -53,9 +53,8 @@ def digest(value: object, *, where: str = "digest") -> str:
 def as_worker_sees(value: object) -> object:
     """Return *value* after the trip to the worker: through kombu's JSON and back.
 
-    Plain text, numbers, booleans and ``None`` come back as they are. So does
-    what JSON cannot carry: its task must travel by another serializer (pickle,
-    say), which delivers the object itself.
+    What JSON cannot carry comes back as it is: its task must travel by another
+    serializer (pickle, say), which delivers the object itself.
     """
     if type(value) in PLAIN:
         return value

@@ -33,7 +33,7 @@ KeyRule: TypeAlias = Callable[[Mapping[str, object]], str]
 
 
 def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | None) -> KeyRule:
-    """Make the rule that *lock_key* asks for. Called when a task is bound, and per call that brings a key.
+    """Make the rule that *lock_key* asks for.
 
     ``parameters`` are those of a :class:`Binder`; ``None`` leaves names unchecked until they are used.
 

@@ -40,16 +40,11 @@ elseif held or not value then
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
 end
-if mark and ARGV[6] == 'done' then
-  call('SET', mark, 'done', 'PX', ARGV[7])
-elseif mark then
-  call('SET', mark, ARGV[6], 'PX', ARGV[7], 'NX')
+if mark then
+  call('SET', mark, ARGV[6], 'PX', ARGV[7], unpack(ARGV[6] ~= 'done' and {'NX'} or {}))
 end
-if held then
-  return 1
-end
-if not value then
-  return 0
+if held or not value then
+  return held and 1 or 0
 end
 if belongs(value, new) then
   return 2

@@ -37,16 +37,9 @@ if opened then
   redis.pcall('ZREM', index, name .. '\0window')
 end
 if mark and keep ~= '0' then
-  if state == 'done' then
-    call('SET', mark, state, 'PX', keep)
-  else
-    call('SET', mark, state, 'PX', keep, 'NX')
-  end
+  call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end
-if ours then
-  return 1
-end
-if not held then
-  return 0
+if ours or not held then
+  return ours and 1 or 0
 end
 return {-1, held, call('PTTL', lock)}
