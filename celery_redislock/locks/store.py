@@ -23,6 +23,9 @@ _facts_of = json.JSONDecoder().decode
 
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
+#: Characters of a message or a result above which no script carries them: locks do not wait for that.
+LARGEST = 256 * 1024
+
 #: What a holder writes about itself; another program may have written anything.
 _KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
 

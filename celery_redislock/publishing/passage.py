@@ -18,7 +18,7 @@ from celery.signals import before_task_publish
 from kombu.exceptions import LimitExceeded
 
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.store import LARGEST, LockStore
 from celery_redislock.locks.tasklock import Claim
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.message import HEADER
@@ -26,9 +26,6 @@ from celery_redislock.publishing.message import HEADER
 __all__ = ["send"]
 
 logger = logging.getLogger("celery_redislock")
-
-#: Characters of a message above which the lock server is not held up by it for the length of a script.
-LARGEST = 256 * 1024
 
 #: What makes this process ask first, so that no message is made in vain: the names refused last, and for how
 #: many more calls the tasks of which a call was refused.
@@ -48,13 +45,7 @@ class _Stopped(Exception):  # noqa: N818  no error
 
 
 def send(call: Call, claim: Claim) -> Any:
-    """Ask for a call's claim and publish it; where it is refused, publish nothing.
-
-    Raises:
-        LockUnavailable: the lock server did not answer, and the claim is required.
-        LockKeyError: the key on the server is not a lock.
-        kombu.exceptions.OperationalError: the broker cannot be reached.
-    """
+    """Ask for a call's claim and publish it; where it is refused, publish nothing and return ``None``."""
     options, key, app, name = call.options, call.lock.key, call.task.app, call.lock.task
     # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
     is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
@@ -93,11 +84,7 @@ def _acquire(app: Any) -> Any:
 
 
 def _send_through(producer: Any, call: Call, claim: Claim) -> Any:
-    """Publish a call through this producer, with its claim if that is possible.
-
-    Raises:
-        _Stopped: the claim is not granted, and nothing has left.
-    """
+    """Publish a call through this producer, with its claim if possible; ``_Stopped``: nothing has left."""
     store, connection = call.lock.store, producer.connection
     known = connection.__dict__.get("_redislock")
     if known is None or known[0] is not store:

@@ -163,7 +163,8 @@ class LockRequest(Request):
         is_loss = self._is_loss(error)
         # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
         may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
-        if may_be_retried and self._has_retries_left():
+        most = self.task.max_retries
+        if may_be_retried and (most is None or self._request_dict.get("retries", 0) < most):
             return new_token(self._task_id), float(self.task.default_retry_delay)
         if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
             return None
@@ -185,10 +186,6 @@ class LockRequest(Request):
         with this id.
         """
         return self._is_loss(error) and _EXIT_IS_LOSS and bool(self._success_was_stored())
-
-    def _has_retries_left(self) -> bool:
-        most = self.task.max_retries
-        return most is None or self._request_dict.get("retries", 0) < most
 
     def _carry(self, token: str) -> None:
         """Let the message Celery is about to publish for this id carry the claim that was made for it."""

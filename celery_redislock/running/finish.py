@@ -42,7 +42,9 @@ def settle(run: Run, error: BaseException | None) -> None:
         run.has_ended = not requeued and isinstance(error, Exception)
     lease = run.lease
     if lease is None:
-        _release_unused_claim(run, requeued=requeued)
+        message = run.message  # its claim is there yet, if it had to start without its lock
+        if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
+            run.lock.release(message.token, ran=True)
         return
     if (run.followed_by or requeued) and run.scope.holds_while_running:
         if run.followed_by:
@@ -90,13 +92,6 @@ def conclude(run: Run) -> None:
 def is_requeued(task: Any, error: BaseException) -> bool:
     """Whether a message goes back to its queue for the error that ended its run: acknowledged late only."""
     return isinstance(error, Reject) and bool(error.requeue) and bool(task.acks_late)
-
-
-def _release_unused_claim(run: Run, *, requeued: bool) -> None:
-    """Release the claim of a run that had to start without its lock."""
-    message = run.message
-    if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
-        run.lock.release(message.token, ran=True)
 
 
 def _is_left_to_result(run: Run, error: BaseException | None) -> bool:

@@ -65,7 +65,10 @@ def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False) -> Excep
         ``PutOff``, or ``Ignore`` for a copy, whose run goes on; where the broker cannot take the message,
         ``Reject`` with requeue (``acks_late``) or the broker's error, so that the task fails visibly.
     """
-    again = _message(run)._replace(was_delivered=is_copy or run.was_delivered)
+    message = run.message
+    if message is None:  # its identity travels from now on
+        message = Message(run.lock.key, run.identity if run.is_identified else new_token(run.lock.owner))
+    again = message._replace(was_delivered=is_copy or run.was_delivered)
     try:
         _publish_again(run, again, min(delay, visibility_timeout(run.task.app)))
     except Exception as error:  # noqa: BLE001  whatever keeps the broker from taking it, it must not be lost
@@ -87,13 +90,6 @@ def jittered(delay: float) -> float:
 def held_for(hold: Hold) -> float:
     """Return the seconds a hold has lasted; ``inf`` for another program's, which does not say."""
     return float("inf") if hold.since is None else time.time() - hold.since
-
-
-def _message(run: Run) -> Message:
-    """Return what the next delivery of a message carries: the same, or the identity of one without."""
-    if run.message is not None:
-        return run.message
-    return Message(run.lock.key, run.identity if run.is_identified else new_token(run.lock.owner))
 
 
 def _publish_again(run: Run, message: Message, delay: float) -> None:

@@ -13,13 +13,10 @@ from celery.backends.redis import RedisBackend
 from celery.states import FAILURE, PENDING, SUCCESS
 
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import LockStore, Mark, Release
+from celery_redislock.locks.store import LARGEST, LockStore, Mark, Release
 from celery_redislock.running.run import run_of
 
 __all__ = ["joined"]
-
-#: Characters of a result above which the lock does not wait until they are sent.
-LARGEST = 256 * 1024
 
 #: What ``_store_result`` must call, or the seam is not where it was.
 _CALLED = {"_get_task_meta_for", "_set_with_state"}

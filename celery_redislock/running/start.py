@@ -39,11 +39,7 @@ logger = logging.getLogger("celery_redislock")
 def enter(run: Run) -> None:
     """Take what the run's scope asks for; ``run.lease`` is there afterwards if it holds anything.
 
-    Raises:
-        Ignore: the message was skipped, is done, or was published again to run later.
-        DuplicateTask: strategy ``raise``.
-        LockUnavailable: the lock server did not answer, and neither did the broker.
-        LockKeyError: the key on the server is not a lock.
+    Raises ``Ignore`` where the message was skipped, is done, or was published again to run later.
     """
     try:
         if run.scope.holds_while_running:
@@ -95,7 +91,9 @@ def _take_over(
 ) -> Lease | None:
     """Ask once more where the holder is the run's own claim or window; otherwise raise what ends the run."""
     if isinstance(answer, Refusal):
-        own_claim, is_own_window = _own_claim(run, answer.hold), _is_own_window(run, answer.hold)
+        hold, own_claim = answer.hold, _own_claim(run, answer.hold)
+        # This very message was accepted when that window began.
+        is_own_window = hold.is_window and hold.owner == run.lock.owner and run.is_of_this_message(hold)
         if own_claim is not None or is_own_window:
             more = {"claim": own_claim} if own_claim is not None else {}
             accepted = run.is_accepted or is_own_window
@@ -127,11 +125,6 @@ def _own_claim(run: Run, hold: Hold) -> str | None:
     if hold.is_window or hold.owner != run.lock.owner or hold.state != QUEUED:
         return None
     return hold.token if run.message is None or (run.request.retries and not run.was_delivered) else None
-
-
-def _is_own_window(run: Run, hold: Hold) -> bool:
-    """Whether this very message was accepted when that window began."""
-    return hold.is_window and hold.owner == run.lock.owner and run.is_of_this_message(hold)
 
 
 def _leave_queue(run: Run) -> None:

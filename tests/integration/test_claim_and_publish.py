@@ -22,7 +22,7 @@ from kombu.exceptions import EncodeError
 from celery_redislock import LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks import connect
-from celery_redislock.locks.store import Grant
+from celery_redislock.locks.store import LARGEST, Grant
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import passage
 from tests.faults import Fault, FaultyProxy
@@ -386,7 +386,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
         "queue": "all",
         "count": 0,
     },
-    "a large message": {"kwargs": {"text": "x" * passage.LARGEST}},
+    "a large message": {"kwargs": {"text": "x" * LARGEST}},
     "a connection of the caller's": {"options": lambda url: {"connection": Connection(url)}},
 }
 
