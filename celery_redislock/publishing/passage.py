@@ -27,11 +27,10 @@ __all__ = ["send"]
 
 logger = logging.getLogger("celery_redislock")
 
-#: What makes this process ask first, so that no message is made in vain: the names refused last, and for how
-#: many more calls the tasks of which a call was refused.
-MOST_REFUSED, WARY = 1000, 10
-_refused: dict[str, None] = {}
-_wary: dict[str, int] = {}
+#: What makes this process ask first, so that no message is made in vain: the names refused last, and the
+#: tasks whose last call was refused.
+MOST_REFUSED = 1000
+_refused: set[str] = set()
 
 #: The class whose ``_put`` is known.
 _CHANNEL = ("kombu.transport.redis", "Channel")
@@ -50,7 +49,7 @@ def send(call: Call, claim: Claim) -> Any:
     # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
     is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
     is_celerys = getattr(app.send_task, "__func__", None) is Celery.send_task
-    if is_other or not is_celerys or name in _wary or key in _refused:
+    if is_other or not is_celerys or name in _refused or key in _refused:
         claim.ask()
     else:
         given, stopped = options.get("producer"), None
@@ -65,13 +64,11 @@ def send(call: Call, claim: Claim) -> Any:
         if isinstance(stopped, RedisLockError):
             raise stopped
     if claim.refused_by is None:
-        _refused.pop(key, None)
-        if (left := _wary.pop(name, 0) - 1) > 0:
-            _wary[name] = left
+        _refused.difference_update((key, name))
         return call.send(claimed=claim.is_granted)
-    _refused[key], _wary[name] = None, WARY
     if len(_refused) > MOST_REFUSED:
         _refused.clear()
+    _refused.update((key, name))
     return None
 
 

@@ -78,7 +78,7 @@ def _take(run: Run, lock: TaskLock) -> None:
         if answer.is_new and lock is run.lock and _claim_should_be_there(run):
             logger.warning(
                 "the claim of %s on %r was gone when it started: it had expired while queued "
-                "(raise lock_queue_ttl), or was released by force",
+                "(raise lock_queue_ttl), was released by force, or its message was published twice",
                 lock,
                 lock.key,
             )

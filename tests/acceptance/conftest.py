@@ -92,7 +92,6 @@ def forget_refusals() -> Iterator[None]:
     """Let the next test publish the way of its path: after a refusal, a process asks first for a while."""
     yield
     passage._refused.clear()
-    passage._wary.clear()
 
 
 @pytest.fixture
