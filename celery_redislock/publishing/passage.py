@@ -49,7 +49,9 @@ def send(call: Call, claim: Claim) -> Any:
     # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
     is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
     is_celerys = getattr(app.send_task, "__func__", None) is Celery.send_task
-    if is_other or not is_celerys or name in _refused or key in _refused:
+    # A workflow's member that is refused is published all the same, without a claim.
+    is_other = is_other or call.must_run or not is_celerys
+    if is_other or name in _refused or key in _refused:
         claim.ask()
     else:
         given, stopped = options.get("producer"), None
@@ -57,11 +59,13 @@ def send(call: Call, claim: Claim) -> Any:
             options["producer"] = producer
             try:
                 return _send_through(producer, call, claim)
-            except (_Stopped, RedisLockError) as error:
+            except _Stopped:
+                pass
+            except RedisLockError as error:
                 stopped = error  # not raised here: it is no reason to open another connection to the broker
             finally:
                 options["producer"] = given
-        if isinstance(stopped, RedisLockError):
+        if stopped is not None:
             raise stopped
     if claim.refused_by is None:
         _refused.difference_update((key, name))

@@ -75,7 +75,10 @@ def test_a_publish_asks_the_one_server_once_in_all(on_one_server: OnOneServer, k
     project, client = on_one_server
     publish = partial(project.executed_ignore_result.delay, key)
 
-    assert [asked(client, publish) for _ in range(3)] == [["claim_and_push"], ["claim_and_push"], ["acquire"]]
+    # Celery unsubscribes from a result that was dropped, before 5.7 also where nobody subscribed to it.
+    every = [[each for each in asked(client, publish) if each != "UNSUBSCRIBE"] for _ in range(3)]
+
+    assert every == [["claim_and_push"], ["claim_and_push"], ["acquire"]]
 
 
 @FUSED_ONLY
