@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import celery.app.task
 import pytest
 from celery.result import AsyncResult
 
@@ -86,7 +85,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "call" and report.failed:
         for project in _OPEN:
             if project in getattr(item, "funcargs", {}).values() or project in getattr(item, "_projects", []):
-                report.sections.extend(("worker log", worker.log[-12000:]) for worker in project.workers)
+                for worker in project.workers:
+                    report.sections.append(("worker log", worker.log[-12000:]))
+                    report.sections.append(("worker stacks", worker.stacks()))
 
 
 @pytest.fixture(autouse=True)
@@ -313,7 +314,6 @@ def rabbitmq(request: pytest.FixtureRequest, site_on: Callable[..., Site]) -> Pr
     return site_on(request.param).ready()
 
 
-if not hasattr(celery.app.task, "get_actual_ignore_result"):
-    # Before 5.7 a result that is dropped is unsubscribed from at once, with twenty retries, a second apart:
-    # where a test has ended its server, whatever collects garbage later waits for that.
-    AsyncResult.__del__ = lambda _: None
+# A result that is dropped is unsubscribed from at once, with twenty retries, a second apart: where a test has
+# ended its server, whatever collects garbage later waits for that (celery 5.5.0 to 5.7.0).
+AsyncResult.__del__ = lambda _: None

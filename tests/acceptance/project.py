@@ -4,8 +4,10 @@ The worker processes import this module with the plan of their project in the
 environment; the test's process opens the same project by itself.
 """
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -102,8 +104,8 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")
-    for signal in (lock_acquired, lock_released, lock_lost, lock_conflict):
-        signal.connect(_note_signal, weak=False, dispatch_uid=f"project.{signal.name}")
+    for ours in (lock_acquired, lock_released, lock_lost, lock_conflict):
+        ours.connect(_note_signal, weak=False, dispatch_uid=f"project.{ours.name}")
     lock_released.connect(_released, weak=False, dispatch_uid="project.reach")
     task_success.connect(_stored, weak=False, dispatch_uid="project.reach")
     task_postrun.connect(_settled, weak=False, dispatch_uid="project.reach")
@@ -177,4 +179,5 @@ def _reach(task: Any, moment: str) -> None:
 # Not where another module makes its own app of the plan.
 if "PROJECT_PLAN" in os.environ and "tests.acceptance.spawned" not in sys.modules:
     app = open_project(json.loads(os.environ["PROJECT_PLAN"]))
+    faulthandler.register(signal.SIGUSR2)  # Worker.stacks
     end_with_parent()

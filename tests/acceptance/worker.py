@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: Seconds a worker may take until it is ready, and until it has ended once killed.
-STARTING, ENDING = 60.0, 30.0
+#: Seconds a worker may take until it is ready, until it has ended once killed, and until it shows its stacks.
+STARTING, ENDING, LOOKING = 60.0, 30.0, 3.0
 
 
 class Worker:
@@ -69,6 +69,16 @@ class Worker:
             assert time.monotonic() < deadline, f"the worker is not ready:\n{self.log}"
             time.sleep(0.02)
         assert self.process.poll() is None, f"the worker ended at once:\n{self.log}"
+
+    def stacks(self) -> str:
+        """Return what each thread of the main process is doing, or how that has ended."""
+        if (code := self.process.poll()) is not None:
+            return f"it ended with {code}"
+        size, deadline = len(self.log), time.monotonic() + LOOKING
+        self.signal(signal.SIGUSR2)
+        while "most recent call first" not in self.log[size:] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.log[size:] or "it stands still"
 
     def signal(self, number: int) -> None:
         """Send its main process a signal."""
