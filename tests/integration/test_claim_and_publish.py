@@ -379,6 +379,11 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
         "options": {"queue": "topics"},
         "queue": "topics",
     },
+    "a queue that expires": {
+        "conf": {"task_queues": [Queue("soon", expires=60)]},
+        "options": {"queue": "soon"},
+        "queue": "soon",
+    },
     "a fanout": {
         "conf": {"task_queues": [Queue("all", Exchange("all", type="fanout"))]},
         "options": {"queue": "all"},

@@ -100,8 +100,8 @@ def _acquire(store: RedisStore, token: str = A) -> Any:
     return store.acquire("n", token, 30.0, about=ABOUT)
 
 
-def _in_pieces(reply: bytes, pause: float) -> list[Reply]:
-    return [part for byte in reply for part in (bytes([byte]), pause)]
+def _in_pieces(reply: bytes, pause: float, size: int = 1) -> list[Reply]:
+    return [part for at in range(0, len(reply), size) for part in (reply[at : at + size], pause)]
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,13 @@ def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, mor
 HELD = b"$17\r\n5000 0 job/1\0{}\r\n\r\n"
 
 
+@pytest.mark.parametrize("size", [1, 10])
 @pytest.mark.parametrize("reply", [b":1790000000000000\r\n", HELD], ids=["granted", "refused"])
-def test_an_answer_in_pieces_is_read_whole(server: FakeServer, store: RedisStore, reply: bytes) -> None:
-    """Also where a piece ends in the middle of a line's end, and a text has one inside."""
-    server.replies = [_in_pieces(reply, 0.001)]
+def test_an_answer_in_pieces_is_read_whole(
+    server: FakeServer, store: RedisStore, reply: bytes, size: int
+) -> None:
+    """Also where a piece ends in the middle of a line's end, or of a text, which may have one inside."""
+    server.replies = [_in_pieces(reply, 0.001, size)]
 
     for _ in range(2):
         answer = _acquire(store)
