@@ -40,7 +40,7 @@ def options_page() -> str:
     tasks = (_cells(row) for row in ROWS if row.attribute)
     settings = (_cells(row)[1:] for row in ROWS if row.attribute is None)
     scopes = map(_scope_cells, SCOPES.values())
-    strategies = ((f"`{row.name!r}`", row.client, row.server) for row in STRATEGIES.values())
+    strategies = ((f"`{name!r}`", *sides) for name, sides in STRATEGIES.items())
     sections = [
         HEAD,
         "## Task options\n",

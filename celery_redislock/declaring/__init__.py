@@ -6,7 +6,6 @@
     keyword of apply_async  >  all of these                          call_options
     on the worker: the message's header  >  the worker's own         call_options
 
-``None`` means "not said here", as everywhere in Celery, and the next source
-decides. The one exception is ``lock``: there ``None`` and ``False`` switch
-locking off, and "not said here" is spelled ``table.INHERIT``.
+``None`` means "not said here", as everywhere in Celery, and the next source decides. The one exception is
+``lock``: there ``None`` and ``False`` switch locking off, and "not said here" is spelled ``table.INHERIT``.
 """

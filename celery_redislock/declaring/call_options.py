@@ -1,17 +1,17 @@
 """Options of one call: taken out of ``apply_async``, checked, sent along, applied on the worker."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from celery_redislock.declaring.options import LockOptions, disagreements, problems_of, read_value, settle
 from celery_redislock.declaring.scopes import Asked, Scope
-from celery_redislock.declaring.table import INHERIT, TASK_ROWS, Row, said
+from celery_redislock.declaring.table import INHERIT, TASK_ROWS, said
 from celery_redislock.declaring.unknown import is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
 
 
-def split_call_options(
-    options: MutableMapping[str, object], *, where: str = "apply_async"
-) -> dict[str, object]:
+def split_call_options(options: MutableMapping[str, Any], *, where: str = "apply_async") -> dict[str, Any]:
     """Take this package's keywords out of *options*, in place unless it raises, and return them.
 
     A keyword that stayed would become a message property or a broker's error
@@ -30,17 +30,12 @@ def split_call_options(
 
 
 def override(
-    base: LockOptions,
-    where: str,
-    call_options: Mapping[str, object],
-    *,
-    parameters: Sequence[str] | None,
+    base: LockOptions, where: str, call_options: Mapping[str, object], *, parameters: Sequence[str] | None
 ) -> LockOptions:
     """Return *base* with what one call asks for. Called on the publishing side.
 
-    ``None`` leaves an option as the task has it; ``lock=None`` means not locked
-    anywhere. A callable cannot travel: as ``lock_key`` or ``on_conflict`` it
-    counts at publish only, as ``on_lock_lost`` it is refused.
+    ``None`` leaves an option as the task has it; ``lock=None`` means not locked anywhere. A callable cannot
+    travel: as ``lock_key`` or ``on_conflict`` it counts at publish only, as ``on_lock_lost`` it is refused.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -56,7 +51,13 @@ def override(
         problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
     conflict = asked.get("on_conflict")
     if isinstance(conflict, Asked):
-        asked["on_conflict"] = conflict = _publishing_side(conflict, problems)
+        if callable(conflict.server):
+            if conflict.by_side:
+                problems.append(
+                    "on_conflict names a callable for the server side, which cannot travel with a message; "
+                    "set it on the task"
+                )
+            asked["on_conflict"] = conflict = Asked(conflict.client, None, by_side=True)
         values["on_conflict"] = conflict.over(base.on_conflict)
     options = settle(values)
     problems += problems_of(options, asked, where, parameters)
@@ -90,39 +91,22 @@ def to_header(call_options: Mapping[str, object]) -> dict[str, object]:
 def from_header(base: LockOptions, data: object) -> LockOptions:
     """Return the worker's own options *base* with those that came with a message.
 
-    The message may come from another version of this package, or be made by
-    hand. So this never raises: names and values it does not know are passed
-    over, and *base* holds where the rest does not go together.
+    The message may come from another version of this package, or be made by hand. So this never raises:
+    what it does not know is passed over, and *base* holds where the rest does not go together.
     """
     if not isinstance(data, Mapping) or not data:
         return base
     values = _values(base)
     for name, row in TASK_ROWS.items():
         value = data.get(name, INHERIT)
-        if name != "lock_key" and said(row, value) and not callable(value):
-            values[name] = _lenient(row, value, values[name])
+        if name == "lock_key" or not said(row, value) or callable(value):
+            continue
+        with suppress(ValueError, TypeError):
+            read = row.kind.read(value)
+            values[name] = read.over(base.on_conflict) if isinstance(read, Asked) else read
     options = settle(values)
     return base if disagreements(options) else options
 
 
 def _values(options: LockOptions) -> dict[str, object]:
     return {name: options.scope if name == "lock" else getattr(options, name) for name in TASK_ROWS}
-
-
-def _publishing_side(asked: Asked, problems: list[str]) -> Asked:
-    if not callable(asked.server):
-        return asked
-    if asked.by_side:
-        problems.append(
-            "on_conflict names a callable for the server side, which cannot travel with a message; "
-            "set it on the task"
-        )
-    return Asked(asked.client, None, by_side=True)
-
-
-def _lenient(row: Row, value: object, otherwise: object) -> object:
-    try:
-        read = row.kind.read(value)
-    except (ValueError, TypeError):
-        return otherwise
-    return read.over(otherwise) if isinstance(read, Asked) and isinstance(otherwise, Asked) else read

@@ -41,14 +41,11 @@ _switch = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Declaration:
-    """A task's lock, as declared and configured now. Immutable; shared by threads.
+    """A bound task's lock, as declared and configured now. Immutable; shared by threads.
 
     Attributes:
-        task: the bound task.
         options: of the task, defaults filled in from the settings.
-        settings: of the app.
-        binder: binds arguments to the body's signature.
-        rule: names the lock.
+        rule: names the lock of the arguments as ``binder`` binds them to the body's signature.
         always_eager: the app's ``task_always_eager``: publishing runs the body in place.
     """
 
@@ -66,11 +63,7 @@ class Declaration:
 
     @cached_property
     def store(self) -> LockStore:
-        """Keeps the locks; connects at the first one.
-
-        Raises:
-            LockOptionError: no Redis server is configured.
-        """
+        """Keeps the locks; connects at the first one. Raises as :func:`store_of`."""
         return store_of(self.task.app, self.settings)
 
     def task_lock(
@@ -87,12 +80,8 @@ class Declaration:
         """Return the lock of one call. Sends nothing.
 
         A message brings its ``key``, which beats computing it again; ``options`` are those of the call, where
-        they differ from the task's. The others are as for :class:`TaskLock`.
-
-        Raises:
-            LockKeyError: no key can be made of these arguments.
-            LockOptionError: no Redis server is configured.
-            TypeError: the arguments do not fit the signature.
+        they differ from the task's. The others are as for :class:`TaskLock`. Raises as
+        :meth:`SingletonTask.lock_for`.
         """
         name, lock = self._own if options is self.options or options is None else self._made_for(options)
         if key is None:
@@ -117,14 +106,11 @@ class Declaration:
     def for_call(
         self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None
     ) -> LockOptions:
-        """The task's options with those of one call.
+        """Return the task's options with those of one call; raises as :func:`override`.
 
         ``inherited`` is what travelled with the message whose run makes this call for its own id.
-
-        Raises:
-            LockOptionError: what the call asks for cannot be honoured.
         """
-        options = from_header(self.options, inherited) if inherited else self.options
+        options = from_header(self.options, inherited)
         if not call_options:
             return options
         where = f"{self.task.name}.apply_async"
@@ -147,10 +133,9 @@ class Declaration:
 
 
 def declaration_of(task: Any) -> Declaration:
-    """Resolve a bound task's declaration; remembered until an option or setting changes.
+    """Resolve a bound task's declaration; remembered until an option or setting changes. Thread-safe.
 
-    Called at every publish and run, so that a task whose binding failed (Celery
-    keeps it usable) is never used unchecked. Thread-safe.
+    Called at every publish and run: a task whose binding failed is kept usable by Celery.
 
     Raises:
         LockOptionError: all that is wrong with the task's options and the app's settings.

@@ -1,7 +1,7 @@
 """Kinds of values: how each is read, what is refused, how the reference page words it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from celery_redislock.locks.store import TEN_YEARS
@@ -39,16 +39,15 @@ class Seconds(Kind):
     The least is a millisecond, the unit Redis counts in, where nothing asks for more.
     """
 
-    def __init__(self, *, least: float = 0.001, most: float = TEN_YEARS) -> None:
-        super().__init__(f"seconds ({least:g} … {most:.0f}) or a timedelta")
-        self.least, self.most = least, most
+    def __init__(self, *, least: float = 0.001) -> None:
+        super().__init__(f"seconds ({least:g} … {TEN_YEARS:.0f}) or a timedelta")
+        self._least = least
 
     def read(self, value: object) -> float:
         """Return float seconds."""
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise self.refusal(value)
-        if self.least <= seconds <= self.most:  # which NaN never is
+        least, most = self._least, TEN_YEARS
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and least <= seconds <= most:
             return float(seconds)
         raise self.refusal(value)
 
@@ -56,16 +55,10 @@ class Seconds(Kind):
 class Url(Kind):
     """Where the lock server is. The value is never shown: it may hold a password."""
 
-    def __init__(self) -> None:
-        super().__init__("a URL such as 'redis://localhost:6379/0'")
-
-    def read(self, value: object) -> str:
-        """Return the URL; :mod:`celery_redislock.declaring.server` reads its parts."""
-        if isinstance(value, str) and "://" in value:
-            return value
+    def refusal(self, value: object) -> ValueError:
+        """Return the error for what is no URL; :mod:`celery_redislock.declaring.server` reads its parts."""
         found = "has no scheme ('://')" if isinstance(value, str) else f"is of type {type(value).__name__}"
-        message = f"{found}; give {self.wording}"
-        raise ValueError(message)
+        return ValueError(f"{found}; give {self.wording}")
 
 
 def one_of(*values: str, or_callable: bool = False) -> Kind:
@@ -91,5 +84,14 @@ PREFIX = Kind(
     "a text without braces, white space and control characters",
     lambda value: isinstance(value, str) and re.fullmatch(r"[^{}\s\x00-\x1f\x7f]+", value) is not None,
 )
+URL = Url("a URL such as 'redis://localhost:6379/0'", lambda value: isinstance(value, str) and "://" in value)
 #: ``lock_key``; :func:`celery_redislock.declaring.keys.parse_key` checks it with the parameters.
 KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', or a callable")
+
+
+def hint(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return what to say of an unknown word: which of those known is nearest, or *otherwise*."""
+    from difflib import get_close_matches  # noqa: PLC0415  only for an error
+
+    nearest = get_close_matches(word, known, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else otherwise

@@ -1,7 +1,7 @@
 """A task's options and an app's settings: read, checked together, frozen."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_redislock.declaring.keys import parse_key
 from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
@@ -55,11 +55,7 @@ class LockOptions(NamedTuple):
 
 
 class LockSettings(NamedTuple):
-    """What holds for the whole app: the settings without ``redislock_``. Times are float seconds.
-
-    Attributes:
-        url: the lock server; ``None`` for the broker's Redis, else the result backend's.
-    """
+    """What holds for the whole app: the settings without ``redislock_``. Times are float seconds."""
 
     url: str | None = DEFAULTS["redislock_url"]
     prefix: str = DEFAULTS["redislock_prefix"]
@@ -77,17 +73,12 @@ class LockSettings(NamedTuple):
 
 
 def read_options(
-    where: str,
-    attributes: Mapping[str, object],
-    setting: Setting,
-    *,
-    parameters: Sequence[str] | None,
+    where: str, attributes: Mapping[str, object], setting: Setting, *, parameters: Sequence[str] | None
 ) -> LockOptions:
     """Read a task's options.
 
-    What has no effect in the task's scope is a problem where the task asks for
-    it; a setting counts for the tasks it can count for. *where* is the task's
-    name; ``parameters`` are those ``lock_key`` may use, ``None`` if unknown.
+    What has no effect in the task's scope is a problem where the task asks for it; a setting counts for the
+    tasks it can count for. ``parameters`` are those ``lock_key`` may use, ``None`` if unknown.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -109,15 +100,12 @@ def read_options(
 
 
 def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> LockSettings:
-    """Read the settings that are no task's.
+    """Read the settings that are no task's; raises as :func:`read_options`.
 
     ``REDISLOCK_ENABLED`` in the environment wins over the setting, unless it is empty.
-
-    Raises:
-        LockOptionError: with every problem there is.
     """
     problems: list[str] = []
-    values = {
+    values: dict[str, Any] = {
         name.removeprefix("redislock_"): _read_setting(row, setting, problems)
         for name, row in SETTING_ROWS.items()
         if row.attribute is None
@@ -130,7 +118,7 @@ def read_settings(where: str, setting: Setting, environ: Mapping[str, str]) -> L
         problems.append(f"{ENABLED_VARIABLE} is {text!r} in the environment; give one of {words}")
     if problems:
         raise LockOptionError(where, problems)
-    return LockSettings(**values)  # type: ignore[arg-type]  # the kinds check the types
+    return LockSettings(**values)
 
 
 def read_value(row: Row, name: str, value: object, problems: list[str]) -> object:
@@ -144,10 +132,10 @@ def read_value(row: Row, name: str, value: object, problems: list[str]) -> objec
 
 def settle(values: Mapping[str, object]) -> LockOptions:
     """Freeze *values*, by attribute and each already read, with the strategies they come to."""
-    rest = dict(values)
-    scope, asked = rest.pop("lock"), rest["on_conflict"]
-    client, server = resolve(scope, asked)  # type: ignore[arg-type]  # the kinds check the types
-    return LockOptions(scope=scope, client=client, server=server, **rest)  # type: ignore[arg-type]  # same
+    rest: dict[str, Any] = dict(values)  # the kinds have checked the types
+    scope = rest.pop("lock")
+    client, server = resolve(scope, rest["on_conflict"])
+    return LockOptions(scope=scope, client=client, server=server, **rest)
 
 
 def problems_of(

@@ -4,10 +4,10 @@ A row of :data:`SCOPES` says all there is to say about a scope. Other modules
 ask a row for its attributes and never compare a scope's name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from celery_redislock.declaring.kinds import Kind
+from celery_redislock.declaring.kinds import Kind, hint
 
 ScopeName = Literal["until_executed", "until_executing", "until_expired", "while_executing"]
 Strategy = Literal["skip", "raise", "retry"]
@@ -56,24 +56,11 @@ SCOPES: Mapping[str, Scope] = {
 }  # fmt: skip
 
 
-class StrategyRow(NamedTuple):
-    """A value of ``on_conflict``, and what it does at publish and on the worker."""
-
-    name: Strategy
-    client: str
-    server: str
-
-
-#: The strategies by name.
-STRATEGIES: Mapping[str, StrategyRow] = {
-    row.name: row
-    for row in (
-        StrategyRow("skip", "not published; the holder's result is returned", "ends as a skipped duplicate"),
-        StrategyRow("raise", "`DuplicateTask` is raised", "the task fails with `DuplicateTask`"),
-        StrategyRow(
-            "retry", "published without a claim", "published again, after `lock_retry_delay` at most"
-        ),
-    )
+#: The values of ``on_conflict``: what becomes of a duplicate at publish, and on the worker.
+STRATEGIES: Mapping[Strategy, tuple[str, str]] = {
+    "skip": ("not published; the holder's result is returned", "ends as a skipped duplicate"),
+    "raise": ("`DuplicateTask` is raised", "the task fails with `DuplicateTask`"),
+    "retry": ("published without a claim", "published again, after `lock_retry_delay` at most"),
 }
 
 
@@ -101,8 +88,7 @@ class Conflict(NamedTuple):
         task: the bound task; ``args``, ``kwargs`` and ``task_id`` are the duplicate's.
         key: the lock's name.
         holder: the holder's task id. Advisory: it may be gone by now.
-        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
-            lock that has no end.
+        expires_in: seconds until the hold ends unless renewed; ``inf`` where another program set no end.
         side: ``client`` at publish, ``server`` on the worker.
     """
 
@@ -116,11 +102,8 @@ class Conflict(NamedTuple):
     side: Side
 
 
-class ScopeKind(Kind):
+class _ScopeKind(Kind):
     """``lock``: a scope, or ``None`` or ``False`` for no locking."""
-
-    def __init__(self) -> None:
-        super().__init__(", ".join(map(repr, SCOPES)) + ", or None or False for no lock")
 
     def read(self, value: object) -> Scope | None:
         """Return the scope, ``None`` for off."""
@@ -137,11 +120,8 @@ class ScopeKind(Kind):
         raise ValueError(message)
 
 
-class ConflictKind(Kind):
+class _ConflictKind(Kind):
     """``on_conflict``: one strategy for all sides, or one for each."""
-
-    def __init__(self) -> None:
-        super().__init__(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
 
     def read(self, value: object) -> Asked:
         """Return what is asked of each side."""
@@ -164,6 +144,10 @@ class ConflictKind(Kind):
         raise self.refusal(value)
 
 
+SCOPE = _ScopeKind(", ".join(map(repr, SCOPES)) + ", or None or False for no lock")
+CONFLICT = _ConflictKind(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
+
+
 def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | None]:
     """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there."""
     if scope is None:
@@ -171,12 +155,9 @@ def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | 
     return asked.client or scope.client if scope.claims_at_publish else None, asked.server or scope.server
 
 
-def _known(value: str, known: Mapping[str, object]) -> str:
+def _known(value: str, known: Collection[str]) -> str:
     if value in known:
         return value
-    from difflib import get_close_matches  # noqa: PLC0415  only for an error
-
-    nearest = get_close_matches(value, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(map(repr, known))}"
-    message = f"is {value!r}, which is unknown; {hint}"
+    remedy = hint(value, known, f"known are {', '.join(map(repr, known))}")
+    message = f"is {value!r}, which is unknown; {remedy}"
     raise ValueError(message)

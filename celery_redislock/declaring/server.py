@@ -1,8 +1,7 @@
 """From a Celery app's settings to its lock store.
 
-URLs are read by Celery itself (``celery.app.backends.by_url``), so that every
-form it knows (TLS, Unix sockets, Sentinel, credential providers) means here
-what it means there.
+URLs are read by Celery itself (``celery.app.backends.by_url``), so that every form it knows (TLS, Unix
+sockets, Sentinel, credential providers) means here what it means there.
 """
 
 import logging
@@ -57,11 +56,7 @@ def store_of(app: Any, settings: LockSettings) -> LockStore:
 
 
 def use_store(app: Any, store: LockStore | None) -> LockStore | None:
-    """Make the app keep its locks in this store, whatever its settings; ``None`` ends it. For tests.
-
-    Returns:
-        The store used so before, ``None`` if there was none.
-    """
+    """Make the app keep its locks in this store (``None``: its own), and return the one before. For tests."""
     if issubclass(type(app), Proxy):
         app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
     stores = _stores.setdefault(app, {})

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
-from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, Kind, Seconds, Url, one_of, whole
-from celery_redislock.declaring.scopes import SCOPES, Asked, ConflictKind, ScopeKind
+from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, URL, Kind, Seconds, one_of, whole
+from celery_redislock.declaring.scopes import CONFLICT, SCOPE, SCOPES, Asked
 
 
 class Inherit(Enum):
@@ -25,14 +25,10 @@ class Row(NamedTuple):
     """One option or setting.
 
     Attributes:
-        default: what holds when nobody says anything.
-        kind: what values are allowed.
-        meaning: one sentence for the reference page.
+        meaning: for the reference page, as is ``default_note``: the default, where its value does not say it.
         attribute: name on the task and in ``apply_async``; ``None`` for settings only.
         setting: name in the app's configuration; ``None`` where there is none.
-        default_note: how the default reads where its value does not say it.
-        is_of_a_lease: it promises something about the lock of a run, so it has no effect in a scope
-            that holds none while running.
+        is_of_a_lease: about the lock of a run, so without effect in a scope that holds none while running.
     """
 
     default: object
@@ -50,11 +46,11 @@ class Row(NamedTuple):
 
 
 ROWS: tuple[Row, ...] = (
-    Row(attribute="lock", setting="redislock_lock", default=SCOPES["until_executed"], kind=ScopeKind(),
+    Row(attribute="lock", setting="redislock_lock", default=SCOPES["until_executed"], kind=SCOPE,
         default_note="`'until_executed'`", meaning="how long the task is unique"),
     Row(attribute="lock_key", default=None, kind=KEY, default_note="all arguments",
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
-    Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=ConflictKind(),
+    Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=CONFLICT,
         default_note="by scope", meaning="what happens to a duplicate"),
     # Below a tenth of a second one slow round trip or a scheduler's pause outlasts the lease.
     Row(attribute="lock_ttl", setting="redislock_ttl", default=30.0, kind=Seconds(least=0.1),
@@ -76,7 +72,7 @@ ROWS: tuple[Row, ...] = (
     Row(attribute="on_lock_error", setting="redislock_on_lock_error", default="raise",
         kind=one_of("raise", "run"),
         meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
-    Row(setting="redislock_url", default=None, kind=Url(),
+    Row(setting="redislock_url", default=None, kind=URL,
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
     Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
         meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),

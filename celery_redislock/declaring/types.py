@@ -57,12 +57,7 @@ class _Options(TypedDict, total=False):
 
 
 class TaskOptions(_Options, total=False):
-    """A task's options, for a decorator whose keywords a checker does not look at.
-
-    ::
-
-        @app.task(base=SingletonTask, **TaskOptions(lock="until_executing", lock_ttl=20))
-    """
+    """A task's options, for a decorator whose keywords a checker does not look at: ``**TaskOptions(…)``."""
 
     on_lock_lost: LossChoice
 

@@ -6,21 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 class Binder:
-    """Binds the arguments of a call to the parameters of a task's body.
+    """Binds the arguments of a call to the parameters of a task's body. Thread-safe.
 
-    The interpreter itself binds: a function is compiled that has the signature and
-    returns its arguments by name, as Celery compiles one that only refuses them
-    (celery 5.7.0, ``utils/functional.py``, ``head_from_fun``). Thread-safe.
+    The interpreter itself binds: a function is compiled that has the signature and returns its arguments by
+    name, as Celery compiles one that only refuses them (celery 5.7.0, ``utils/functional.py``,
+    ``head_from_fun``).
 
     Args:
-        function: the body: ``task.run``, which on a ``bind=True`` or class-based
-            task is a bound method and so has no ``self`` left; wrappers that keep
-            ``__wrapped__`` (``functools.wraps``, autoretry) and partials are
-            looked through.
+        function: the body, ``task.run``: bound methods have no ``self`` left; wrappers that keep
+            ``__wrapped__`` (``functools.wraps``, autoretry) and partials are looked through.
 
     Attributes:
-        parameters: the parameters' names in order, or ``None`` where the
-            signature cannot be inspected (some built-ins and extensions).
+        parameters: their names in order; ``None`` where there is no signature (some built-ins).
     """
 
     __slots__ = ("_bound", "_signature", "parameters")

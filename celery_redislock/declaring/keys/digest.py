@@ -1,10 +1,9 @@
 """Values as the worker sees them, and a short fingerprint of them.
 
-Celery's default serializer is kombu's JSON, so that decides what is equal:
-a tuple is a list, ``{1: x}`` is ``{"1": x}``, UUIDs, dates, Decimals and bytes
-have a form, ``__json__`` and ``register_type`` are honoured (kombu 5.7.0,
-``utils/json.py``). ``1``, ``1.0``, ``True`` and ``"1"`` are four values, and so
-are two spellings of one Unicode text.
+Celery's default serializer is kombu's JSON, so that decides what is equal: a tuple is a list, ``{1: x}`` is
+``{"1": x}``, UUIDs, dates, Decimals and bytes have a form, ``__json__`` and ``register_type`` are honoured
+(kombu 5.7.0, ``utils/json.py``). ``1``, ``1.0``, ``True`` and ``"1"`` are four values, and so are two
+spellings of one Unicode text.
 """
 
 import json
@@ -26,9 +25,8 @@ _MAY_BE_NO_TEXT = re.compile(r'\{"(?:[-0-9]|(?:true|false|NaN|Infinity)":)').sea
 def digest(value: object, *, where: str = "digest") -> str:
     """Fingerprint *value*: :data:`DIGITS` hex digits, the same in every process and for ever.
 
-    SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces:
-    allowed in FIPS mode, and safe against made-up collisions. *where* names the
-    task, for the error.
+    SHA-256 cut to 128 bits, over kombu's JSON with sorted keys and no spaces: allowed in FIPS mode, and safe
+    against made-up collisions. *where* names the task, for the error.
 
     Raises:
         LockKeyError: part of *value* cannot be sent as JSON: a set, a plain

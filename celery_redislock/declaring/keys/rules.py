@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from celery_redislock.declaring.keys.digest import DIGITS, as_worker_sees, digest
-from celery_redislock.declaring.keys.template import Template, parse_template
+from celery_redislock.declaring.keys.template import Template, not_given, parse_template
+from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
 
@@ -40,8 +41,23 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     Raises:
         LockOptionError: *lock_key* cannot be honoured, with every problem there is.
     """
+    rule: KeyRule | None = None
     problems: list[str] = []
-    rule = _parse(lock_key, task_name, parameters, problems)
+    if lock_key is None:
+        rule = _per_task(task_name)
+    elif isinstance(lock_key, str):
+        rule = _parse_text(lock_key, task_name, parameters, problems)
+    elif isinstance(lock_key, tuple | list):
+        rule = _parse_names(lock_key, task_name, parameters, problems)
+    elif inspect.iscoroutinefunction(lock_key):
+        problems.append("lock_key is a coroutine function; it is called synchronously: use a plain one")
+    elif callable(lock_key) and not isinstance(lock_key, type):
+        rule = partial(_name_of_answer, task_name, lock_key)
+    else:
+        problems.append(
+            f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple "
+            "of parameter names, a text such as 'account:{account_id}', or a callable"
+        )
     if problems or rule is None:
         raise LockOptionError(task_name, problems)
     return rule
@@ -53,12 +69,7 @@ def _name_of_some(
     try:
         chosen = {name: arguments[name] for name in names}
     except KeyError as error:
-        given = ", ".join(map(repr, arguments)) or "no arguments"
-        problem = (
-            f"lock_key names {error}, which is not among {given}; the call does not fit the task's "
-            "signature: give it all its arguments"
-        )
-        raise LockKeyError(task_name, problem) from None
+        raise not_given(task_name, error.args[0], arguments) from None
     return name_of(chosen)
 
 
@@ -109,27 +120,6 @@ def _per_task(task_name: str) -> Callable[[object], str]:
     return lambda value: beginning + digest(value, where=task_name)
 
 
-def _parse(
-    lock_key: object, task_name: str, parameters: Sequence[str] | None, problems: list[str]
-) -> KeyRule | None:
-    if lock_key is None:
-        return _per_task(task_name)
-    if isinstance(lock_key, str):
-        return _parse_text(lock_key, task_name, parameters, problems)
-    if isinstance(lock_key, tuple | list):
-        return _parse_names(lock_key, task_name, parameters, problems)
-    if callable(lock_key) and not isinstance(lock_key, type):
-        if not inspect.iscoroutinefunction(lock_key):
-            return partial(_name_of_answer, task_name, lock_key)
-        problems.append("lock_key is a coroutine function; it is called synchronously: use a plain one")
-        return None
-    problems.append(
-        f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple of "
-        "parameter names, a text such as 'account:{account_id}', or a callable"
-    )
-    return None
-
-
 def _parse_names(
     names: Sequence[object], task_name: str, parameters: Sequence[str] | None, problems: list[str]
 ) -> KeyRule | None:
@@ -170,9 +160,5 @@ def _parse_text(
 def _check_parameter(name: str, parameters: Sequence[str] | None, problems: list[str]) -> None:
     if parameters is None or name in parameters:
         return
-    from difflib import get_close_matches  # noqa: PLC0415  only for an error
-
-    nearest = get_close_matches(name, parameters, n=1)
-    known = ", ".join(parameters) or "none"
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the task's parameters: {known}"
-    problems.append(f"lock_key names the parameter {name!r}, which the task does not have; {hint}")
+    remedy = hint(name, parameters, f"the task's parameters: {', '.join(parameters) or 'none'}")
+    problems.append(f"lock_key names the parameter {name!r}, which the task does not have; {remedy}")

@@ -1,15 +1,13 @@
 """Resource templates: ``"account:{account_id}"`` with the arguments' values in it.
 
-Fields are those of ``str.format``: a parameter, then attributes and items
-(``{order.id}``, ``{order[id]}``, ``{items[0]}``). An argument that reaches the worker
-as a mapping, such as a dumped pydantic model, answers to both spellings.
-Conversions and format specifications (``!r``, ``:>8``) are refused: they decide
-how a value looks, and a key must say what it is.
+Fields are those of ``str.format``: a parameter, then attributes and items (``{order.id}``, ``{order[id]}``,
+``{items[0]}``). An argument that reaches the worker as a mapping, such as a dumped pydantic model, answers to
+both spellings. Conversions and format specifications (``!r``, ``:>8``) are refused: they decide how a value
+looks, and a key must say what it is.
 
-**No two resources share a name.** Values escape ``:`` and every character that
-separates fields in their template; so the text between two fields must contain
-such a character: ``"{a}{b}"`` is refused, since ``1, 23`` and ``12, 3`` would meet.
-Values are compared as text: ``42`` and ``"42"`` name the same account.
+**No two resources share a name.** Values escape ``:`` and every character that separates fields in their
+template; so the text between two fields must contain such a character: ``"{a}{b}"`` is refused, since ``1,
+23`` and ``12, 3`` would meet. Values are compared as text: ``42`` and ``"42"`` name the same account.
 """
 
 import re
@@ -45,12 +43,7 @@ class Field(NamedTuple):
             LockKeyError: it is not there, or is ``None``, or has no text of its own (a list, a mapping).
         """
         if self.parameter not in arguments:
-            given = ", ".join(map(repr, arguments)) or "no arguments"
-            problem = (
-                f"lock_key {{{self.text}}} names {self.parameter!r}, which is not among {given}; "
-                "the call does not fit the task's signature: give it all its arguments"
-            )
-            raise LockKeyError(where, problem)
+            raise not_given(where, self.parameter, arguments)
         value = arguments[self.parameter]
         if type(value) not in PLAIN:
             value = as_worker_sees(value)
@@ -65,18 +58,16 @@ class Field(NamedTuple):
                 raise LockKeyError(where, problem) from error
         if isinstance(value, _SPEAKING):
             return value.isoformat() if isinstance(value, date | time) else str(value)
-        raise LockKeyError(where, self._unusable(value))
-
-    def _unusable(self, value: object) -> str:
-        if value is None:
-            return (
-                f"lock_key {{{self.text}}} is None, which names no resource; "
-                "pass a value, or use a callable lock_key that decides what None means"
-            )
-        return (
+        problem = (
             f"lock_key {{{self.text}}} is of type {type(value).__name__}, whose text is no stable name; "
             f"name a part of it ({{{self.text}.id}}, {{{self.text}[0]}}), or use a callable lock_key"
         )
+        if value is None:
+            problem = (
+                f"lock_key {{{self.text}}} is None, which names no resource; "
+                "pass a value, or use a callable lock_key that decides what None means"
+            )
+        raise LockKeyError(where, problem)
 
 
 class Template(NamedTuple):
@@ -91,11 +82,7 @@ class Template(NamedTuple):
         return tuple(part for part in self.parts if isinstance(part, Field))
 
     def render(self, arguments: Mapping[str, object], *, where: str) -> str:
-        """Return the resource's text, not yet shortened.
-
-        Raises:
-            LockKeyError: a field has no usable value; *where* is the task's name.
-        """
+        """Return the resource's text, not yet shortened; raises as :meth:`Field.read`."""
         texts: list[str] = []
         for part in self.parts:
             if isinstance(part, str):
@@ -128,6 +115,16 @@ def parse_template(text: str) -> Template:
         parts.append(_field(field, spec=spec, conversion=conversion))
         between, is_first = "", False
     return Template(tuple(part for part in parts if part), unsafe(separators))
+
+
+def not_given(where: str, parameter: str, arguments: Mapping[str, object]) -> LockKeyError:
+    """Return the error for a call that brings no argument of this name."""
+    given = ", ".join(map(repr, arguments)) or "no arguments"
+    problem = (
+        f"lock_key names {parameter!r}, which is not among {given}; the call does not fit the task's "
+        "signature: give it all its arguments"
+    )
+    return LockKeyError(where, problem)
 
 
 def _field(text: str, *, spec: str | None, conversion: str | None) -> Field:
