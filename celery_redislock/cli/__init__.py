@@ -3,30 +3,36 @@
 Exit status: 0 listed, found or released; 1 what was named is not held, or nothing
 was released; 2 usage, settings or server trouble.
 
-Every ``celery`` command imports this module (click-plugins loads what the
-entry point ``celery.commands`` names), so it imports nothing but what Celery's
-own command line has imported before: click.
+Every ``celery`` command imports this module (click-plugins loads what the entry point ``celery.commands``
+names), so it imports nothing but what Celery's own command line has imported before: click.
 """
 
-from importlib import import_module
+from typing import Any
 
 import click
 
-_COMMANDS = {"list": "list_locks", "release": "release", "show": "show"}
-
 
 class _Commands(click.Group):
-    """A group whose commands are imported when they are called for."""
+    """A group whose commands are imported when they are called for; their errors are one line each."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's interface
-        return sorted(_COMMANDS)  # not list(): here that is the module of this name, once it is imported
+        from celery_redislock.cli.commands import COMMANDS  # noqa: PLC0415  see above
+
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  same
-        if cmd_name not in _COMMANDS:
-            return None
-        module = import_module(f"celery_redislock.cli.{cmd_name}")
-        command: click.Command = getattr(module, _COMMANDS[cmd_name])
-        return command
+        from celery_redislock.cli.commands import COMMANDS  # noqa: PLC0415  see above
+
+        return COMMANDS.get(cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from celery_redislock.cli.subject import Trouble  # noqa: PLC0415  see above
+        from celery_redislock.exceptions import RedisLockError  # noqa: PLC0415  see above
+
+        try:
+            return super().invoke(ctx)
+        except RedisLockError as error:  # whose text shows no password
+            raise Trouble(" ".join(str(error).split())) from error
 
 
 @click.group(cls=_Commands)
@@ -41,13 +47,10 @@ def redislock() -> None:
 
 
 @click.group(cls=_Commands)
-@click.option(
-    "--url",
-    envvar="REDIS_URL",
-    show_envvar=True,
-    metavar="URL",
-    help="The lock server, redis://host:port/db.",
-)
+@click.option("--url", envvar="REDIS_URL", show_envvar=True, help="The lock server, redis://host:port/db.")
 @click.option("--prefix", default="redislock", show_default=True, help="Beginning of every key.")
 def main(url: str | None, prefix: str) -> None:
-    """Look at the locks on a Redis or Valkey server, without a Celery app."""
+    """Look at the locks on a Redis or Valkey server, without a Celery app.
+
+    Where a task's name is wanted, with its arguments, give the app instead: celery -A proj redislock …
+    """

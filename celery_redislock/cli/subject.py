@@ -7,48 +7,31 @@ import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
 import click
 
-from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.declaring.kinds import hint
+from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.publishing.handle import Holder
 
 #: More names than this are not looked through.
 ALL = 100_000
 
-_NO_APP = (
-    "no Celery app was given, and Celery's default one names no Redis server; "
-    "name your app: celery -A proj redislock …, or a server: celery-redislock --url redis://host:port/db …"
-)
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 
 class Trouble(click.ClickException):
-    """What keeps a command from answering; one line, exit status 2."""
+    """What keeps a command from answering, wherever it is noticed; one line, exit status 2."""
 
     exit_code = 2
 
     def format_message(self) -> str:
         """Escape what a terminal would obey."""
         return printable(self.message)
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """Turn this package's errors into one line and exit status 2; their texts show no password.
-
-    Raises:
-        Trouble: in place of them.
-    """
-    try:
-        yield
-    except RedisLockError as error:
-        raise Trouble(" ".join(str(error).split())) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +48,8 @@ class Place:
     command: str
     app: Any = None
 
-    def tasks(self) -> Mapping[str, Any]:
-        """Return the app's tasks by name, those of included and discovered modules among them.
-
-        Raises:
-            Trouble: one of these modules cannot be imported.
-        """
+    def tasks(self) -> dict[str, Any]:
+        """Return the app's tasks by name, those of included and discovered modules among them."""
         if self.app is None:
             return {}
         try:
@@ -82,8 +61,7 @@ class Place:
                 "run this command where its workers run"
             )
             raise Trouble(message) from error
-        tasks: Mapping[str, Any] = self.app.tasks
-        return tasks
+        return dict(self.app.tasks)
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""
@@ -91,12 +69,7 @@ class Place:
 
 
 def place_of(ctx: click.Context) -> Place:
-    """Return where the command looks; connects to nothing yet.
-
-    Raises:
-        Trouble: neither an app nor a URL names a Redis server.
-        LockOptionError: the app's settings or the URL cannot be read.
-    """
+    """Return where the command looks; connects to nothing yet."""
     root = ctx.find_root()
     if "url" in root.params:
         return _place_of_url(root.params["url"], root.params["prefix"])
@@ -109,7 +82,10 @@ def place_of(ctx: click.Context) -> Place:
     except LockOptionError as error:
         if name:
             raise
-        raise Trouble(_NO_APP) from error
+        raise Trouble(
+            "no Celery app was given, and Celery's default one names no Redis server; name your app: "
+            "celery -A proj redislock …, or a server: celery-redislock --url redis://host:port/db …"
+        ) from error
     return Place(store, f"celery -A {shlex.quote(name or 'proj')} redislock", app)
 
 
@@ -126,13 +102,10 @@ def _place_of_url(url: str | None, prefix: str) -> Place:
 
 
 def look(place: Place, words: Sequence[str]) -> tuple[str, list["Seen"]]:
-    """Read ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID``; return key and locks.
+    """Find the locks that ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID`` names.
 
-    A task id may hold several. Only a word that is no held key costs a look at every lock.
-
-    Raises:
-        Trouble: arguments after something that is no task, or that do not fit it; a task that is
-            not unique.
+    A task id may hold several. Only a word that is no held key costs a look at every lock. Returns the key
+    as well, the first one's if there are several.
     """
     key = _key_of(place, words)
     hold = place.store.inspect(key)
@@ -149,9 +122,12 @@ def _key_of(place: Place, words: Sequence[str]) -> str:
     if not given and (task is None or place.store.inspect(name) is not None):
         return name
     if task is None:
+        remedy = "name a task of the app: celery -A proj redislock …"
+        if place.app is not None:
+            remedy = hint(name, place.tasks(), "give its full name, with its module")
         message = (
             f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
-            "name a task of the app: celery -A proj redislock …"
+            f"{remedy}"
         )
         raise Trouble(message)
     if not hasattr(task, "lock_for"):
@@ -170,15 +146,9 @@ def _key_of(place: Place, words: Sequence[str]) -> str:
 
 
 def _arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for word in words:
-        keyword = _KEYWORD.fullmatch(word)
-        if keyword is None:
-            args.append(_value(word))
-        else:
-            kwargs[keyword[1]] = _value(keyword[2])
-    return args, kwargs
+    named = [(word, _KEYWORD.fullmatch(word)) for word in words]
+    args = [_value(word) for word, keyword in named if keyword is None]
+    return args, {keyword[1]: _value(keyword[2]) for _, keyword in named if keyword is not None}
 
 
 def _value(word: str) -> Any:
@@ -188,14 +158,20 @@ def _value(word: str) -> Any:
         return word
 
 
+def nobody(place: Place, key: str, words: Sequence[str]) -> str:
+    """Say that these words name no held lock; *key* is what :func:`look` took them for."""
+    text = f"nobody holds the key {key}"
+    if key in place.tasks():
+        text = f"no lock is held for {key}"
+    elif [*words] == [key]:
+        remedy = hint(key, place.tasks(), "list shows what is held")
+        text += f", and no task of that id holds a lock; {remedy}"
+    return printable(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One held lock, when it was looked at.
-
-    Attributes:
-        key: the lock's name.
-        holder: what it wrote about itself; another program may have written anything.
-    """
+    """A held lock, when it was looked at: its key, and what the holder (or anybody) wrote about itself."""
 
     key: str
     holder: Holder
@@ -222,8 +198,9 @@ class Seen:
         return "-" if self.holder.host is None else f"{self.holder.host}:{self.holder.pid}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object of ``--json``; times are seconds."""
-        return {"key": self.key, **asdict(self.holder), "age": self.age, "remaining": self.remaining}
+        """Return the object of ``--json``; times are seconds, to the millisecond."""
+        age = None if self.age is None else round(self.age, 3)
+        return {"key": self.key, **asdict(self.holder), "age": age, "remaining": self.remaining}
 
     def __str__(self) -> str:
         holder = self.holder

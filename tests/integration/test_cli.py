@@ -21,6 +21,8 @@ from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import new_token
 
+#: What the entry point ``celery-redislock`` does.
+_STANDALONE = [sys.executable, "-c", "from celery_redislock.cli import main; main()"]
 ROOT = Path(__file__).resolve().parents[2]
 #: What the entry points do, for a checkout that is not installed.
 _CELERY = (
@@ -57,7 +59,7 @@ class Shell:
 
     def standalone(self, *words: str) -> subprocess.CompletedProcess[str]:
         where = ["--url", self.url, "--prefix", f"{self.prefix}redislock"]
-        return self._run([sys.executable, "-m", "celery_redislock.cli", *where, *words])
+        return self._run([*_STANDALONE, *where, *words])
 
     def hold(self, key: str, *, task: str = "shop.nightly", state: str = "queued", ttl: float = 60.0) -> str:
         """Take a lock as a publisher or a run does; return the owner."""
@@ -204,7 +206,9 @@ class TestShow:
         assert document["release_command"].endswith(document["lock"]["key"])
         assert (by_key["key"], by_key["owner"]) == ("job-2", "job-3")
         assert nobody.returncode == 1
-        assert nobody.stdout == "nobody holds the key job-4, and no task of that id holds a lock\n"
+        assert nobody.stdout == (
+            "nobody holds the key job-4, and no task of that id holds a lock; list shows what is held\n"
+        )
 
     def test_a_negative_number_comes_after_two_dashes(self, shell: Shell) -> None:
         done = shell.celery("show", "--json", "--", "shop.sync_account", "-1")
@@ -218,6 +222,7 @@ class TestShow:
         assert done.returncode == 1
         assert done.stdout.startswith("nobody holds the key shop.included:v1:")
         assert "task of that id" not in done.stdout
+        assert "did you mean 'shop.included'?" in shell.celery("show", "shop.incluted").stdout
 
     def test_the_release_command_it_shows_releases_the_lock(self, shell: Shell) -> None:
         shell.hold("a 'quoted' night")
@@ -225,7 +230,7 @@ class TestShow:
         program, *words = shlex.split(json.loads(done.stdout)["release_command"])
         assert program == "celery-redislock"
 
-        command = [sys.executable, "-m", "celery_redislock.cli", *words[:-2], "--yes", *words[-2:]]
+        command = [*_STANDALONE, *words[:-2], "--yes", *words[-2:]]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
 
         assert shell.store.inspect("a 'quoted' night") is None
@@ -246,7 +251,9 @@ class TestShow:
     @pytest.mark.parametrize(
         ("words", "status", "said"),
         [
-            (["shop.sync_acount", "1"], 2, "'shop.sync_acount' is not a task known here"),
+            (["shop.sync_acount", "1"], 2, "is not a task known here, and a key takes no arguments"),
+            (["sync_account", "1"], 2, "(given: 1); did you mean 'shop.sync_account'?"),
+            (["zzz", "1"], 2, "(given: 1); give its full name, with its module"),
             (["shop.plain"], 2, "takes no lock"),
             (["shop.sync_account"], 2, "missing a required argument: 'account_id'"),
             (["shop.sync_account"], 2, "or the key itself (list --task shop.sync_account shows"),
@@ -311,7 +318,7 @@ class TestRelease:
         try:
             os.write(ours, f"{answer}\n".encode())
             done = subprocess.run(
-                [sys.executable, "-m", "celery_redislock.cli", *words],
+                [*_STANDALONE, *words],
                 cwd=ROOT, stdin=its, capture_output=True, text=True, timeout=60, check=False,
             )  # fmt: skip
         finally:
@@ -350,11 +357,18 @@ class TestRelease:
         assert {lock["key"] for lock in document["kept"]} == {"at work"}
         assert set(shell.store.names()) == {"at work", "another's"}
 
-    def test_nothing_held_is_exit_status_1(self, shell: Shell) -> None:
-        done = shell.celery("release", "shop.nightly", "--reason", "test", "--yes")
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["shop.nightly"], "nobody holds the key night"),
+            (["shop.nightly", "--queued"], "no lock is held for shop.nightly"),
+        ],
+    )
+    def test_nothing_held_is_exit_status_1(self, shell: Shell, words: list[str], said: str) -> None:
+        done = shell.celery("release", *words, "--reason", "test", "--yes")
 
         assert done.returncode == 1
-        assert done.stdout == "nothing was released\n"
+        assert done.stdout == f"{said}\nnothing was released\n"
 
     def test_a_holder_that_came_meanwhile_keeps_the_lock(
         self, shell: Shell, monkeypatch: pytest.MonkeyPatch
