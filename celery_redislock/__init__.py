@@ -27,28 +27,14 @@ if TYPE_CHECKING:
     from celery_redislock.task import SingletonTask
 
 __all__ = [
-    "Conflict",
-    "DuplicateTask",
-    "Holder",
-    "Lease",
-    "LockBusy",
-    "LockHandle",
-    "LockKeyError",
-    "LockLost",
-    "LockOptionError",
-    "LockResult",
-    "LockUnavailable",
-    "RedisLockError",
-    "SingletonTask",
-    "lock_acquired",
-    "lock_conflict",
-    "lock_lost",
-    "lock_released",
-]
+    "Conflict", "DuplicateTask", "Holder", "Lease", "LockBusy", "LockHandle", "LockKeyError", "LockLost",
+    "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "SingletonTask", "lock_acquired",
+    "lock_conflict", "lock_lost", "lock_released",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
-#: Where the names are that are no errors.
+#: Where the names are that are neither errors nor signals.
 _HOMES = {
     "Conflict": "declaring.scopes",
     "Holder": "publishing.handle",
@@ -56,10 +42,6 @@ _HOMES = {
     "LockHandle": "publishing.handle",
     "LockResult": "publishing.results",
     "SingletonTask": "task",
-    "lock_acquired": "publishing.signals",
-    "lock_conflict": "publishing.signals",
-    "lock_lost": "publishing.signals",
-    "lock_released": "publishing.signals",
 }
 
 
@@ -69,7 +51,8 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
         if name not in __all__:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+        others = "publishing.signals" if name.startswith("lock_") else "exceptions"
+        home = import_module(f"{__name__}.{_HOMES.get(name, others)}")
         value = globals()[name] = getattr(home, name)
         return value
 

@@ -1,33 +1,17 @@
-"""The errors of this package.
+"""The errors of this package. Their root is :class:`RedisLockError`.
 
-::
-
-    RedisLockError
-    ├── DuplicateTask      a publish or a run was refused because another task holds its key
-    ├── LockBusy           a lock without Celery could not be acquired in time
-    ├── LockLost           the lease is gone while its holder still runs
-    ├── LockUnavailable    the lock server did not answer in time, or refused
-    ├── LockOptionError    an option or setting is unknown, contradictory or out of range
-    └── LockKeyError       no key can be computed from these arguments, or its Redis type is wrong
-
-Every error keeps its facts as attributes and as ``args``, and builds its text
-from them; so each survives pickling and Celery's result backends, which
-rebuild an exception as ``type(*args)`` (celery 5.7.0, ``backends/base.py``,
-``exception_to_python``).
+Every error keeps its facts as attributes and as ``args``, and builds its text from them; so each survives
+pickling and Celery's result backends, which rebuild an exception as ``type(*args)`` (celery 5.7.0,
+``backends/base.py``, ``exception_to_python``).
 """
 
 import math
 from collections.abc import Sequence
 
 __all__ = [
-    "DuplicateTask",
-    "LockBusy",
-    "LockKeyError",
-    "LockLost",
-    "LockOptionError",
-    "LockUnavailable",
+    "DuplicateTask", "LockBusy", "LockKeyError", "LockLost", "LockOptionError", "LockUnavailable",
     "RedisLockError",
-]
+]  # fmt: skip
 
 
 class RedisLockError(Exception):
@@ -39,20 +23,16 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     Attributes:
         key: the lock's name.
-        task_id: the holder's task id. Advisory: it held the key when the
-            server answered and may be gone by now.
-        expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
-            lock that has no end.
+        task_id: the holder's task id. Advisory: it held the key when the server answered.
+        expires_in: seconds until the hold ends unless renewed; ``inf`` where another program set no end.
         is_window: the holder was accepted less than ``lock_period`` ago. Its run may have ended: that time
             is not renewed, and does not end with a run.
     """
 
     def __init__(self, key: str, task_id: str, expires_in: float, is_window: bool = False) -> None:
         super().__init__(key, task_id, expires_in, is_window)
-        self.key = key
-        self.task_id = task_id
-        self.expires_in = expires_in
-        self.is_window = is_window
+        self.key, self.task_id = key, task_id
+        self.expires_in, self.is_window = expires_in, is_window
 
     @property
     def retry_after(self) -> int | None:
@@ -68,32 +48,29 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         if math.isinf(self.expires_in):
             return f"duplicate: {_endless(self.key, self.task_id, 'celery -A proj redislock')}"
         return (
-            f"duplicate of task {self.task_id}, which holds {self.key!r} ({_time_left(self.expires_in)}); "
-            "wait for that task, or call again later"
+            f"duplicate of task {self.task_id}, which holds {self.key!r} (for another "
+            f"{self.expires_in:.1f} s unless renewed); wait for that task, or call again later"
         )
 
 
 class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
-    """A lock could not be acquired in time: somebody else holds it.
+    """A lock without Celery could not be acquired in time: somebody else holds it.
 
     Attributes:
         key: the lock's name.
         holder: the owner that held it when the server last answered. Advisory.
-        expires_in: seconds until that hold ends unless it is renewed; ``inf`` for another program's
-            lock that has no end.
+        expires_in: seconds until that hold ends unless renewed; ``inf`` where another program set no end.
     """
 
     def __init__(self, key: str, holder: str, expires_in: float) -> None:
         super().__init__(key, holder, expires_in)
-        self.key = key
-        self.holder = holder
-        self.expires_in = expires_in
+        self.key, self.holder, self.expires_in = key, holder, expires_in
 
     def __str__(self) -> str:
         if math.isinf(self.expires_in):
             return _endless(self.key, self.holder, "celery-redislock --url URL")
         return (
-            f"{self.key!r} is held by {self.holder} ({_time_left(self.expires_in)}); "
+            f"{self.key!r} is held by {self.holder} (for another {self.expires_in:.1f} s unless renewed); "
             "wait longer with a larger timeout, or look at the holder"
         )
 
@@ -109,9 +86,7 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __init__(self, key: str, reason: str, fence: int | None = None) -> None:
         super().__init__(key, reason, fence)
-        self.key = key
-        self.reason = reason
-        self.fence = fence
+        self.key, self.reason, self.fence = key, reason, fence
 
     def __str__(self) -> str:
         return (
@@ -123,9 +98,8 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """The lock server did not answer in time, or refused the command.
 
-    Whether the command took effect is unknown; it is resolved by token: a hold
-    that was taken is released as soon as the server can be reached, or
-    expires with its TTL.
+    Whether the command took effect is unknown; a hold that was taken is released as soon as the server
+    can be reached, or expires with its TTL.
 
     Attributes:
         server: where the lock server is, passwords masked.
@@ -138,9 +112,7 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __init__(self, server: str, operation: str, reason: str) -> None:
         super().__init__(server, operation, reason)
-        self.server = server
-        self.operation = operation
-        self.reason = reason
+        self.server, self.operation, self.reason = server, operation, reason
 
     def __str__(self) -> str:
         return (
@@ -163,8 +135,7 @@ class LockOptionError(RedisLockError, ValueError):
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         super().__init__(where, list(problems))
-        self.where = where
-        self.problems = list(problems)
+        self.where, self.problems = where, list(problems)
 
     def __str__(self) -> str:
         numbered = [f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1)]
@@ -181,15 +152,10 @@ class LockKeyError(RedisLockError, ValueError):
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(where, problem)
-        self.where = where
-        self.problem = problem
+        self.where, self.problem = where, problem
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
-
-
-def _time_left(seconds: float) -> str:
-    return f"for another {seconds:.1f} s unless renewed"
 
 
 def _endless(key: str, holder: str, program: str) -> str:

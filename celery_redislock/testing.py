@@ -1,14 +1,7 @@
 """For the tests of your own project: locks in memory, or none at all.
 
-Needs no server. pytest has the fixtures wherever this package is installed::
-
-    def test_a_second_click_is_skipped(redislock_memory):
-        ...
-
-Without pytest, :func:`memory_locks` and :func:`locks_off` are context managers.
-Eager mode (``task_always_eager``, ``.apply()``) takes no locks unless
-``redislock_eager`` is set; with it, and locks in memory, duplicates can be
-tested without a worker::
+Needs no server and no worker: with ``redislock_eager``, eager mode takes locks, too. pytest has the fixtures
+``redislock_memory`` and ``redislock_off`` wherever this package is installed; without it::
 
     app.conf.update(task_always_eager=True, redislock_eager=True)
     with memory_locks(app), hold(sync_account, 42):
@@ -43,12 +36,7 @@ __all__ = ["hold", "locks_off", "memory_locks"]
 def memory_locks(app: "Celery", store: "LockStore | None" = None) -> Iterator["LockStore"]:
     """Keep this app's locks in memory while the block runs; this process only.
 
-    Args:
-        app: the Celery app.
-        store: another store to use, or ``None`` for a fresh one.
-
-    Yields:
-        The store, to look into: ``store.names()``, ``store.inspect(name)``.
+    Yields the store (the one given, or a fresh one) to look into: ``store.names()``, ``store.inspect(name)``.
     """
     from celery_redislock.declaring.server import use_store
     from celery_redislock.locks.memory import MemoryStore
@@ -63,11 +51,7 @@ def memory_locks(app: "Celery", store: "LockStore | None" = None) -> Iterator["L
 
 @contextmanager
 def locks_off() -> Iterator[None]:
-    """Switch locking off for every app while the block runs; this process and those it starts.
-
-    The same switch as ``redislock_enabled = False``, through the environment variable
-    ``REDISLOCK_ENABLED``.
-    """
+    """Switch locking off for every app while the block runs, by ``REDISLOCK_ENABLED`` in the environment."""
     from celery_redislock.declaring.options import ENABLED_VARIABLE
 
     before = os.environ.get(ENABLED_VARIABLE)
@@ -75,9 +59,8 @@ def locks_off() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[ENABLED_VARIABLE]
-        else:
+        os.environ.pop(ENABLED_VARIABLE, None)
+        if before is not None:
             os.environ[ENABLED_VARIABLE] = before
 
 
@@ -85,9 +68,9 @@ def locks_off() -> Iterator[None]:
 def hold(
     task: "SingletonTask", *args: Any, task_id: str = "somebody-else", running: bool = True, **kwargs: Any
 ) -> Iterator[str]:
-    """Hold the lock a call of the task would take, as another run or queued message would.
+    """Hold the lock that this call of a task would take, as another run or queued message would.
 
-    Renewed while the block runs, by the watchdog of this process.
+    Renewed while the block runs, by the watchdog of this process. Yields the lock's name.
 
     Args:
         task: a unique task.
@@ -96,13 +79,8 @@ def hold(
         running: as a run; otherwise as a message on its way.
         **kwargs: of the call.
 
-    Yields:
-        The lock's name.
-
     Raises:
         AssertionError: somebody holds it already.
-        LockKeyError: no key can be made of the arguments.
-        LockOptionError: the task's options are wrong, or no lock server is configured.
         LockUnavailable: the app keeps its locks on a server, and that cannot be reached.
         TypeError: the task takes no lock, or the arguments do not fit it.
     """

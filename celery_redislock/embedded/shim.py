@@ -4,14 +4,12 @@ Run as a script by :mod:`celery_redislock.embedded.server`, which never imports 
 
     python -I -S shim.py PARENT DIRECTORY SERVER [OPTION ...]
 
-It makes DIRECTORY and starts the server as its child. For each ``?`` on
-standard input it writes one line to standard output, ``running PID`` or
-``ended EXITCODE``; ``error TEXT`` where it could not make DIRECTORY.
+It makes DIRECTORY and starts the server as its child. For each ``?`` on standard input it writes one line to
+standard output, ``running PID`` or ``ended EXITCODE``; ``error TEXT`` where it could not make DIRECTORY.
 
-When standard input ends (the kernel closes a pipe however its writer died) or
-brings anything else, or when PARENT is no longer its parent, it stops the server
-and removes DIRECTORY. The look at PARENT is for copies of the pipe in the
-parent's forked children: they keep the pipe open after the parent died.
+When standard input ends (the kernel closes a pipe however its writer died) or brings anything else, or when
+PARENT is no longer its parent, it stops the server and removes DIRECTORY. The look at PARENT is for copies of
+the pipe in the parent's forked children: they keep the pipe open after the parent died.
 """
 
 import os
@@ -22,8 +20,7 @@ import time
 
 #: Seconds between two looks at whether the parent still lives, beside the pipe.
 PARENT_CHECK_INTERVAL = 0.5
-#: Seconds a server has to end by itself before it is killed. SIGTERM takes
-#: about 0.1; one with replicas would wait 10 for them (shutdown-timeout).
+#: Seconds a server has to end by itself. SIGTERM takes about 0.1; one with replicas would wait 10 for them.
 TERM_GRACE = 1.0
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,10 +28,9 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class Server:
-    """The server process, a child of this one.
+    """The server process, a child of this one, with its output in the file *log*.
 
-    It cannot be confused with another process of the same pid: an ended child keeps its pid until
-    it is waited for, which only :meth:`look` does. Its output goes to the file *log*.
+    No other process has its pid: an ended child keeps it until it is waited for, which :meth:`look` does.
     """
 
     def __init__(self, command: list[str], log: str) -> None:
@@ -69,7 +65,7 @@ class Server:
 
 
 def serve(server: Server, parent: int) -> None:
-    """Answer questions on standard input until it ends, brings anything else, or the parent is gone."""
+    """Answer questions until standard input ends or brings anything else, or the parent is gone."""
     poller = select.poll()
     poller.register(0, select.POLLIN)
     while os.getppid() == parent:
@@ -83,8 +79,7 @@ def serve(server: Server, parent: int) -> None:
 
 def main() -> None:
     """Start the server, serve the parent, then leave no process and no directory behind."""
-    # Whoever signals a whole group or service also signals the parent and the
-    # server; this process must outlive both to clean up.
+    # Whoever signals a whole group signals the parent and the server too; this process outlives both.
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     parent, directory, *command = sys.argv[1:]
@@ -123,13 +118,14 @@ def _become_server(command: list[str], log: str, shim: int) -> None:
 
 def _die_with_the_shim() -> None:
     """Tie this process's life to its parent's, even to its SIGKILL: Linux only."""
-    if sys.platform == "linux":
-        try:
-            from ctypes import CDLL  # noqa: PLC0415  some builds have no ctypes
+    if sys.platform != "linux":
+        return
+    try:
+        from ctypes import CDLL  # noqa: PLC0415  some builds have no ctypes
 
-            CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        except (ImportError, OSError, AttributeError):
-            return
+        CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        return
 
 
 if __name__ == "__main__":
