@@ -69,14 +69,7 @@ def one_of(*values: str, or_callable: bool = False) -> Kind:
     )
 
 
-def whole(least: int, most: int) -> Kind:
-    """Return the kind of whole numbers within bounds; ``True`` is none."""
-    return Kind(
-        f"a whole number ({least} … {most})",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
-    )
-
-
+REPLICAS = Kind("a whole number (0 … 100)", lambda value: type(value) is int and 0 <= value <= 100)
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))
 #: Braces would move a Redis key's hash tag.

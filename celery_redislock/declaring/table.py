@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
-from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, URL, Kind, Seconds, one_of, whole
+from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, REPLICAS, URL, Kind, Seconds, one_of
 from celery_redislock.declaring.scopes import CONFLICT, SCOPE, SCOPES, Asked
 
 
@@ -80,7 +80,7 @@ ROWS: tuple[Row, ...] = (
         meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
         meaning="how long a worker asks a silent lock server before it publishes the task again"),
-    Row(setting="redislock_min_replicas", default=0, kind=whole(0, 100),
+    Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
         meaning="replicas that must have a lock before it counts (`WAIT`)"),
     Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
