@@ -3,11 +3,8 @@
 import faulthandler
 import os
 import signal
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 
 def gets_through(action: Callable[[], object], *, within: int = 10) -> bool:
@@ -30,23 +27,3 @@ def gets_through(action: Callable[[], object], *, within: int = 10) -> bool:
         finally:
             os._exit(status)
     return os.waitpid(pid, 0)[1] == 0
-
-
-@contextmanager
-def held_elsewhere(lock: Any) -> Iterator[None]:
-    """Another thread holds the lock, for the block."""
-    held, let_go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            let_go.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert held.wait(10)
-        yield
-    finally:
-        let_go.set()
-        thread.join(10)

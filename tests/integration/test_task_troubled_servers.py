@@ -18,9 +18,6 @@ from tests.integration.watched_shop import PATIENCE, NextCustomer, WatchedShop
 from tests.servers import EmbeddedServer
 from tests.stores import server_names, start_server
 
-#: Seconds from a server's return until what is owed to it must have been given back.
-SECONDS_LATER = 5.0
-
 ShopMaker = Callable[..., WatchedShop]
 
 

@@ -45,6 +45,7 @@ def test_an_error_travels_with_its_facts(error: RedisLockError, way: str) -> Non
         again = backend.exception_to_python(json.loads(json.dumps(backend.prepare_exception(error, "json"))))
 
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    assert (*vars(again).values(),) == again.args
     assert getattr(again, "retry_after", None) == getattr(error, "retry_after", None)
 
 

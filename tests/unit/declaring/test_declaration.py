@@ -230,7 +230,8 @@ def test_callables_never_become_methods(app: Celery, way: Any, *, bind: bool) ->
 
 
 def test_all_problems_are_told_at_once(app: Celery) -> None:
-    app.conf.redislock_fence = "sometimes"
+    """One deploy, one list; a value of a setting is told under the setting's name."""
+    app.conf.update(redislock_fence="sometimes", redislock_queue_ttl="1h")
 
     found = problems(
         app,
@@ -244,10 +245,11 @@ def test_all_problems_are_told_at_once(app: Celery) -> None:
     )
 
     text = " | ".join(found)
-    assert len(found) == 8
+    assert len(found) == 9
     for said in (
         "lock is 'until_excuted', which is unknown; did you mean 'until_executed'?",
         "lock_ttl is -1; give seconds",
+        "redislock_queue_ttl is '1h'; give seconds",
         "'acount_id', which the task does not have; did you mean 'account_id'?",
         "lock_tll is no option; did you mean lock_ttl?",
         "on_conflict is 'skp', which is unknown; did you mean 'skip'?",

@@ -12,10 +12,6 @@ def sync(account_id, full=False, *, note=None):
     """A body with every simple kind of parameter."""
 
 
-def gather(first, /, *rest, flag=True, **more):
-    """A body with every other kind of parameter."""
-
-
 @pytest.mark.parametrize(
     ("args", "kwargs"),
     [
@@ -32,27 +28,6 @@ def test_every_spelling_of_a_call_binds_to_the_same_arguments(args, kwargs):
 
     assert bound == {"account_id": 7, "full": False, "note": None}
     assert list(bound) == ["account_id", "full", "note"]
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((), {}),
-        ((), {"full": True}),
-        ((1, 2, 3), {}),
-        ((1,), {"account_id": 1}),
-        ((1,), {"unknown": 1}),
-        ((1, 2), {"full": 3}),
-        ((1, True), {"note": 1, "unknown": 2}),
-    ],
-)
-def test_arguments_that_do_not_fit_are_a_type_error(args, kwargs):
-    """It refuses exactly what Python itself refuses, in words that name the argument."""
-    with pytest.raises(TypeError):
-        sync(*args, **kwargs)
-
-    with pytest.raises(TypeError, match="argument"):
-        Binder(sync).bind(args, kwargs)
 
 
 def echo(a, b=2, c=3, *, d, e=5):
@@ -75,12 +50,13 @@ def test_arguments_are_bound_as_the_interpreter_binds_them(body):
         try:
             expected = body(*args, **kwargs)
         except TypeError:
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match="argument|parameter"):  # in words that say which
                 binder.bind(args, kwargs)
         else:
             accepted += 1
             assert binder.bind(args, kwargs) == expected
-    assert accepted > 100
+    assert 100 < accepted < 2900
+    assert binder.parameters == tuple("abcde")
 
 
 def test_any_default_is_bound_as_it_is():
@@ -93,23 +69,6 @@ def test_any_default_is_bound_as_it_is():
     bound = Binder(body).bind((), {})
 
     assert (bound["defaults"], bound["list"][0]) == (strange, strange)
-
-
-def test_binding_does_not_leak_from_one_call_into_the_next():
-    """Each call gets a mapping of its own."""
-    binder = Binder(sync)
-    binder.bind((1, True), {"note": "x"})
-
-    assert binder.bind((2,), {}) == {"account_id": 2, "full": False, "note": None}
-
-
-def test_rest_parameters_are_bound_under_their_own_names():
-    """*args is a list, as the worker would see it; **kwargs is one mapping."""
-    binder = Binder(gather)
-
-    assert binder.parameters == ("first", "rest", "flag", "more")
-    assert binder.bind((1, 2, 3), {"x": 4}) == {"first": 1, "rest": [2, 3], "flag": True, "more": {"x": 4}}
-    assert binder.bind((1,), {"first": 2}) == {"first": 1, "rest": [], "flag": True, "more": {"first": 2}}
 
 
 def test_wrapped_and_partial_bodies_are_looked_through():
