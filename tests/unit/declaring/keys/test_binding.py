@@ -50,7 +50,7 @@ def test_arguments_are_bound_as_the_interpreter_binds_them(body):
         try:
             expected = body(*args, **kwargs)
         except TypeError:
-            with pytest.raises(TypeError, match="argument|parameter"):  # in words that say which
+            with pytest.raises(TypeError, match=r"argument|parameter"):  # in words that say which
                 binder.bind(args, kwargs)
         else:
             accepted += 1
