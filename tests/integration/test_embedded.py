@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 from kombu import Connection
-from redis.sentinel import Sentinel
 
 from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError
 
@@ -120,17 +119,6 @@ class TestProgram:
                 "maxmemory": str(12 << 20),
                 "appendonly": "yes",
             }
-
-    def test_a_configuration_file_makes_it_a_sentinel(self, tmp_path: Path) -> None:
-        """Failover tests need no other launcher."""
-        config = tmp_path / "sentinel.conf"
-        with EmbeddedServer(port=0) as primary:
-            config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
-            with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
-                client: Any = cast("Any", Sentinel)([("127.0.0.1", sentinel.port)], socket_timeout=5)
-
-                with closing(client.sentinels[0]):
-                    assert client.discover_master("mine") == ("127.0.0.1", primary.port)
 
 
 def test_the_server_on_the_path_works_as_well() -> None:
