@@ -185,7 +185,7 @@ class Seen:
     def age(self) -> float | None:
         """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
         since = self.holder.since
-        return None if since is None else max(0.0, time.time() - since)
+        return None if since is None else round(max(0.0, time.time() - since), 3)
 
     @property
     def remaining(self) -> float | None:
@@ -199,8 +199,7 @@ class Seen:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object of ``--json``; times are seconds, to the millisecond."""
-        age = None if self.age is None else round(self.age, 3)
-        return {"key": self.key, **asdict(self.holder), "age": age, "remaining": self.remaining}
+        return {"key": self.key, **asdict(self.holder), "age": self.age, "remaining": self.remaining}
 
     def __str__(self) -> str:
         holder = self.holder

@@ -93,7 +93,11 @@ class _Place(NamedTuple):
     url: str
     setting: str
     options: Mapping[str, Any]
-    tls: Mapping[str, Any]
+    use_ssl: object
+
+    @property
+    def tls(self) -> Mapping[str, Any]:
+        return self.use_ssl if isinstance(self.use_ssl, Mapping) else {}
 
     @property
     def is_broker(self) -> bool:
@@ -107,12 +111,8 @@ class _Place(NamedTuple):
 
 
 def _place(app: Any, settings: LockSettings) -> _Place:
-    # The broker comes before the result backend: it must be reachable to publish anyway.
     conf = app.conf
-    of_backend = (
-        conf.get("result_backend_transport_options") or {},
-        _mapping(conf.get("redis_backend_use_ssl")),
-    )
+    of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
     if settings.url is not None:
         place = _Place(settings.url, "redislock_url", *of_backend)
         if _scheme(settings.url) in _REDIS_SCHEMES:
@@ -120,11 +120,12 @@ def _place(app: Any, settings: LockSettings) -> _Place:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
         problem = f"{place.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
         raise LockOptionError(place.setting, [problem])
+    # The broker comes before the result backend: it must be reachable to publish anyway.
     broker = _first(conf.broker_write_url or conf.broker_url)
     if _scheme(broker) in _REDIS_SCHEMES:
-        tls = _mapping(conf.get("broker_use_ssl"))
         setting = "broker_url" if conf.broker_write_url == conf.broker_url else "broker_write_url"
-        return _Place(broker, setting, conf.get("broker_transport_options") or {}, tls)
+        options = conf.get("broker_transport_options") or {}
+        return _Place(broker, setting, options, conf.get("broker_use_ssl"))
     backend = conf.result_backend if isinstance(conf.result_backend, str) else ""
     if _scheme(backend) in _REDIS_SCHEMES:
         return _Place(backend, "result_backend", *of_backend)
@@ -140,10 +141,6 @@ def _first(broker: Any) -> str:
     urls = list(broker) if isinstance(broker, list | tuple) else str(broker or "").split(";")
     together = bool(urls) and _scheme(urls[0]) == "sentinel"
     return ";".join(urls) if together else urls[0] if urls else ""
-
-
-def _mapping(given: Any) -> Mapping[str, Any]:
-    return given if isinstance(given, Mapping) else {}
 
 
 def _scheme(url: str) -> str:

@@ -87,18 +87,13 @@ def _kombu_encoder() -> json.JSONEncoder:
 
 def _what_is_wrong(value: object, error: Exception) -> str:
     subject = "the value"
-    if isinstance(value, Mapping):
-        culprits = [str(name) for name, item in value.items() if not _has_form(item)]
-        subject = f"argument {culprits[0]!r} ({type(value[culprits[0]]).__name__})" if culprits else subject
+    for name, item in value.items() if isinstance(value, Mapping) else ():
+        try:
+            _kombu_encoder().encode(item)
+        except _REFUSALS:
+            subject = f"argument {str(name)!r} ({type(item).__name__})"
+            break
     return (
         f"{subject} cannot be part of a key: {error}; name the arguments that matter with lock_key=, "
         "for instance lock_key=('account_id',) or lock_key='account:{account_id}'"
     )
-
-
-def _has_form(value: object) -> bool:
-    try:
-        _kombu_encoder().encode(value)
-    except _REFUSALS:
-        return False
-    return True
