@@ -48,7 +48,11 @@ def redislock() -> None:
 
 @click.group(cls=_Commands)
 @click.option(
-    "--url", envvar="REDIS_URL", show_envvar=True, metavar="URL", help="Server, redis://host:port/db."
+    "--url",
+    envvar="REDIS_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="The lock server, redis://host:port/db.",
 )
 @click.option("--prefix", default="redislock", show_default=True, help="Beginning of every key.")
 def main(url: str | None, prefix: str) -> None:
