@@ -8,7 +8,7 @@ one of these is still held when the caller's ``get()`` returns and when the next
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
@@ -33,20 +33,19 @@ def settle(run: Run, error: BaseException | None) -> None:
 
     ``error`` has ended the body; ``None`` if it returned. Never raises an ``Exception``.
     """
-    run.in_body = False
-    run.has_ended, requeued = True, False
+    run.in_body = requeued = False
+    run.has_ended = True
     if error is not None:
         requeued = is_requeued(run.task, error)
         # SystemExit and KeyboardInterrupt end the child: only the main process knows whether the message is
         # delivered again.
-        run.has_ended = not requeued and isinstance(error, Exception)
+        run.has_ended = isinstance(error, Exception) and not requeued
     lease = run.lease
     if lease is None:
         message = run.message  # its claim is there yet, if it had to start without its lock
         if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
             run.lock.release(message.token, ran=True)
-        return
-    if (run.followed_by or requeued) and run.scope.holds_while_running:
+    elif (run.followed_by or requeued) and run.scope.holds_while_running:
         if run.followed_by:
             token, claim_ttl = run.followed_by[0]
             ttl = claim_ttl()
@@ -66,7 +65,7 @@ def release(run: Run, lease: Lease, now: Callable[[Mark | None], Release] | None
 
     ``now`` asks for the release and something else in one step, with this mark.
     """
-    mark = _mark(run)
+    mark = _mark(run) if run.can_come_again else None
     if not run.running_lock.finish(lease, mark=mark, now=now and partial(now, mark)):
         _warn(run, lease)
     elif lock_released.receivers and run.scope.holds_while_running:
@@ -98,21 +97,23 @@ def _is_left_to_result(run: Run, error: BaseException | None) -> bool:
     """Whether Celery stores a result next, beside the lock, and nothing else follows."""
     if run.lock.is_ignored and (error is None or not run.task.store_errors_even_if_ignored):
         return False
-    backend, store = run.task.backend, run.lock.store
-    known = backend.__dict__.get("_redislock_beside")
-    if known is None or known[0] is not store:
-        known = backend.__dict__["_redislock_beside"] = store, _is_beside(backend, store)
-    if not known[1] or not run.has_ended or isinstance(error, Ignore | Reject | Retry):
+    join = joining(run.task, run.lock.store)
+    if join is None or not run.has_ended or isinstance(error, Ignore | Reject | Retry):
         return False
-    return not (run.request.is_eager or run.is_in_workflow)
-
-
-def _is_beside(backend: Any, store: LockStore) -> bool:
-    if type(backend).__module__ != "celery.backends.redis":
+    if run.request.is_eager or run.is_in_workflow:
         return False
-    from celery_redislock.running.result import joined  # noqa: PLC0415  imports Celery's backend
+    join(run.task.backend)
+    return True
 
-    return joined(backend, store)
+
+@lru_cache(maxsize=1024)
+def joining(task: Any, store: LockStore) -> Callable[[Any], None] | None:
+    """Return what lets a thread's backend release locks; ``None`` where results are elsewhere."""
+    if type(task.backend).__module__ != "celery.backends.redis":
+        return None
+    from celery_redislock.running.result import is_beside, join  # noqa: PLC0415  imports Celery's backend
+
+    return join if is_beside(task.backend, store) else None
 
 
 def _mark(run: Run) -> Mark | None:

@@ -6,7 +6,7 @@ long, is left to Celery.
 """
 
 from collections.abc import Callable
-from functools import partial
+from types import MethodType
 from typing import Any
 
 from celery.backends.redis import RedisBackend
@@ -16,24 +16,24 @@ from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import LARGEST, LockStore, Mark, Release
 from celery_redislock.running.run import run_of
 
-__all__ = ["joined"]
+__all__ = ["is_beside", "join"]
 
 #: What ``_store_result`` must call, or the seam is not where it was.
 _CALLED = {"_get_task_meta_for", "_set_with_state"}
 
 
-def joined(backend: Any, store: LockStore) -> bool:
-    """Let a backend's results release locks, if it keeps them where the store does; say whether.
-
-    Called once per backend (one per thread) and store.
-    """
+def is_beside(backend: Any, store: LockStore) -> bool:
+    """Whether a backend keeps results where the store keeps locks, and the seam is where it was."""
     code = getattr(RedisBackend._store_result, "__code__", None)
     if type(backend) is not RedisBackend or not _CALLED.issubset(getattr(code, "co_names", ())):
         return False
-    if not isinstance(store, RedisStore) or not store.leads_to(backend.connparams):
-        return False
-    backend._store_result = partial(_store_result, backend)
-    return True
+    return isinstance(store, RedisStore) and store.leads_to(backend.connparams)
+
+
+def join(backend: Any) -> None:
+    """Let what a backend stores release locks."""
+    if "_store_result" not in backend.__dict__:
+        backend._store_result = MethodType(_store_result, backend)  # Celery's log lines name it
 
 
 def _store_result(backend: Any, task_id: Any, result: Any, state: str, *args: Any, **more: Any) -> Any:

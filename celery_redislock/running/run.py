@@ -5,8 +5,8 @@ Lives in the process and thread that runs the body.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
@@ -18,15 +18,7 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, release_claim
 from celery_redislock.publishing.signals import lock_lost
 
-__all__ = [
-    "FROM_MAIN_PROCESS",
-    "Delivery",
-    "Run",
-    "can_come_again",
-    "mark_ttl",
-    "run_of",
-    "visibility_timeout",
-]
+__all__ = ["FROM_MAIN_PROCESS", "Run", "can_come_again", "mark_ttl", "run_of", "visibility_timeout"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -52,20 +44,9 @@ def run_of(request: Any) -> "Run | None":
     return run
 
 
-class Delivery(NamedTuple):
-    """What the worker's main process knows about a delivery; the child's request brings it as a tuple.
-
-    Attributes:
-        token: of the run, ``None`` where no main process saw the message.
-        received_at: seconds since the epoch, ``None`` likewise.
-        serializer: kombu's name of the message's serializer, ``None`` for the task's own.
-        main_process: as leases name it, ``None`` where that cannot be told.
-    """
-
-    token: str | None = None
-    received_at: float | None = None
-    serializer: str | None = None
-    main_process: str | None = None
+#: What the main process leaves there: the run's token; when it received the message, in seconds since the
+#: epoch; kombu's name of the message's serializer; its own name, as leases have it. Here, without one.
+_NOT_RECEIVED = (None, None, None, None)
 
 
 class Run:
@@ -81,7 +62,7 @@ class Run:
         was_delivered: a copy of this message was delivered before, and may have run.
         can_come_again: the broker may deliver this message once more, although this delivery runs it.
         may_be_done: a copy of this message may have run, so its mark is asked for.
-        serializer: as :class:`Delivery` has it.
+        serializer: kombu's name of the message's own, ``None`` for the task's.
         lock: what is locked.
         running_lock: what the run holds: the lock of its key, or, in a scope that holds none then, of its
             message.
@@ -127,59 +108,59 @@ class Run:
             LockKeyError: the message came without a key, and none can be made of its arguments.
             TypeError: its arguments do not fit the task.
         """
-        request.redislock_skipped = False
-        request.redislock_run, task_id = None, request.id
-        if not task_id:
+        request.redislock_skipped, request.redislock_run = False, None
+        if not request.id:
             return None  # made by hand, as test helpers do
-        task_id = str(task_id)  # a number runs, as with plain Celery
-        message = brought = Message.of(request.headers, task_id)
+        run, task_id = cls(), str(request.id)  # a number runs, as with plain Celery
+        run.message = message = Message.of(request.headers, task_id)
         try:
             declaration = declaration_of(task)
             settings, options = declaration.settings, declaration.options
             if message is not None and message.options:
                 options = from_header(options, message.options)
-            scope, is_eager = options.scope, request.is_eager
-            if scope is None or not settings.enabled or (is_eager and not settings.eager):
+            scope = options.scope
+            if scope is None or not settings.enabled or (request.is_eager and not settings.eager):
                 return None
-            run = cls()
-            delivery = (request.properties or {}).get(FROM_MAIN_PROCESS) or Delivery()
+            delivery = (request.properties or {}).get(FROM_MAIN_PROCESS) or _NOT_RECEIVED
             token, received_at, run.serializer, main_process = delivery
+            key = None
             if message is None:
                 identity = identity_of(task_id, request.properties)
-                message, run.is_identified = Message(None, identity or task_id), identity is not None
-            elif message.key is None:
+                run.identity, run.is_identified = identity or task_id, identity is not None
+            elif (key := message.key) is not None:
+                run.identity = message.token
+            else:
                 return None
-            run.task, run.request, run.message = task, request, brought
-            run.options, run.scope = options, scope
-            run.token, run.identity = token or new_token(task_id), message.token
-            is_ignored = is_result_ignored(task, request.__dict__.get("ignore_result"))
+            run.task, run.request, run.options, run.scope = task, request, options, scope
+            run.token = token or new_token(task_id)
             run.lock = run.running_lock = lock = declaration.task_lock(
                 request.args,
                 request.kwargs,
                 task_id,
                 options=options,
-                key=message.key,
-                is_ignored=is_ignored,
+                key=key,
+                is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
                 main_process=main_process,
             )
             if not scope.holds_while_running:
                 run.running_lock = lock.of_message(run.identity)
             if (  # all that the rare cases have
-                message.was_delivered
+                message is None
+                or message.was_delivered
                 or task.acks_late
                 or request.eta
                 or received_at is None
                 or abs(time.time() - received_at) >= OVERTAKEN_AFTER
                 or (request.delivery_info or {}).get("redelivered")
             ):
-                run.may_be_done, delivery_info = True, request.delivery_info or {}
-                run.was_delivered = message.was_delivered or bool(delivery_info.get("redelivered"))
+                run.may_be_done = True
+                run.was_delivered = was_delivered(message, request.delivery_info)
                 may_come = run.was_delivered or can_come_again(task, request.eta, received_at)
-                run.can_come_again = may_come and not is_eager
+                run.can_come_again = may_come and not request.is_eager
             request.redislock_run = run
         finally:
             if request.redislock_run is None:
-                release_claim(task.app, brought)
+                release_claim(task.app, message)
         return run
 
     @property
@@ -245,6 +226,12 @@ def visibility_timeout(app: Any) -> float:
 def mark_ttl(app: Any) -> float:
     """Return the seconds within which a copy of a message may come, and so its done mark must live."""
     return visibility_timeout(app) + MARK_MARGIN
+
+
+def was_delivered(message: Message | None, delivery_info: Mapping[str, Any] | None) -> bool:
+    """Whether a copy of a message was delivered before, as the broker or the message itself says."""
+    redelivered = (delivery_info or {}).get("redelivered")
+    return bool(redelivered or (message is not None and message.was_delivered))
 
 
 def can_come_again(task: Any, eta: object, received_at: float | None) -> bool:

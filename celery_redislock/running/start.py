@@ -13,7 +13,7 @@ a lease on the message itself, so that its copies exclude each other.
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from celery.exceptions import Ignore, Reject
 
@@ -58,31 +58,33 @@ def enter(run: Run) -> None:
 
 def _take(run: Run, lock: TaskLock) -> None:
     """Hold a lock while the body runs: the key's, or that of the message itself."""
-    claim = run.message.token if run.message is not None else None
-    limit = (run.request.timelimit or (None,))[0] or run.task.time_limit
+    options, limit = run.options, (run.request.timelimit or (None,))[0] or run.task.time_limit
     attempt = partial(
         lock.start,
         run.token,
-        claim=claim,
+        claim=run.identity,
         message=run.identity if run.is_identified else None,
         may_be_done=run.may_be_done,
         accepted=lock.period is None or run.is_accepted,
-        max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
+        max_hold=options.max_hold(limit) if limit else options.lock_max_hold,
         on_lost=run.announce_loss,
     )
-    answer = _ask(run, lock, attempt)
-    if not isinstance(answer, Lease):
-        answer = _take_over(run, attempt, answer)
-    if answer is not None:  # else on_lock_error says: without a lock
-        run.lease = answer
-        if answer.is_new and lock is run.lock and _claim_should_be_there(run):
+    try:
+        answer: Lease | Refusal | Marked | None = attempt()
+    except LockUnavailable as error:
+        answer = _ask_again(run, lock, attempt, error)
+    if not isinstance(answer, Lease) and (answer := _take_over(run, attempt, answer)) is None:
+        return  # on_lock_error says: without a lock
+    run.lease = answer
+    if lock is run.lock:
+        if answer.is_new and _claim_should_be_there(run):
             logger.warning(
                 "the claim of %s on %r was gone when it started: it had expired while queued "
                 "(raise lock_queue_ttl), was released by force, or its message was published twice",
                 lock,
                 lock.key,
             )
-        if lock_acquired.receivers and lock is run.lock:
+        if lock_acquired.receivers:
             lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
 
 
@@ -90,18 +92,12 @@ def _take_over(
     run: Run, attempt: Callable[..., Lease | Refusal | Marked], answer: Lease | Refusal | Marked | None
 ) -> Lease | None:
     """Ask once more where the holder is the run's own claim or window; otherwise raise what ends the run."""
-    if isinstance(answer, Refusal):
-        hold, own_claim = answer.hold, _own_claim(run, answer.hold)
-        # This very message was accepted when that window began.
-        is_own_window = hold.is_window and hold.owner == run.lock.owner and run.is_of_this_message(hold)
-        if own_claim is not None or is_own_window:
-            more = {"claim": own_claim} if own_claim is not None else {}
-            accepted = run.is_accepted or is_own_window
-            answer = _ask(run, run.running_lock, partial(attempt, accepted=accepted, **more))
+    if isinstance(answer, Refusal) and (more := _own_claim(run, answer.hold)):
+        answer = _ask(run, run.running_lock, partial(attempt, **more))
     if isinstance(answer, Refusal):
         raise at_start(run, answer.hold)
     if isinstance(answer, Marked):
-        pause = run.lock.ttl - answer.expires_in
+        pause = run.running_lock.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
     return answer
 
@@ -115,16 +111,19 @@ def _claim_should_be_there(run: Run) -> bool:
     return run.message is not None and run.message.claimed and not run.message.must_run and is_first
 
 
-def _own_claim(run: Run, hold: Hold) -> str | None:
-    """Return the token of a queued claim of the run's own task id that it may take over.
+def _own_claim(run: Run, hold: Hold) -> dict[str, Any]:
+    """Return what to ask with, beside the rest, where the run itself is what refuses it; else nothing.
 
-    A message without a header, or a retry, meets a claim that another publish of this id took: by the
-    publisher of a message that lost its header, by a worker for a message that is requeued, by another
-    retry of the same body. A message that was delivered before may have had that claim already.
+    This very message was accepted when a window of its own began. A message without a header, or a retry,
+    meets a claim that another publish of this id took: by the publisher of a message that lost its header, by
+    another retry of the same body. A message that was delivered before may have had that claim already.
     """
-    if hold.is_window or hold.owner != run.lock.owner or hold.state != QUEUED:
-        return None
-    return hold.token if run.message is None or (run.request.retries and not run.was_delivered) else None
+    if hold.owner != run.lock.owner:
+        return {}
+    if hold.is_window:
+        return {"accepted": True} if run.is_of_this_message(hold) else {}
+    takes_over = run.message is None or (run.request.retries and not run.was_delivered)
+    return {"claim": hold.token} if takes_over and hold.state == QUEUED else {}
 
 
 def _leave_queue(run: Run) -> None:
@@ -134,41 +133,37 @@ def _leave_queue(run: Run) -> None:
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token, ran=True)
         return
-    hold = _queued_before(run)
-    if hold is not None and lock.release_if_dead(hold):
-        hold = _queued_before(run)
-    if hold is None:
-        return
-    # A claim of its own token: its publisher did not learn that it was granted.
-    is_own = hold.is_window or message is None or hold.token == message.token
-    if hold.owner != lock.owner or not is_own:
-        raise at_start(run, hold)
-    lock.release(hold.token, ran=True)
-
-
-def _queued_before(run: Run) -> Hold | None:
-    """Return what stands in the way; where nothing does and there is a period to begin, begin it."""
-    lock, period = run.lock, run.lock.period
-    hold = _ask(run, lock, lambda: lock.store.inspect(lock.key, to_decide=True))
-    if hold is not None or period is None:
-        return hold
-    answer = _ask(run, lock, lambda: lock.accept(run.token, lock.ttl, message=run.identity))
+    # It enters the queue only to leave it; with that its period begins, if there is one.
+    answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity))
+    token = run.token
     if isinstance(answer, Refusal):
-        return answer.hold
+        hold = answer.hold
+        # A claim of its own token: its publisher did not learn that it was granted.
+        is_own = hold.is_window or message is None or hold.token == message.token
+        if hold.owner != lock.owner or not is_own:
+            raise at_start(run, hold)
+        token = hold.token
     if answer is not None:
-        lock.release(run.token, ran=True)
-    return None
+        lock.release(token, ran=True)
 
 
 def _accept(run: Run) -> None:
     """Accept a message that its publisher did not: its claim stands for the period from now on."""
     lock, period = run.lock, run.options.lock_period or 0.0
-    answer = _ask(run, lock, lambda: lock.accept(run.token, period, message=run.identity, state=ACCEPTED))
+    answer = _ask(run, lock, partial(lock.accept, run.token, period, ACCEPTED, message=run.identity))
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
 
 
 def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
+    """Ask until the lock server answers; as :func:`_ask_again`."""
+    try:
+        return attempt()
+    except LockUnavailable as error:
+        return _ask_again(run, lock, attempt, error)
+
+
+def _ask_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUnavailable) -> T | None:
     """Ask until the lock server answers; ``None``: run without a lock, as ``on_lock_error`` says.
 
     What an unanswered request may have taken under the run's token is released as soon as the server answers.
@@ -177,25 +172,22 @@ def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
         Ignore: the server did not answer for ``redislock_start_timeout``: the message was published again.
         LockUnavailable: and the broker did not take it.
     """
-    try:
-        return attempt()
-    except LockUnavailable as error:
-        if run.options.on_lock_error == "run":
-            lock.release_later(run.token, ran=False)
-            logger.warning(
-                "running %s without its lock, so another one may run at the same time: %s", run.lock, error
-            )
-            return None
+    if run.options.on_lock_error == "run":
+        lock.release_later(run.token, ran=False)
+        logger.warning(
+            "running %s without its lock, so another one may run at the same time: %s", run.lock, error
+        )
+        return None
     try:
         return keep_trying(attempt, for_seconds=declaration_of(run.task).settings.start_timeout)
-    except LockUnavailable as error:
+    except LockUnavailable as last:
         lock.release_later(run.token, ran=False)
         if run.request.is_eager:
-            raise error.with_remark(NEEDS_NO_SERVER) from error
-        logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, error)
+            raise last.with_remark(NEEDS_NO_SERVER) from last
+        logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, last)
         instead = put_off(run, jittered(run.options.lock_retry_delay), "the lock server does not answer")
         # With the broker gone as well the task fails visibly, and its error names the lock server.
-        raise (instead if isinstance(instead, Ignore) or run.task.acks_late else error) from error
+        raise (instead if isinstance(instead, Ignore) or run.task.acks_late else last) from last
 
 
 def _leave(run: Run, error: BaseException) -> None:

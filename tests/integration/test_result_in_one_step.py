@@ -12,6 +12,7 @@ from celery.backends.redis import RedisBackend
 from celery.signals import task_success
 
 from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.running import finish
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.integration.watched_shop import PATIENCE, WatchedShop
@@ -95,7 +96,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("body", [succeed, fail])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_what_is_stored_and_announced_is_what_celery_stores(
-    open_shop: ShopMaker, settings: str, body: Callable[..., Any]
+    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch, settings: str, body: Callable[..., Any]
 ) -> None:
     """The same bytes for the same time, on the same channel, in every form that Celery knows."""
     shop = open_shop(**SETTINGS[settings])
@@ -105,8 +106,8 @@ def test_what_is_stored_and_announced_is_what_celery_stores(
     channel = shop.client.pubsub(ignore_subscribe_messages=True)
     asked = asked_of(shop)
     seen = []
-    for beside in ((shop.locked_on, False), None):  # Celery's own way, and then ours
-        backend._redislock_beside = beside
+    for joining in (lambda *_: None, finish.joining):  # Celery's own way, and then ours
+        monkeypatch.setattr(finish, "joining", joining)
         asked.clear()
         shop.client.delete(key)
         channel.subscribe(key)
@@ -283,6 +284,16 @@ def test_the_lock_is_kept_alive_until_the_result_is_sent(open_shop: ShopMaker) -
 
     assert run(shop, task) is True
     assert shop.is_free()
+
+
+def test_what_stores_results_keeps_its_name(open_shop: ShopMaker) -> None:
+    """Celery's log line of an operation that failed, and is tried again, names it."""
+    shop = open_shop()
+    run(shop, shop.unique(succeed))
+
+    ours = shop.app.backend._store_result
+    assert ours != RedisBackend._store_result.__get__(shop.app.backend)
+    assert ours.__name__ == RedisBackend._store_result.__name__
 
 
 @pytest.mark.law(8)
