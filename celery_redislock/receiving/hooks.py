@@ -23,7 +23,7 @@ def install() -> None:
     signals.task_rejected.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
     signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
-    signals.celeryd_after_setup.connect(_check_program, weak=False, dispatch_uid="celery_redislock.check")
+    signals.celeryd_after_setup.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
 
 
 def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
@@ -74,17 +74,15 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
         _check_worker(sender)  # one in another program, whose log is its own matter
 
 
-def _check_program(instance: Any = None, **_: Any) -> None:
-    """``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0)."""
-    _check_worker(instance)
+def _check_worker(instance: Any = None, **_: Any) -> None:
+    """Log what would go wrong later; with ``redislock_check="error"`` end the worker.
 
-
-def _check_worker(worker: Any) -> None:
-    """Log what would go wrong later; with ``redislock_check="error"`` end the worker."""
-    policy = worker.app.conf.get("redislock_check") or "warn"
+    ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
+    """
+    policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
-    problems = _problems(worker)
+    problems = _problems(instance)
     for problem in dict.fromkeys(problems):
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":

@@ -24,19 +24,18 @@ from kombu.serialization import registry
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
-from celery_redislock.declaring.scopes import Scope
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.locks.process import name_of
-from celery_redislock.locks.store import Grant, Mark, Term, new_token
+from celery_redislock.locks.store import Grant, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.thread import tell
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing.message import HEADER, Message, identity_of, is_result_ignored, release_claim
+from celery_redislock.publishing.message import HEADER, Message, identity_of, is_result_ignored, release_unrun
 from celery_redislock.publishing.results import Skipped
 from celery_redislock.receiving.line import LINE, PAUSE
 from celery_redislock.running.redelivery import PutOff
-from celery_redislock.running.run import FROM_MAIN_PROCESS, can_come_again, mark_ttl
+from celery_redislock.running.run import FROM_MAIN_PROCESS, can_come_again, was_delivered
 
 __all__ = ["LockRequest"]
 
@@ -59,9 +58,10 @@ class LockRequest(Request):
     child's lease.
     """
 
-    #: What the header says, once it has been read, and what is locked, once somebody has asked.
+    #: What the header says, once it has been read; once somebody has asked, what is locked: for the message,
+    #: by its run (see ``Run.running_lock``), and how.
     _header: "Message | Literal[False] | None" = False
-    _locked: "tuple[TaskLock, LockOptions, Scope] | None" = None
+    _locked: "tuple[TaskLock, TaskLock, LockOptions] | None" = None
     _renewal: "HoldInHand | None" = None
     #: It has ended, or will not run; another process runs it.
     _is_over = _is_elsewhere = False
@@ -72,7 +72,7 @@ class LockRequest(Request):
         self._task_id = str(self.id)  # a number runs, as with plain Celery
         self._run_token, self._received_at = new_token(self._task_id), time.time()
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
-        delivery = (self._run_token, self._received_at, serializer, name_of(os.getpid()))  # see Delivery
+        delivery = (self._run_token, self._received_at, serializer, name_of(os.getpid()))
         # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
         request_dict = self._request_dict
         request_dict["properties"] = {**request_dict["properties"], FROM_MAIN_PROCESS: delivery}
@@ -123,34 +123,37 @@ class LockRequest(Request):
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""
         if not requeue and self.time_start is None and self._apply_result is None:
-            self._release_unrun()
-            self._end()
+            self._drop()
         super().reject(requeue)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated:
             # Revoked or expired before it ran. A terminated one's body may go on: on_failure will come.
-            self._release_unrun()
-            self._end()
+            self._drop()
         super()._announce_revoked(reason, terminated, signum, expired)
+
+    def _drop(self) -> None:
+        release_unrun(self.task.app, self._request_dict, self.delivery_info)
+        self._end()
 
     def _settle_for_dead_child(self, error: BaseException) -> None:
         locked = self._what_is_locked()
         if self._is_over or locked is None:
             return
-        lock, options, scope = locked
+        lock, running, options = locked
         again = self._comes_again(error)
-        if again is not None and self._counts_as_success(error):
-            again = None
-        if again is not None and scope.holds_while_running:
+        if again is not None and running is lock:
             token, delay = again
             answer = lock.convert(self._run_token, token, ttl=options.lock_queue_ttl + delay)
-            if answer is not None and answer.released:
-                self._carry(token)
+            if answer is not None and answer.released and self._lock_message is not None:
+                # The message that Celery is about to publish for this id carries this claim.
+                text = self._lock_message._replace(token=token, claimed=True).dumps()
+                for headers in (self._request_dict, self._context.headers or {}):
+                    headers[HEADER] = text
         else:
-            self._running_lock(lock, scope).release(self._run_token, ran=True)
+            running.release(self._run_token, ran=True)
             if again is None:
-                self._release_claim(lock, scope)
+                self._release_claim(lock)
         self._end()
 
     def _comes_again(self, error: BaseException) -> tuple[str, float] | None:
@@ -160,50 +163,31 @@ class LockRequest(Request):
         settled before the outcome is stored, or the message published again.
         """
         is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
-        is_loss = self._is_loss(error)
+        was_ended_by_worker = self._already_cancelled or self._already_revoked
+        is_exit_a_loss = is_exit and _EXIT_IS_LOSS and not was_ended_by_worker
+        is_loss = isinstance(error, WorkerLostError) or is_exit_a_loss
         # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
         may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
-        most = self.task.max_retries
+        most, message = self.task.max_retries, self._lock_message
         if may_be_retried and (most is None or self._request_dict.get("retries", 0) < most):
-            return new_token(self._task_id), float(self.task.default_retry_delay)
-        if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
+            again = new_token(self._task_id), float(self.task.default_retry_delay)
+        elif not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
             return None
-        is_requeued = self.task.reject_on_worker_lost if is_loss else self._already_cancelled
-        if not is_requeued or may_be_retried:
+        elif may_be_retried or not (self.task.reject_on_worker_lost if is_loss else self._already_cancelled):
             return None  # after its last retry it is not requeued either
-        message = self._lock_message
-        return (new_token(self._task_id) if message is None else message.token), 0.0
-
-    def _is_loss(self, error: BaseException) -> bool:
-        was_ended_by_worker = self._already_cancelled or self._already_revoked
-        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
-        return isinstance(error, WorkerLostError) or (is_exit and _EXIT_IS_LOSS and not was_ended_by_worker)
-
-    def _counts_as_success(self, error: BaseException) -> bool:
-        """Whether Celery acknowledges a lost run because SUCCESS is stored for its id (since 5.7).
-
-        It may be another run's: of a body that went on after ``retry(throw=False)``, or of an earlier job
-        with this id.
-        """
-        return self._is_loss(error) and _EXIT_IS_LOSS and bool(self._success_was_stored())
-
-    def _carry(self, token: str) -> None:
-        """Let the message Celery is about to publish for this id carry the claim that was made for it."""
-        if self._lock_message is None:
-            return
-        text = self._lock_message._replace(token=token, claimed=True).dumps()
-        self._request_dict[HEADER] = text
-        if self._context.headers is not None:
-            self._context.headers[HEADER] = text
+        else:
+            again = (new_token(self._task_id) if message is None else message.token), 0.0
+        # Since 5.7 Celery acknowledges a lost run where SUCCESS is stored for its id, maybe another run's: of
+        # a body that went on after retry(throw=False), or of an earlier job with this id.
+        return None if is_loss and _EXIT_IS_LOSS and self._success_was_stored() else again
 
     def _let_die(self) -> None:
         """Shorten the lease of a body that met its hard time limit: its child dies within seconds."""
         locked = self._what_is_locked()
         if self._is_over or locked is None:
             return
-        lock, _, scope = locked
+        lock, running, _ = locked
         self._end()
-        running = self._running_lock(lock, scope)
         try:
             lock.store.renew([Term(running.key, self._run_token, DYING_TTL)])
         except RedisLockError as error:
@@ -214,38 +198,15 @@ class LockRequest(Request):
                 lock.ttl,
                 error,
             )
-        if not self._is_requeued_at_limit():
-            self._release_claim(lock, scope)  # killed in before_start, it had not started
+        # Whether Celery requeues it (5.5.0 to 5.7.0, on_timeout): since 5.7 by a name beside the older one.
+        acks = getattr(self.task, "acks_on_timeout", None)
+        if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
+            self._release_claim(lock)  # killed in before_start, it had not started
 
-    def _is_requeued_at_limit(self) -> bool:
-        """Whether Celery requeues a message whose run met its hard limit (5.5.0 to 5.7.0, ``on_timeout``)."""
-        acks = getattr(self.task, "acks_on_timeout", None)  # since 5.7 beside the older one
-        acks = self.task.acks_on_failure_or_timeout if acks is None else acks
-        return bool(self.task.acks_late) and not acks
-
-    def _release_claim(self, lock: TaskLock, scope: Scope) -> None:
+    def _release_claim(self, lock: TaskLock) -> None:
         message = self._lock_message
-        if message is not None and message.claimed and scope.ends != "period":
+        if message is not None and message.claimed and not message.stands_for_period:
             lock.release(message.token, ran=True)
-
-    def _release_unrun(self) -> None:
-        """Release the claim of a message that will not run, and mark it done for a run it may follow.
-
-        Its period ends too, unless another delivery, or the run it is a retry of, was accepted with it.
-        """
-        message, locked = self._lock_message, self._what_is_locked()
-        if message is None:
-            return
-        request = self._request_dict
-        ran = bool(self.delivery_info.get("redelivered") or message.was_delivered or request.get("retries"))
-        if ran and message.stands_for_period:
-            return  # its claim is the period
-        if locked is None:
-            # The task takes no lock any more, or only the child can tell which.
-            release_claim(self.task.app, message, ran=ran)
-            return
-        mark = Mark(message.token, mark_ttl(self.task.app), is_done=True) if message.must_run else None
-        locked[0].release(message.token, ran=ran, mark=mark)
 
     @property
     def _lock_message(self) -> Message | None:
@@ -260,7 +221,7 @@ class LockRequest(Request):
             return
         locked = self._what_is_locked()
         if locked is not None:
-            lock, options, _ = locked
+            lock, _, options = locked
             # Not less than until the ETA and as long again: its claim was made for that.
             until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
             ttl = options.lock_queue_ttl + max(0.0, until_eta)
@@ -271,10 +232,13 @@ class LockRequest(Request):
         locked = self._what_is_locked()
         if locked is None:
             return
-        lock, options, scope = locked
-        if scope.holds_while_running or self._can_come_again:
+        lock, running, options = locked
+        if (
+            running is lock
+            or was_delivered(self._lock_message, self.delivery_info)
+            or can_come_again(self.task, self.eta, self._received_at)
+        ):
             limit = self.time_limits[0] or self.task.time_limit
-            running = self._running_lock(lock, scope)
             self._renew(running, self._run_token, lock.ttl, max_hold=options.max_hold(limit))
 
     def _renew(self, lock: TaskLock, token: str, ttl: float, **when: Any) -> None:
@@ -301,23 +265,7 @@ class LockRequest(Request):
         result = self._apply_result()
         return result is None or result.ready()
 
-    @property
-    def _can_come_again(self) -> bool:
-        message = self._lock_message
-        if self.delivery_info.get("redelivered") or (message is not None and message.was_delivered):
-            return True
-        return can_come_again(self.task, self.eta, self._received_at)
-
-    def _running_lock(self, lock: TaskLock, scope: Scope) -> TaskLock:
-        """Return the lock the run holds: see ``Run.running_lock``."""
-        if scope.holds_while_running:
-            return lock
-        if self._lock_message is not None:
-            return lock.of_message(self._lock_message.token)
-        identity = identity_of(self._task_id, self._request_dict["properties"])
-        return lock.of_message(identity or self._task_id)
-
-    def _what_is_locked(self) -> tuple[TaskLock, LockOptions, Scope] | None:
+    def _what_is_locked(self) -> tuple[TaskLock, TaskLock, LockOptions] | None:
         """Return what this message locks; ``None`` for nothing, or if only the child can tell."""
         message = self._lock_message
         if self._locked is not None or (message is not None and message.key is None):
@@ -341,7 +289,15 @@ class LockRequest(Request):
         except Exception as error:  # noqa: BLE001  from users' templates, models and settings; Celery goes on
             tell(logger.debug, "the main process cannot tell the lock of %s: %s", self, error)
             return None
-        self._locked = lock, options, options.scope
+        running = lock
+        if not options.scope.holds_while_running:
+            identity = (
+                message.token
+                if message is not None
+                else identity_of(self._task_id, self._request_dict["properties"])
+            )
+            running = lock.of_message(identity or self._task_id)
+        self._locked = lock, running, options
         return self._locked
 
 
@@ -361,28 +317,20 @@ class HoldInHand(Lease):
 
     @property
     def held(self) -> bool:
-        """The message is still in hand, or its run has not ended; whoever began it may have been too late."""
+        """The message is still in hand, or its run has not ended; whoever began it may have been too late.
+
+        Not longer than it may be held: the run itself announces that.
+        """
         request = self._request()
         if self.ended or request is None or self._is_run == (request.time_start is None):
             return False
-        return not request._result_is_in
+        return not request._result_is_in and boottime() < self.since + self.max_hold
 
-    def lose(self, reason: str) -> None:  # noqa: ARG002  as overridden
-        """Renew no more: it was held for as long as it may be. The run itself announces that."""
-        self.end()
-
-    def miss_deadline(self, why: str) -> None:
-        """Go on asking: a child may wait longer for the server than its lease will last, and start then."""
+    def lose(self, reason: str) -> None:
+        """Go on asking: what is missing may still come, or come back, and a child may wait for the server."""
 
     def warn_of_end(self, held_for: float, max_hold: float) -> None:
         """Log nothing: the run itself does."""
-
-    def learn(
-        self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
-    ) -> None:
-        """Take in the answer; a hold that is missing may still come, or come back."""
-        if renewed:
-            self.confirm(sent_at, answered_at, ttl=ttl)
 
 
 @lru_cache(maxsize=1024)

@@ -22,11 +22,6 @@ __all__ = ["conclude", "is_requeued", "settle"]
 
 logger = logging.getLogger("celery_redislock")
 
-_GONE = (
-    "it had expired, or was released by force; another run may have held it meanwhile. If nobody released "
-    "it, lock_ttl is shorter than what this process, or the lock server, stands still"
-)
-
 
 def settle(run: Run, error: BaseException | None) -> None:
     """Release the lock when the body has unwound, turn it into a claim, or leave it to the result's store.
@@ -50,8 +45,7 @@ def settle(run: Run, error: BaseException | None) -> None:
             token, claim_ttl = run.followed_by[0]
             ttl = claim_ttl()
         else:
-            token = run.identity if run.is_identified else new_token(run.lock.owner)
-            ttl = run.options.lock_queue_ttl
+            token, ttl = run.identity or new_token(run.lock.owner), run.options.lock_queue_ttl
         if not run.running_lock.hand_on(lease, token, ttl=ttl, mark=_mark(run)):
             _warn(run, lease)
     elif _is_left_to_result(run, error):
@@ -83,9 +77,9 @@ def conclude(run: Run) -> None:
     """
     if run.lease is not None and not run.lease.ended:
         release(run, run.lease)
-    if _mark(run) is not None and sys.exc_info()[1] is None:
+    if (mark := _mark(run)) is not None and sys.exc_info()[1] is None:
         run.has_ended = False
-        run.running_lock.mark_done(run.identity, mark_ttl(run.task.app))
+        run.running_lock.mark_done(mark.message, mark_ttl(run.task.app))
 
 
 def is_requeued(task: Any, error: BaseException) -> bool:
@@ -118,10 +112,17 @@ def joining(task: Any, store: LockStore) -> Callable[[Any], None] | None:
 
 def _mark(run: Run) -> Mark | None:
     """Return what a run's end leaves for the copies of its message."""
-    leaves_mark = run.can_come_again and run.has_ended and run.is_identified
-    return Mark(run.identity, run.running_lock.ttl) if leaves_mark else None
+    if run.identity is None or not run.can_come_again or not run.has_ended:
+        return None
+    return Mark(run.identity, run.running_lock.ttl)
 
 
 def _warn(run: Run, lease: Lease) -> None:
     if not lease.lost:  # a loss that was noticed has been announced as such
-        logger.warning("%s no longer held %r when it ended: %s", run.lock, lease.key, _GONE)
+        logger.warning(
+            "%s no longer held %r when it ended: it had expired, or was released by force; another run may "
+            "have held it meanwhile. If nobody released it, lock_ttl is shorter than what this process, or "
+            "the lock server, stands still",
+            run.lock,
+            lease.key,
+        )

@@ -67,7 +67,7 @@ def put_off(run: Run, delay: float, why: str, *, is_copy: bool = False) -> Excep
     """
     message = run.message
     if message is None:  # its identity travels from now on
-        message = Message(run.lock.key, run.identity if run.is_identified else new_token(run.lock.owner))
+        message = Message(run.lock.key, run.identity or new_token(run.lock.owner))
     again = message._replace(was_delivered=is_copy or run.was_delivered)
     try:
         _publish_again(run, again, min(delay, visibility_timeout(run.task.app)))

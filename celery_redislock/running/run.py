@@ -57,8 +57,7 @@ class Run:
         message: what came with the message; ``None`` for ``send_task``, an unimported beat entry and
             other languages.
         identity: of the message: its token, or what stands for one where it came without (see
-            ``identity_of``), else the task id.
-        is_identified: it is that of this message alone, and not of all with its task id.
+            ``identity_of``); ``None`` where nothing tells it from others of its task id.
         was_delivered: a copy of this message was delivered before, and may have run.
         can_come_again: the broker may deliver this message once more, although this delivery runs it.
         may_be_done: a copy of this message may have run, so its mark is asked for.
@@ -83,8 +82,7 @@ class Run:
     options: LockOptions
     scope: Scope
     message: Message | None
-    identity: str
-    is_identified = True
+    identity: str | None
     serializer: str | None
     lock: TaskLock
     running_lock: TaskLock
@@ -123,16 +121,14 @@ class Run:
                 return None
             delivery = (request.properties or {}).get(FROM_MAIN_PROCESS) or _NOT_RECEIVED
             token, received_at, run.serializer, main_process = delivery
-            key = None
             if message is None:
-                identity = identity_of(task_id, request.properties)
-                run.identity, run.is_identified = identity or task_id, identity is not None
-            elif (key := message.key) is not None:
-                run.identity = message.token
-            else:
+                key, run.identity = None, identity_of(task_id, request.properties)
+            elif (key := message.key) is None:
                 return None
-            run.task, run.request, run.options, run.scope = task, request, options, scope
-            run.token = token or new_token(task_id)
+            else:
+                run.identity = message.token
+            run.task, run.request, run.token = task, request, token or new_token(task_id)
+            run.options, run.scope = options, scope
             run.lock = run.running_lock = lock = declaration.task_lock(
                 request.args,
                 request.kwargs,
@@ -143,7 +139,7 @@ class Run:
                 main_process=main_process,
             )
             if not scope.holds_while_running:
-                run.running_lock = lock.of_message(run.identity)
+                run.running_lock = lock.of_message(run.identity or task_id)
             if (  # all that the rare cases have
                 message is None
                 or message.was_delivered
@@ -186,7 +182,7 @@ class Run:
 
     def is_of_this_message(self, hold: Hold) -> bool:
         """Whether a hold of the run's own task id was taken for this very message."""
-        return self.is_identified and hold.message == self.identity
+        return self.identity is not None and hold.message == self.identity
 
     def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
         """Note that the body has published its own task id again; called by the publish, in this thread.

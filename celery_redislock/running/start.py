@@ -63,7 +63,7 @@ def _take(run: Run, lock: TaskLock) -> None:
         lock.start,
         run.token,
         claim=run.identity,
-        message=run.identity if run.is_identified else None,
+        message=run.identity,
         may_be_done=run.may_be_done,
         accepted=lock.period is None or run.is_accepted,
         max_hold=options.max_hold(limit) if limit else options.lock_max_hold,
@@ -134,7 +134,7 @@ def _leave_queue(run: Run) -> None:
         lock.release(message.token, ran=True)
         return
     # It enters the queue only to leave it; with that its period begins, if there is one.
-    answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity))
+    answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity or lock.owner))
     token = run.token
     if isinstance(answer, Refusal):
         hold = answer.hold
@@ -150,7 +150,8 @@ def _leave_queue(run: Run) -> None:
 def _accept(run: Run) -> None:
     """Accept a message that its publisher did not: its claim stands for the period from now on."""
     lock, period = run.lock, run.options.lock_period or 0.0
-    answer = _ask(run, lock, partial(lock.accept, run.token, period, ACCEPTED, message=run.identity))
+    identity = run.identity or lock.owner
+    answer = _ask(run, lock, partial(lock.accept, run.token, period, ACCEPTED, message=identity))
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
 

@@ -97,7 +97,7 @@ def _new_body() -> Any:
             "pid": os.getpid(),
             # What nobody else may do meanwhile: work under this key, run this message.
             "key": None if run is None or not run.scope.holds_while_running else run.lock.key,
-            "message": run.identity if run is not None and run.can_come_again and run.is_identified else None,
+            "message": run.identity if run is not None and run.can_come_again else None,
             "fence": None if lease is None else lease.fence,
             "start": boottime(),
             "deadline": None if lease is None else lease.deadline,
