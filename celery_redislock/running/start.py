@@ -77,7 +77,10 @@ def _take(run: Run, lock: TaskLock) -> None:
         return  # on_lock_error says: without a lock
     run.lease = answer
     if lock is run.lock:
-        if answer.is_new and _claim_should_be_there(run):
+        message = run.message
+        # A retry's claim exists only when its first run has ended, and a copy's went with that copy.
+        had_claim = answer.is_new and message is not None and message.claimed and not message.must_run
+        if had_claim and not run.request.retries and not run.was_delivered:
             logger.warning(
                 "the claim of %s on %r was gone when it started: it had expired while queued "
                 "(raise lock_queue_ttl), was released by force, or its message was published twice",
@@ -100,15 +103,6 @@ def _take_over(
         pause = run.running_lock.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
     return answer
-
-
-def _claim_should_be_there(run: Run) -> bool:
-    """Whether nothing but its expiry explains that a claim is gone.
-
-    A retry's claim exists only when its first run has ended, and a copy's went with that copy.
-    """
-    is_first = not run.request.retries and not run.was_delivered
-    return run.message is not None and run.message.claimed and not run.message.must_run and is_first
 
 
 def _own_claim(run: Run, hold: Hold) -> dict[str, Any]:
@@ -149,8 +143,7 @@ def _leave_queue(run: Run) -> None:
 
 def _accept(run: Run) -> None:
     """Accept a message that its publisher did not: its claim stands for the period from now on."""
-    lock, period = run.lock, run.options.lock_period or 0.0
-    identity = run.identity or lock.owner
+    lock, identity, period = run.lock, run.identity or run.lock.owner, run.options.lock_period or 0.0
     answer = _ask(run, lock, partial(lock.accept, run.token, period, ACCEPTED, message=identity))
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
@@ -198,7 +191,8 @@ def _leave(run: Run, error: BaseException) -> None:
         run.lease = None
     elif not isinstance(error, Ignore | Reject | RedisLockError):
         # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
-        run.running_lock.release_later(run.token, ran=False)
+        for lock in {run.lock, run.running_lock}:
+            lock.release_later(run.token, ran=False)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
     message = run.message

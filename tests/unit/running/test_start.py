@@ -246,6 +246,28 @@ def test_until_executing_without_a_claim_begins_its_period_and_passes_through_it
     assert task.delay(7).is_duplicate
 
 
+def test_who_is_interrupted_as_it_leaves_the_queue_owes_that(shop: Shop, monkeypatch: Any) -> None:
+    """Law 4: without a claim of its own it enters the queue only to leave it."""
+    owed, release, errors = debts(shop, monkeypatch), shop.store.release, [Down()]
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return release(*args, **kwargs)
+
+    shop.unique(body, lock="until_executing", lock_key=KEY)
+    shop.app.send_task("shop.sync", (7,))
+    request = shop.receive()
+    monkeypatch.setattr(shop.store, "release", interrupted)
+    with pytest.raises(Down):
+        shop.run(request)
+
+    assert [state for _, state in shop.states()] == ["queued"]
+    for pay in owed:
+        pay()
+    assert shop.held() == {}
+
+
 # --- until_expired ---------------------------------------------------------------------------
 
 
