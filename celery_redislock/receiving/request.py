@@ -233,11 +233,8 @@ class LockRequest(Request):
         if locked is None:
             return
         lock, running, options = locked
-        if (
-            running is lock
-            or was_delivered(self._lock_message, self.delivery_info)
-            or can_come_again(self.task, self.eta, self._received_at)
-        ):
+        has_copies = was_delivered(self._lock_message, self.delivery_info)
+        if running is lock or has_copies or can_come_again(self.task, self.eta, self._received_at):
             limit = self.time_limits[0] or self.task.time_limit
             self._renew(running, self._run_token, lock.ttl, max_hold=options.max_hold(limit))
 
@@ -291,11 +288,8 @@ class LockRequest(Request):
             return None
         running = lock
         if not options.scope.holds_while_running:
-            identity = (
-                message.token
-                if message is not None
-                else identity_of(self._task_id, self._request_dict["properties"])
-            )
+            properties = self._request_dict["properties"]
+            identity = identity_of(self._task_id, properties) if message is None else message.token
             running = lock.of_message(identity or self._task_id)
         self._locked = lock, running, options
         return self._locked

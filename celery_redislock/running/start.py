@@ -77,10 +77,9 @@ def _take(run: Run, lock: TaskLock) -> None:
         return  # on_lock_error says: without a lock
     run.lease = answer
     if lock is run.lock:
-        message = run.message
+        message = run.message if answer.is_new else None
         # A retry's claim exists only when its first run has ended, and a copy's went with that copy.
-        had_claim = answer.is_new and message is not None and message.claimed and not message.must_run
-        if had_claim and not run.request.retries and not run.was_delivered:
+        if message is not None and message.claimed and not (message.must_run or run.was_delivered):
             logger.warning(
                 "the claim of %s on %r was gone when it started: it had expired while queued "
                 "(raise lock_queue_ttl), was released by force, or its message was published twice",
