@@ -137,8 +137,7 @@ class LockRequest(Request):
         self._end()
 
     def _settle_for_dead_child(self, error: BaseException) -> None:
-        locked = self._what_is_locked()
-        if self._is_over or locked is None:
+        if self._is_over or (locked := self._what_is_locked()) is None:
             return
         lock, running, options = locked
         again = self._comes_again(error)
@@ -183,8 +182,7 @@ class LockRequest(Request):
 
     def _let_die(self) -> None:
         """Shorten the lease of a body that met its hard time limit: its child dies within seconds."""
-        locked = self._what_is_locked()
-        if self._is_over or locked is None:
+        if self._is_over or (locked := self._what_is_locked()) is None:
             return
         lock, running, _ = locked
         self._end()
@@ -219,8 +217,7 @@ class LockRequest(Request):
         message = self._lock_message
         if self._is_over or message is None or not message.claimed or message.stands_for_period:
             return
-        locked = self._what_is_locked()
-        if locked is not None:
+        if (locked := self._what_is_locked()) is not None:
             lock, _, options = locked
             # Not less than until the ETA and as long again: its claim was made for that.
             until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
@@ -229,8 +226,7 @@ class LockRequest(Request):
             self._renew(lock, message.token, ttl, first=min(2 * PAUSE, options.lock_queue_ttl / 12))
 
     def _renew_lease(self) -> None:
-        locked = self._what_is_locked()
-        if locked is None:
+        if (locked := self._what_is_locked()) is None:
             return
         lock, running, options = locked
         has_copies = was_delivered(self._lock_message, self.delivery_info)

@@ -62,15 +62,9 @@ def skip(run: Run, hold: Hold) -> Exception:
     return Skipped(why)
 
 
-def refuse(run: Run, hold: Hold) -> Exception:  # noqa: ARG001  as every strategy
-    """Fail with ``DuplicateTask``."""
-    return duplicate_error(hold)
-
-
-def retry(run: Run, hold: Hold) -> Exception:
-    """Publish the message again: it waits as long as the lock has been held, up to ``lock_retry_delay``."""
-    return wait_for(run, hold, held_for(hold))
-
-
 #: What each conflict strategy does on the worker.
-STRATEGIES: Mapping[str, Callable[[Run, Hold], Exception]] = {"skip": skip, "raise": refuse, "retry": retry}
+STRATEGIES: Mapping[str, Callable[[Run, Hold], Exception]] = {
+    "skip": skip,
+    "raise": lambda _run, hold: duplicate_error(hold),
+    "retry": lambda run, hold: wait_for(run, hold, held_for(hold)),
+}

@@ -197,12 +197,8 @@ class Run:
 
         In a scope that holds no lock while it runs only copies of this message are kept out: that is logged.
         """
-        logger.warning(
-            "%s lost its lock on %r while running: %s; another run may hold it now",
-            self.lock,
-            lease.key,
-            lease.lost_because,
-        )
+        what = "%s lost its lock on %r while running: %s; another run may hold it now"
+        logger.warning(what, self.lock, lease.key, lease.lost_because)
         if not self.scope.holds_while_running:
             return
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
