@@ -18,9 +18,9 @@ BUDGETS = {
     "publish, elsewhere": 1380,
     "refused": 1640,
     "main process": 300,
-    "child": -4400,
-    "child, results elsewhere": 1715,
-    "child, result ignored": 1650,
+    "child": -4450,
+    "child, results elsewhere": 1630,
+    "child, result ignored": 1620,
 }
 
 
