@@ -96,18 +96,17 @@ def _is_left_to_result(run: Run, error: BaseException | None) -> bool:
         return False
     if run.request.is_eager or run.is_in_workflow:
         return False
-    join(run.task.backend)
-    return True
+    return join(run.task.backend, run.lock.store)
 
 
 @lru_cache(maxsize=1024)
-def joining(task: Any, store: LockStore) -> Callable[[Any], None] | None:
-    """Return what lets a thread's backend release locks; ``None`` where results are elsewhere."""
+def joining(task: Any, store: LockStore) -> Callable[[Any, LockStore], bool] | None:
+    """Return what lets a thread's backend release locks; ``None`` where results were elsewhere at first."""
     if type(task.backend).__module__ != "celery.backends.redis":
         return None
-    from celery_redislock.running.result import is_beside, join  # noqa: PLC0415  imports Celery's backend
+    from celery_redislock.running.result import join  # noqa: PLC0415  imports Celery's backend
 
-    return join if is_beside(task.backend, store) else None
+    return join if join(task.backend, store) else None
 
 
 def _mark(run: Run) -> Mark | None:

@@ -16,24 +16,24 @@ from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import LARGEST, LockStore, Mark, Release
 from celery_redislock.running.run import run_of
 
-__all__ = ["is_beside", "join"]
+__all__ = ["join"]
 
 #: What ``_store_result`` must call, or the seam is not where it was.
 _CALLED = {"_get_task_meta_for", "_set_with_state"}
 
 
-def is_beside(backend: Any, store: LockStore) -> bool:
-    """Whether a backend keeps results where the store keeps locks, and the seam is where it was."""
+def join(backend: Any, store: LockStore) -> bool:
+    """Let what a backend stores release locks, if it keeps it where the store keeps those; say whether."""
+    if backend.__dict__.get("_redislock_beside") is store:
+        return True
     code = getattr(RedisBackend._store_result, "__code__", None)
     if type(backend) is not RedisBackend or not _CALLED.issubset(getattr(code, "co_names", ())):
         return False
-    return isinstance(store, RedisStore) and store.leads_to(backend.connparams)
-
-
-def join(backend: Any) -> None:
-    """Let what a backend stores release locks."""
-    if "_store_result" not in backend.__dict__:
-        backend._store_result = MethodType(_store_result, backend)  # Celery's log lines name it
+    if not isinstance(store, RedisStore) or not store.leads_to(backend.connparams):
+        return False
+    # A method, as Celery's log lines name it.
+    backend._store_result, backend._redislock_beside = MethodType(_store_result, backend), store
+    return True
 
 
 def _store_result(backend: Any, task_id: Any, result: Any, state: str, *args: Any, **more: Any) -> Any:

@@ -226,6 +226,24 @@ def test_a_backend_elsewhere_is_left_alone(
     assert shop.is_free()
 
 
+@pytest.mark.parametrize("is_derived", [True, False])
+def test_a_backend_that_was_changed_since_the_last_run_is_left_alone(
+    open_shop: ShopMaker, *, is_derived: bool
+) -> None:
+    """Law 2: results are stored where the task keeps them now."""
+    shop = open_shop()
+    task, url = shop.unique(succeed), shop.app.conf.result_backend
+    run(shop, task)
+    task.backend = (Derived if is_derived else RedisBackend)(app=shop.app, url=url[:-1] + "1")
+    asked = asked_of(shop)
+    run(shop, task)
+
+    assert asked == ["acquire", "acquire", "release"]
+    assert task.backend.get_task_meta("t")["status"] == "SUCCESS"
+    task.backend.client.delete(key_of(shop))
+    task.backend.client.close()
+
+
 def test_a_failure_that_is_stored_although_results_are_ignored_releases_too(open_shop: ShopMaker) -> None:
     """``store_errors_even_if_ignored``."""
     shop = open_shop()
