@@ -126,18 +126,27 @@ def _leave_queue(run: Run) -> None:
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token, ran=True)
         return
-    # It enters the queue only to leave it; with that its period begins, if there is one.
+    hold = _queued_before(run)
+    if hold is not None and lock.release_if_dead(hold):
+        hold = _queued_before(run)
+    if hold is None:
+        return
+    # A claim of its own token: its publisher did not learn that it was granted.
+    is_own = hold.is_window or message is None or hold.token == message.token
+    if hold.owner != lock.owner or not is_own:
+        raise at_start(run, hold)
+    lock.release(hold.token, ran=True)
+
+
+def _queued_before(run: Run) -> Hold | None:
+    """Return what stands in the way; where nothing does and there is a period to begin, begin it."""
+    lock = run.lock
+    if lock.period is None:
+        return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
     answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity or lock.owner))
-    token = run.token
-    if isinstance(answer, Refusal):
-        hold = answer.hold
-        # A claim of its own token: its publisher did not learn that it was granted.
-        is_own = hold.is_window or message is None or hold.token == message.token
-        if hold.owner != lock.owner or not is_own:
-            raise at_start(run, hold)
-        token = hold.token
-    if answer is not None:
-        lock.release(token, ran=True)
+    if answer is not None and not isinstance(answer, Refusal):
+        lock.release(run.token, ran=True)
+    return answer.hold if isinstance(answer, Refusal) else None
 
 
 def _accept(run: Run) -> None:
