@@ -189,13 +189,11 @@ class LockRequest(Request):
         try:
             lock.store.renew([Term(running.key, self._run_token, DYING_TTL)])
         except RedisLockError as error:
-            logger.warning(
+            what = (
                 "could not shorten the lease on %r after a hard time limit; it expires %g s after its last "
-                "renewal: %s",
-                running.key,
-                lock.ttl,
-                error,
+                "renewal: %s"
             )
+            logger.warning(what, running.key, lock.ttl, error)
         # Whether Celery requeues it (5.5.0 to 5.7.0, on_timeout): since 5.7 by a name beside the older one.
         acks = getattr(self.task, "acks_on_timeout", None)
         if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):

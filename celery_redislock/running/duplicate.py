@@ -50,14 +50,11 @@ def _may_not_be_published(hold: Hold) -> bool:
 def skip(run: Run, hold: Hold) -> Exception:
     """End the run in a ready state that names the holder."""
     log_skip(run.lock, hold, side="server")
-    run.request.redislock_skipped = True
-    why = f"{DUPLICATE_OF} {hold.owner}"
-    if not run.request.is_eager:
+    request, why = run.request, f"{DUPLICATE_OF} {hold.owner}"
+    request.redislock_skipped = True
+    if not request.is_eager:
         run.task.backend.mark_as_revoked(
-            str(run.request.id),
-            why,
-            request=run.request,
-            store_result=not run.lock.is_ignored,
+            str(request.id), why, request=request, store_result=not run.lock.is_ignored
         )
     return Skipped(why)
 
