@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -104,4 +105,4 @@ def test_a_forked_child_starts_with_an_empty_line_and_without_a_thread(line: Lin
         os._exit(0 if is_new else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert len(LINE._line) == 2
+    assert ref(delivery) in LINE._line  # where what earlier tests received may stand as well
