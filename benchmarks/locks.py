@@ -24,6 +24,12 @@ from benchmarks.peers import run_beside_peers
 
 LEASES = 1000
 
+#: Lives of a task's lock in one round.
+LIVES = 1000
+
+#: What a claim says of its holder.
+_ABOUT = '{"task":"shop.sync","host":"worker-17","pid":20940,"state":"queued","since":1795385516.122}'
+
 #: What acquiring and releasing may cost, of redis-py's Lock: in time, and in CPU of the client.
 TARGETS = {"one core": (0.5, 0.25), "two cores": (0.8, 0.45)}
 _numbers = count(1)
@@ -49,6 +55,7 @@ def main() -> None:
             pin(place.client, os.getpid())
             pin(place.server, server.pid)
             figures += _acquiring(url, place.name, quick=arguments.quick)
+        figures += _on_the_server(url, 1 if arguments.quick else 9)
         for ttl, wait in ((3.0, 4.0),) if arguments.quick else ((3.0, 10.0), (30.0, 32.0)):
             figures += _renewing(url, ttl, wait)
     report("locks without Celery", figures, json_path=arguments.json)
@@ -123,6 +130,34 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
     }
 
 
+def _on_the_server(url: str, times: int) -> list[Figure]:
+    """What a task's lock costs there: the time of its three scripts, and the memory of its claim."""
+    import redis
+
+    from celery_redislock.locks import connect
+
+    say("what a task's lock costs its server")
+    client, store = redis.Redis.from_url(url), connect(url)
+    # As long as the names, tokens and facts of real tasks are.
+    lives = [
+        (f"shop.sync:v1:{n:032x}", f"{n:036x}/claimclaim12", f"{n:036x}/runrunrunrun") for n in range(LIVES)
+    ]
+    spent, kept = [], []
+    for _ in range(times + 1):
+        spent_before, kept_before = _calls(client, "usec"), client.info("memory")["used_memory"]
+        for name, claim, _run in lives:
+            store.acquire(name, claim, 3600.0, about=_ABOUT)
+        kept.append((client.info("memory")["used_memory"] - kept_before) / LIVES)
+        for name, claim, run in lives:
+            store.acquire(name, run, 30.0, about=_ABOUT, instead_of=claim, starts_run=True)
+        assert all(store.release(name, run).released for name, _claim, run in lives)
+        spent.append((_calls(client, "usec") - spent_before) / LIVES)
+    return [  # without the first round, in which the server makes room
+        Figure("a task's lock: its three scripts, on the server", spent[1:], 20, unit="us"),
+        Figure("a task's claim: memory of the server", kept[1:], 480, unit="bytes"),
+    ]
+
+
 def _cost(once: Callable[[str], None], pairs: int) -> Callable[[], Mapping[str, float]]:
     def measure() -> Mapping[str, float]:
         names = [f"lock-{next(_numbers)}" for _ in range(pairs)]
@@ -145,7 +180,7 @@ def _renewing(url: str, ttl: float, wait: float) -> list[Figure]:
     name = f"{LEASES} leases of {ttl:g} s"
     assert renewals >= LEASES, "no renewal was due while it was measured"
     return [
-        Figure(f"{name}: CPU of one core", [cpu * 100], 0.5, unit="%"),
+        Figure(f"{name}: CPU of one core", [cpu * 100], 0.7, unit="%"),
         Figure(f"{name}: connections", [connections], 1, unit=""),
         Figure(f"{name}: threads", [threads], 1, unit=""),
         Figure(f"{name}: renewals", [renewals], unit=""),
@@ -177,8 +212,8 @@ def _renew(url: str, ttl: str, wait: str) -> None:
     print(share, watchdog.renewals - renewed, _calls(client) - before, connections, threads)
 
 
-def _calls(client) -> int:
-    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+def _calls(client, what: str = "calls") -> int:
+    return int(client.info("commandstats").get("cmdstat_evalsha", {what: 0})[what])
 
 
 if __name__ == "__main__":
