@@ -106,9 +106,11 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         operation: what was asked of it (``acquire``, ``release``, …).
         reason: the underlying error's words.
         was_refused: the server answered, and did not carry the command out.
+        was_sent: the command may have reached it; otherwise there was no connection.
     """
 
     was_refused: bool = False
+    was_sent: bool = True
 
     def __init__(self, server: str, operation: str, reason: str) -> None:
         super().__init__(server, operation, reason)

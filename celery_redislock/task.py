@@ -167,7 +167,7 @@ class SingletonTask(Task):
         """
         from celery_redislock.publishing.publish import publish
 
-        every: dict[str, Any] = dict(options)
+        every: dict[str, Any] = options  # type: ignore[assignment]  # a mapping of our own
         if producer is not None:
             every["producer"] = producer
         if link is not None:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
+from celery_redislock.locks.store import (
+    Answer,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Refusal,
+    Release,
+    Renewal,
+    Term,
+)
 
 _Entry = tuple[bytes, float]
 
@@ -41,7 +52,7 @@ class MemoryStore(LockStore):
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,  # noqa: ARG002  no server, no limit
-    ) -> Grant | Refusal | Marked:
+    ) -> Answer:
         with self._lock:
             now = self._clock()
             held = self._live(self._locks, name)

@@ -24,14 +24,26 @@ excluded by it. No key is ever without a TTL.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.scripts import Call, Scripts
-from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
+from celery_redislock.locks.scripts import Scripts
+from celery_redislock.locks.store import (
+    Answer,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Refusal,
+    Release,
+    Renewal,
+    Term,
+)
+from celery_redislock.locks.wire import expect
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0
@@ -72,30 +84,22 @@ class RedisStore(LockStore):
     def server(self) -> str:
         return self._connections.server
 
-    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
-        keys, args = self._wish(name, token, ttl, **terms)
-        read = self._scripts.begin("acquire", keys, args, name=name, replicas=self._min_replicas)
-        return self._answer(name, token, read())
+    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Answer:
+        return RedisStore.begin(self, name, token, ttl, **terms)()
 
-    def begin(
-        self, name: str, token: str, ttl: float, **terms: Any
-    ) -> Callable[[], Grant | Refusal | Marked]:
-        keys, args = self._wish(name, token, ttl, **terms)
-        read = self._scripts.begin("acquire", keys, args, name=name, replicas=self._min_replicas)
-        return lambda: self._answer(name, token, read(self._clock()))
-
-    def _wish(
+    def begin(  # type: ignore[override]  # the terms are those of ``acquire``
         self,
         name: str,
         token: str,
         ttl: float,
+        *,
         about: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
-    ) -> tuple[list[str], list[str]]:
-        """Return the keys and arguments of an acquire: no more than its script has to look at."""
+    ) -> Callable[[], Answer]:
+        # No more than its script has to look at.
         keys = [f"{self._start}{name}}}:lock", self._index]
         args, strict = [f"{token}\0{about}", _ms(ttl), name], self._strict_ms
         if instead_of or starts_run or period or message or strict:
@@ -109,23 +113,20 @@ class RedisStore(LockStore):
             if strict:
                 keys.append(base + "fence")
                 args.append(strict)
-        return keys, args
+        if not self._min_replicas:
+            return self._scripts.begin("acquire", keys, args, _granted, name=name)
+        confirmed = partial(self._confirmed, token)
+        return self._scripts.begin("acquire", keys, args, confirmed, name=name, replicas=self._min_replicas)
 
-    def _answer(self, name: str, token: str, call: Call) -> Grant | Refusal | Marked:
-        """Read the answer to an acquire."""
-        reply: Any = call.reply
-        if reply.__class__ is bytes:
-            return _refusal(name, reply)
-        is_repeated = reply.__class__ is list
-        if is_repeated:
-            status, reply, *left = reply
-            if status == 3:
-                return Marked(reply == 1, _seconds(*left))
-        if call.replicas < self._min_replicas:
+    def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Answer:
+        """Read the answer to an acquire, and how many replicas confirmed it."""
+        reply, replicas = replies
+        answer = _granted(name, reply, *when)
+        if isinstance(answer, Grant) and replicas < self._min_replicas:
             self.release(name, token, undo=True)
-            reason = f"only {call.replicas} of {self._min_replicas} replicas confirmed the lock"
+            reason = f"only {replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
-        return Grant(abs(reply), reply < 0, call.sent_at, call.answered_at, is_repeated)
+        return answer
 
     @property
     def is_open(self) -> bool:
@@ -141,39 +142,38 @@ class RedisStore(LockStore):
         ttl: float,
         *,
         queue: str,
-        message: str,
+        text: str,
         about: str,
         period: float | None = None,
     ) -> Grant | Refusal:
+        """As :meth:`acquire`, and put the *text* of the message it is for into *queue*, the broker's list.
+
+        Both or neither, in one round trip. Repeated under the same token it pushes once, also if the message
+        has run meanwhile. Where :class:`LockUnavailable` says ``was_refused`` neither was done.
+        """
         base, nonce = self._base(name), token.rpartition("/")[2]
         keys = [base + "lock", self._index, f"{base}note:{nonce}", queue]
-        args = [f"{token}\0{about}", _ms(ttl), name, self._note_ms, message]
+        args = [f"{token}\0{about}", _ms(ttl), name, self._note_ms, text]
         if period:
             keys, args = [*keys, base + "window"], [*args, _ms(period)]
-        call = self._scripts.begin("claim_and_push", keys, args, name=name)()
-        if call.reply.__class__ is bytes:
-            return _refusal(name, call.reply)
-        return Grant(0, False, call.sent_at, call.answered_at, call.reply == 4)
+        return self._scripts.begin("claim_and_push", keys, args, _pushed, name=name)()
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
-        renewed: list[bool | None] = []
-        sent_at = answered_at = self._clock()
-        for start in range(0, len(terms), RENEWALS_PER_CALL):
-            batch = terms[start : start + RENEWALS_PER_CALL]
-            call = self._scripts.begin(
-                "renew",
-                [*(self._base(term.name) + "lock" for term in batch), self._index],
-                [part for term in batch for part in (term.token, _ms(term.ttl), term.name)],
-                name=batch[0].name,
-                within=within,
-            )()
-            renewed += [None if answer == 0 else answer == 1 for answer in call.reply]
-            sent_at, answered_at = (call.sent_at if start == 0 else sent_at), call.answered_at
-        return Renewal(renewed, sent_at, answered_at)
+        if not terms:
+            return Renewal((), now := self._clock(), now)
+        terms, more = terms[:RENEWALS_PER_CALL], terms[RENEWALS_PER_CALL:]
+        keys = [*(self._base(term.name) + "lock" for term in terms), self._index]
+        args = [part for term in terms for part in (term.token, _ms(term.ttl), term.name)]
+        renewed = partial(_renewed, len(terms))
+        first = self._scripts.begin("renew", keys, args, renewed, name=terms[0].name, within=within)()
+        if not more:
+            return first
+        rest = self.renew(more, within=within)
+        return Renewal([*first.renewed, *rest.renewed], first.sent_at, rest.answered_at)
 
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         keys, args = self._farewell(name, token, mark, undo=undo)
-        return _release(name, self._scripts.begin("release", keys, args, name=name)())
+        return self._scripts.begin("release", keys, args, _released, name=name)()
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int, *, mark: Mark | None = None
@@ -183,60 +183,59 @@ class RedisStore(LockStore):
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
         """
         keys, args = self._farewell(name, token, mark)
-        call = self._scripts.begin(
-            "release_and_store", [*keys, key], [*args, result, str(seconds)], name=name
-        )()
-        is_stored, status, *held = call.reply
-        return Release(status > 0, _hold(name, *held) if held else None, call.repeated), is_stored == 1
+        keys, args = [*keys, key], [*args, result, str(seconds)]
+        return self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)()
 
     def _farewell(
         self, name: str, token: str, mark: Mark | None, *, undo: bool = False
     ) -> tuple[list[str], list[str]]:
         """Return the keys and arguments of a release."""
         keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
-        if undo or mark is not None:
-            base = self._base(name)
-            key, *left = _left(base, mark)
-            keys, args = [*keys, key, *[base + "window"] * undo], [*args, *left]
-        return keys, args
+        if undo:
+            keys.append(self._base(name) + "window")
+        return self._leaving(mark, name, keys, args)
+
+    def _leaving(
+        self, mark: Mark | None, name: str, keys: list[str], args: list[str]
+    ) -> tuple[list[str], list[str]]:
+        """Return these with what leaves a mark."""
+        if mark is None:
+            return keys, args
+        key = f"{self._base(name)}mark:{mark.message}"
+        return [*keys, key], [*args, "done" if mark.is_done else "ending", _ms(mark.ttl)]
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}mark:{new}"]
-        args: list[object] = [old, new, _ms(ttl), about, name]
-        if mark is not None:
-            key, *left = _left(base, mark)
-            keys, args = [*keys, key], [*args, *left]
-        return _release(name, self._scripts.begin("hand_on", keys, args, name=name)())
+        keys, args = self._leaving(mark, name, keys, [old, new, _ms(ttl), about, name])
+        return self._scripts.begin("hand_on", keys, args, _released, name=name)()
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
-        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl), awaited=False)
+        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl), awaits=False)
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
         keys = [base + "lock", base + "window"]
-        reply = self._scripts.begin("inspect", keys, [int(to_decide)], name=name)().reply
-        return _hold(name, *reply) if reply else None
+        return self._scripts.begin("inspect", keys, ["1" if to_decide else "0"], _found, name=name)()
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "window", self._index]
-        args = [expected or "", name, int(expected is None)]
-        return _release(name, self._scripts.begin("force_release", keys, args, name=name)())
+        args = [expected or "", name, "1" if expected is None else "0"]
+        return self._scripts.begin("force_release", keys, args, _released, name=name)()
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a window is on it twice.
-        members = self._scripts.begin("names", [self._index], [2 * limit], name=self._index)().reply
-        names = dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in members)
-        return list(names)[:limit]
+        names = self._scripts.begin("names", [self._index], [str(2 * limit)], _listed, name=self._index)()
+        return names[:limit]
 
     def eviction_policy(self) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
-        found = re.search(rb"maxmemory_policy:(\S+)", self._scripts.send("info", "INFO", "memory"))
-        return found[1].decode() if found else None
+        found = self._scripts.send("info", "INFO", "memory", understand=_policy)
+        return None if found is None else found[1].decode()
 
     def close(self) -> None:
         self._connections.drop_idle()
@@ -245,24 +244,63 @@ class RedisStore(LockStore):
         return f"{self._start}{name}}}:"
 
 
-def _left(base: str, mark: Mark | None) -> tuple[str, str, str]:
-    """Return what a script leaves behind: a mark's key, its state, and its ttl, 0 for none."""
-    if mark is None:
-        return f"{base}mark:", "", "0"
-    return f"{base}mark:{mark.message}", "done" if mark.is_done else "ending", _ms(mark.ttl)
+# What each script answers. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
 
 
-def _release(name: str, call: Call) -> Release:
-    """Read a script's answer: what became of the hold, and who holds or held, if anybody."""
-    if call.reply.__class__ is int:
-        return Release(call.reply > 0, None, call.repeated)
-    status, *held = call.reply
-    return Release(status > 0, _hold(name, *held), call.repeated)
+def _granted(name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Answer:
+    if reply.__class__ is int:
+        return Grant(abs(reply), reply < 0, sent_at, answered_at)
+    if reply.__class__ is bytes:
+        return _refused(name, reply)
+    status, value, *left = reply
+    if status == 4 and not left:
+        return Grant(abs(value), False, sent_at, answered_at, True)
+    expect(status == 3)
+    return Marked(value == 1, _seconds(*left))
 
 
-def _refusal(name: str, reply: bytes) -> Refusal:
+def _pushed(name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Grant | Refusal:
+    if reply.__class__ is bytes:
+        return _refused(name, reply)
+    expect(reply in {1, 4})
+    return Grant(0, False, sent_at, answered_at, reply == 4)
+
+
+def _refused(name: str, reply: bytes) -> Refusal:
     left, is_window, value = reply.split(b" ", 2)
     return Refusal(_hold(name, value, int(left), int(is_window)))
+
+
+def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:
+    expect(reply.__class__ is list and len(reply) == count)
+    return Renewal([None if one == 0 else one == 1 for one in reply], sent_at, answered_at)
+
+
+def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repeated: bool) -> Release:
+    """What became of the hold, and who holds or held, if anybody."""
+    if reply.__class__ is int:
+        return Release(reply > 0, None, repeated)
+    expect(reply.__class__ is list)
+    status, *held = reply
+    return Release(status > 0, _hold(name, *held) if held else None, repeated)
+
+
+def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:
+    expect(reply.__class__ is list)
+    is_stored, *release = reply
+    return _released(name, release, *when), is_stored == 1
+
+
+def _found(name: str, reply: Any, *_: object) -> Hold | None:
+    return None if reply == [] else _hold(name, *reply)
+
+
+def _listed(_name: str, reply: Any, *_: object) -> list[str]:
+    return list(dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in reply))
+
+
+def _policy(_name: str, reply: Any, *_: object) -> re.Match[bytes] | None:
+    return re.search(rb"maxmemory_policy:(\S+)", reply)
 
 
 def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:

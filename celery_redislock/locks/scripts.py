@@ -5,14 +5,14 @@ not know them. They carry no ``#!lua`` line, because such a script is refused
 under OOM even when it only releases.
 """
 
-import functools
 import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib.resources import files
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias, TypeVar
 
 import redis
 
@@ -24,7 +24,6 @@ from celery_redislock.locks.wire import (
     Answers,
     ErrorReply,
     Nonsense,
-    is_number,
     left_of,
     rest,
     send,
@@ -49,27 +48,28 @@ _EVALSHA, _EVAL = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n", b"$4\r\nEVAL\r\n$%d\r\n%b\r
 
 _flat, _encode = chain.from_iterable, str.encode
 
+T = TypeVar("T")
+
+#: Makes a value of a lock's name and what the server said; told when that was sent and answered, and whether
+#: it was the second attempt. Raises one of these where a well-formed answer is of another shape.
+Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
+OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
+
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
 
 
-@functools.cache
+def _as_it_is(_name: str, reply: Any, *_: object) -> Any:
+    return reply
+
+
+@cache
 def script(name: str) -> tuple[str, str]:
     """Return one of :data:`SCRIPTS`, read once per process: its text, and the digest a server knows it by."""
     text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
     text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1])[0], text)
     # The server names scripts by SHA-1; nothing is trusted because of it.
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-class Call(NamedTuple):
-    """One answered call: what a grant says of it, and how many ``replicas`` confirmed it, if asked for."""
-
-    reply: Any
-    replicas: int
-    sent_at: float
-    answered_at: float
-    repeated: bool
 
 
 class Scripts:
@@ -92,143 +92,155 @@ class Scripts:
         self,
         operation: str,
         keys: Sequence[str],
-        args: Sequence[object],
+        args: Sequence[str],
+        understand: Understand[T],
         *,
         name: str,
         replicas: int = 0,
         within: float | None = None,
-    ) -> Callable[..., Call]:
+    ) -> Callable[[], T]:
         """Send a script's request, and return a function that reads the answer.
 
-        It is called once, and given the clock's reading if time has passed, which does not count then. If it
-        is dropped instead, its connection is closed with it. A request whose answer was lost is sent once
-        more, on a new connection; where none is open, it is sent when the answer is read.
+        It is called once; the time until then does not count. If it is dropped instead, its connection is
+        closed with it. A request whose answer was lost is sent once more, on a new connection; where none is
+        open, it is sent when the answer is read.
 
-        *operation* is the script's name, *name* the lock's, for errors. ``replicas`` are asked to confirm
-        (``WAIT``). ``within``: seconds for both attempts together, if less than two socket timeouts.
+        *operation* is the script's name, *name* the lock's. ``replicas`` are asked to confirm (``WAIT``), and
+        the answer is a list then, whose last item is how many did. ``within``: seconds for both attempts
+        together, if less than two socket timeouts.
 
         Raises:
-            LockUnavailable: no answer in time, or the server refused the command; of the returned function.
+            LockUnavailable: no answer in time, or the server refused the command, or *understand* could not
+                make anything of what it said; of the returned function.
             LockKeyError: a key is of a type no lock has; likewise.
         """
-        request = self._request(operation, keys, args)
-        connection = self._connections.take()
-        sock, clock, lost = connection._sock, self._clock, None
+        request, begun = self._request(operation, keys, args), None
+        connection, read = self._connections.take(), self._converse
+        sock, sent_at = connection._sock, self._clock()
         # A connection at rest, and an answer in one piece: nearly always. Whatever else goes another way.
-        is_sent = sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE
-        sent_at = clock()
-        if is_sent:
+        if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
             try:
                 sock.sendall(request)
+                read = self._read  # type: ignore[assignment]  # which hands on what it is given
             except OSError as error:
-                lost, is_sent = error, False
+                begun = error
             except BaseException:
                 connection.disconnect()
                 raise
+        return partial(
+            read, connection, sent_at, begun, understand, name, request, operation, keys, replicas, within
+        )
 
-        def read(now: float = sent_at) -> Call:
-            begun: bytes | OSError | None = lost
-            if is_sent:
-                try:
-                    begun = data = sock.recv(PIECE)
-                    reply = int(data[1:-2]) if is_number(data) else whole(data)
-                except OSError as error:
-                    begun = error
-                except BaseException:
-                    connection.disconnect()
-                    raise
-                else:
-                    if reply is not None:
-                        connection.redislock_idle.append(connection)
-                        return Call(reply, 0, sent_at, clock(), False)
-            return self._converse(
-                connection, request, operation, keys, name, replicas, within,
-                sent_at=sent_at, began_at=now, begun=begun,
-            )  # fmt: skip
+    def _read(
+        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, *asked: Any
+    ) -> T:
+        """Read the answer to what was sent on a connection at rest."""
+        try:
+            begun = connection._sock.recv(PIECE)
+            if (reply := whole(begun)) is not None:
+                answer = understand(name, reply, sent_at, self._clock(), False)
+                connection.redislock_idle.append(connection)
+                return answer
+        except OSError as error:
+            begun = error
+        except OTHER_SHAPES:
+            pass  # read, and told, there
+        except BaseException:
+            connection.disconnect()
+            raise
+        return self._converse(connection, sent_at, begun, understand, name, *asked)
 
-        return read
-
-    def send(self, operation: str, *command: object, awaited: bool = True) -> Any:
+    def send(
+        self, operation: str, *command: str, awaits: bool = True, understand: Understand[Any] = _as_it_is
+    ) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`begin`."""
-        request, now = self._request(operation, (), command), self._clock()
+        request = self._request(operation, (), command)
         connection = self._connections.take()
-        return self._converse(
-            connection, request, operation, (), operation, sent_at=now, began_at=now, awaits=awaited
-        ).reply
+        return self._converse(connection, 0.0, None, understand, operation, request, operation, awaits=awaits)
 
     def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
         self,
         connection: Any,
+        sent_at: float,
+        begun: bytes | OSError | None,
+        understand: Understand[T],
+        name: str,
         request: bytes,
         operation: str,
-        keys: Sequence[str],
-        name: str,
+        keys: Sequence[str] = (),
         replicas: int = 0,
         within: float | None = None,
         *,
-        sent_at: float,
-        began_at: float,
-        begun: bytes | OSError | None = None,
         awaits: bool = True,
-    ) -> Call:
+    ) -> T:
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
-        ``begun``: what the first one has received so far, or why it got nothing; it was sent at ``sent_at``,
-        and is waited for since ``began_at``.
+        ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
+        ``None``: nothing has been sent.
         """
         clock, patience = self._clock, self._socket_timeout
+        now = clock()
+        # The first one was waited for no longer than its socket waits.
+        give_up = (now if begun is None else max(sent_at, now - patience)) + 2 * patience
         if replicas:
             # Half the time, so that it answers before the socket gives up.
-            request += self._request("WAIT", (), ("WAIT", replicas, max(1, round(patience * 500))))
+            wait = ("WAIT", str(replicas), str(max(1, round(patience * 500))))
+            request += self._request("WAIT", (), wait)
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
-        was_refused = True
-        give_up, count = began_at + 2 * patience, 2 if replicas else 1
-        is_script = operation in self._scripts
+            give_up = now + 2 * patience
+        count, is_script = 2 if replicas else 1, operation in self._scripts
+        was_sent, was_refused = begun is not None, True
         replies: list[Any] = [None]
         for repeated in (False, True):
             try:
                 if isinstance(begun, OSError):
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
-                    send(_ready(connection, within, patience, give_up, clock), request, give_up, clock)
+                    sock, sent_at = _ready(connection, within, patience, give_up, clock), clock()
+                    was_sent = True
+                    send(sock, request, give_up, clock)
                 sock = connection._sock
                 if awaits:
-                    replies = Answers(sock, begun or sock.recv(PIECE), give_up, clock).read(
-                        count, of_script=is_script
-                    )
+                    answers = Answers(sock, begun or sock.recv(PIECE), give_up, clock)
+                    replies = answers.read(count, of_script=is_script)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
                     text, sha = map(str.encode, self._scripts[operation])
                     in_full = request.replace(_EVALSHA % sha, _EVAL % (len(text), text), 1)
                     send(sock, in_full, give_up, clock)
-                    replies = Answers(sock, sock.recv(PIECE), give_up, clock).read(count, of_script=is_script)
+                    answers = Answers(sock, sock.recv(PIECE), give_up, clock)
+                    replies = answers.read(count, of_script=is_script)
                 rest(sock, self._socket_timeout)
                 connection.redislock_unread += not awaits
+                lost: Any = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
+                if lost is None:
+                    try:
+                        reply = replies if replicas else replies[0]
+                        answer = understand(name, reply, sent_at, clock(), repeated)
+                    except OTHER_SHAPES:
+                        raise Nonsense(answers.data) from None
+                    self._connections.give_back(connection)
+                    return answer
             except (redis.RedisError, OSError) as error:
-                lost: Any = error
-                was_refused = False
+                lost, was_refused = error, False
             except BaseException:
                 # SystemExit from a signal in the middle of a reply: the stream is out of step.
                 connection.disconnect()
                 raise
             else:
-                lost = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
-                if lost is None:
-                    self._connections.give_back(connection)
-                    return Call(replies[0], replies[1] if replicas else 0, sent_at, clock(), repeated)
                 if not any(code in str(lost) for code in _OF_CONNECTION):
                     self._connections.give_back(connection)
                     break
             connection.disconnect()
             if not repeated:
-                connection, sent_at, begun = self._connections.take_new(), clock(), None
+                connection, begun = self._connections.take_new(), None
         # What the kernel says of a socket at rest whose time is over.
         words = "no answer in time" if isinstance(lost, BlockingIOError) else str(lost) or type(lost).__name__
         server = self._connections.server
         if "WRONGTYPE" not in words:
             unavailable = LockUnavailable(server, operation, words)
-            unavailable.was_refused = was_refused
+            unavailable.was_refused, unavailable.was_sent = was_refused, was_sent
             raise unavailable from lost
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
@@ -236,12 +248,11 @@ class Scripts:
         )
         raise LockKeyError(name, problem) from lost
 
-    def _request(self, operation: str, keys: Sequence[str], args: Sequence[object]) -> bytes:
+    def _request(self, operation: str, keys: Sequence[str], args: Sequence[str]) -> bytes:
         """Return the bytes that run a script, or, where the operation is none, those of a plain command."""
-        words = [*map(_encode, map(str, (*keys, *args)))]
-        try:
-            template = self._templates[operation, len(keys), len(words)]
-        except KeyError:
+        words = [*map(_encode, keys), *map(_encode, args)]
+        template = self._templates.get((operation, len(keys), len(words)))
+        if template is None:
             template = self._template(operation, len(keys), len(words))
         return template % (*_flat(zip(map(len, words), words)),)  # noqa: B905  of one length
 

@@ -10,7 +10,8 @@ import os
 from abc import ABC, abstractmethod
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
@@ -169,6 +170,10 @@ class Marked(NamedTuple):
     expires_in: float
 
 
+#: What :meth:`LockStore.acquire` answers.
+Answer: TypeAlias = Grant | Refusal | Marked
+
+
 class Mark(NamedTuple):
     """What a release leaves behind for copies of its message. "done" is never overwritten by "ending".
 
@@ -235,9 +240,6 @@ class LockStore(ABC):
     Every verb may be repeated with the same token.
     """
 
-    #: This process's watchdog of the store, once there is one; ``watchdog_of`` makes it.
-    watchdog: Any = None
-
     @property
     @abstractmethod
     def server(self) -> str:
@@ -255,7 +257,7 @@ class LockStore(ABC):
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
-    ) -> Grant | Refusal | Marked:
+    ) -> Answer:
         """Take the hold, keep it, or take it over; one round trip.
 
         Args:
@@ -271,9 +273,7 @@ class LockStore(ABC):
                 does what is taken over. Any other hold it refuses.
         """
 
-    def begin(
-        self, name: str, token: str, ttl: float, **terms: Any
-    ) -> Callable[[], Grant | Refusal | Marked]:
+    def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Callable[[], Answer]:
         """Ask for what :meth:`acquire` asks for, and return a function that reads the answer.
 
         For a caller who has something else to do until then. That function is called once, by the same
@@ -281,35 +281,19 @@ class LockStore(ABC):
         is not called, as after an error, drop it: its connection is closed with it. The hold may have been
         taken all the same.
         """
-        answer = self.acquire(name, token, ttl, **terms)
-        return lambda: answer
+        return partial(self.acquire, name, token, ttl, **terms)
 
     def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  most reach none
-        """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
+        """Whether a claim can be put with its message where a redis-py client with these options is.
+
+        Then it has the method ``claim_and_push``, see :class:`RedisStore`.
+        """
         return False
 
     @property
     def is_open(self) -> bool:
         """Whether the server could be reached a moment ago, as far as can be told without asking it."""
         return False
-
-    def claim_and_push(
-        self,
-        name: str,
-        token: str,
-        ttl: float,
-        *,
-        queue: str,
-        message: str,
-        about: str,
-        period: float | None = None,
-    ) -> Grant | Refusal:
-        """As :meth:`acquire`, and put the *message* it is for into *queue*, the broker's list on that server.
-
-        Both or neither, in one round trip. Repeated under the same token it pushes once, also if the message
-        has run meanwhile. Where :class:`LockUnavailable` says ``was_refused`` neither was done.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:

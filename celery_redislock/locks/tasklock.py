@@ -29,6 +29,7 @@ from celery_redislock.locks.store import (
     ACCEPTED,
     QUEUED,
     RUNNING,
+    Answer,
     Grant,
     Hold,
     LockStore,
@@ -79,23 +80,14 @@ class TaskLock(NamedTuple):
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
         return self._replace(key=f"message:{message}", period=None)
 
-    def claim(self, token: str, ttl: float, state: str = QUEUED, *, required: bool) -> "Claim":
-        """Hold the key for a message about to be published; used as a context manager."""
-        return Claim(self, token, ttl, state, required)
+    def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
+        """Ask for a claim under this token, as a worker does for a message without one, when its run starts.
 
-    def accept(
-        self, token: str, ttl: float, state: str = QUEUED, *, message: str | None = None
-    ) -> Grant | Refusal | Marked:
-        """Ask for a claim under this token: as a publish does, and a worker for a message without one.
-
-        ``state``: as for :class:`Claim`. ``message`` is the message's identity; ``None`` at its publish.
-        Raises as :meth:`LockStore.acquire` does.
+        ``state``: as for :class:`Claim`. ``message`` is the message's identity. Raises as
+        :meth:`LockStore.acquire` does.
         """
         terms = self.terms(state, message)
-        starts_run = message is not None  # a worker asks when a run starts
-        return self.past_the_dead(
-            partial(self.store.acquire, self.key, token, ttl, starts_run=starts_run, **terms)
-        )
+        return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, starts_run=True, **terms))
 
     def terms(self, state: str, message: str | None = None, published: bool = False) -> dict[str, Any]:
         """Return what a claim is asked for with, beside its name, token and ttl."""
@@ -158,7 +150,7 @@ class TaskLock(NamedTuple):
 
         ``now`` asks for it and for something else in one step; what is owed is the release alone.
         """
-        self.store.watchdog.forget(lease.token)
+        watchdog_of(self.store).forget(lease.token)
         lease.end()
         answer = self.release(lease.token, ran=True, mark=mark, now=now)
         # Not lease.trusted, which costs more: that it expired unseen before a repeated release is rare.
@@ -170,7 +162,7 @@ class TaskLock(NamedTuple):
         Nothing is acquired: a lease that is gone, and a message that is done already, get no claim. *to* is
         the message's token, whose claim lives for ``ttl`` seconds.
         """
-        self.store.watchdog.forget(lease.token)
+        watchdog_of(self.store).forget(lease.token)
         lease.end()
         answer = self.convert(lease.token, to, ttl=ttl, mark=mark)
         return answer is None or answer.gave_back(trusted=not lease.lost)
@@ -219,8 +211,7 @@ class TaskLock(NamedTuple):
         """Ask (``now``, if given); where the server does not answer, let the watchdog ask."""
         try:
             # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
-            watchdog = self.store.watchdog
-            if watchdog is None or not watchdog.is_server_away:
+            if not watchdog_of(self.store).is_server_away:
                 return (now or ask)()
         except RedisLockError as error:
             if not isinstance(error, LockUnavailable):
@@ -256,7 +247,7 @@ def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str |
 
 
 class Claim:
-    """A publisher's claim, asked for within a ``with`` block; released after it unless it was kept.
+    """A publisher's claim: a ``with`` block around the publish, which releases it again if that fails.
 
     :meth:`push` asks for it together with its message, :meth:`ask` before the message leaves; :meth:`begin`
     sends the request of that while the message is built.
@@ -271,11 +262,14 @@ class Claim:
 
     is_granted = was_asked = False
     refused_by: Hold | None = None
-    #: Reads the answer to a request that was begun; releases what may be held, at the end.
-    _read: Callable[[], Grant | Refusal | Marked] | None = None
-    _release: Callable[..., object] | None = None
+    #: Reads the answer to a request that was begun.
+    _read: Callable[[], Answer] | None = None
+    #: A claim is held, or may be, whose message has not left.
+    _is_alone = False
 
-    def __init__(self, lock: TaskLock, token: str, ttl: float, state: str, required: bool) -> None:
+    def __init__(
+        self, lock: TaskLock, token: str, ttl: float, state: str = QUEUED, *, required: bool
+    ) -> None:
         """Ask for nothing yet; ``state``: ``ACCEPTED`` for a claim that is the period, released by no run."""
         self.lock, self.token, self.required = lock, token, required
         self._ttl, self._state = ttl, state
@@ -283,14 +277,12 @@ class Claim:
     def __enter__(self) -> "Claim":
         return self
 
-    def begin(self) -> None:
+    def begin(self) -> Callable[[], Answer]:
         """Send the request whose answer :meth:`ask` reads."""
         lock = self.lock
-        self._release = lock.release_later
-        try:
-            self._read = lock.store.begin(lock.key, self.token, self._ttl, **lock.terms(self._state))
-        except LockUnavailable as error:
-            self._go_without(error, f"{lock} was not published")
+        self._is_alone = True
+        self._read = lock.store.begin(lock.key, self.token, self._ttl, **lock.terms(self._state))
+        return self._read
 
     def ask(self, *, if_held: bool = False) -> None:
         """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
@@ -301,50 +293,52 @@ class Claim:
         try:
             if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
                 return
-            self._release, read, self._read = lock.release_later, self._read, None
-            answer = read() if read is not None else None
-            if answer is None or (isinstance(answer, Refusal) and lock.release_if_dead(answer.hold)):
-                answer = lock.accept(self.token, self._ttl, self._state)
+            answer = (self._read or self.begin())()
+            if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold):
+                answer = self.begin()()
             self._take(answer)
-            self._release = lock.release if self.is_granted else None
+            self._is_alone = self.is_granted
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
         except LockKeyError:
-            self.keep()
+            self._is_alone = False
             raise
+        finally:
+            self._read = None
 
-    def push(self, queue: str, message: str) -> bool:
+    def push(self, queue: str, text: str) -> bool:
         """Take the claim and put its message into its queue, both or neither; raises as :meth:`ask`.
 
         Returns:
             Whether that is the way: ``False`` where the server refuses to do both, and did neither.
         """
         lock, terms = self.lock, self.lock.terms(self._state, None, True)
-        ask = partial(lock.store.claim_and_push, lock.key, self.token, self._ttl, **terms)
-        try:  # nothing is released: where there is a claim, there is its message
-            self._take(lock.past_the_dead(partial(ask, queue=queue, message=message)))
+        store: Any = lock.store
+        ask = partial(store.claim_and_push, lock.key, self.token, self._ttl, queue=queue, text=text, **terms)
+        try:
+            self._take(lock.past_the_dead(ask))
         except LockKeyError:
             return False
         except LockUnavailable as error:
             if error.was_refused:
                 return False
-            self._go_without(error, f"it is not known whether {lock} was published")
+            is_unknown = f"it is not known whether {lock} was published"
+            self._go_without(error, is_unknown if error.was_sent else f"{lock} was not published")
         return True
-
-    def keep(self) -> None:
-        """Leave the claim to the message, which has been published."""
-        self._release = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None:
+            return  # the message has left, and keeps its claim
         if self._read is not None and isinstance(error, Exception):
             with suppress(RedisLockError):
                 self.ask()
-        if self._release is not None:
-            self._release(self.token, ran=False)
+        if self._is_alone:
+            release = self.lock.release if self.is_granted else self.lock.release_later
+            release(self.token, ran=False)
 
-    def _take(self, answer: Grant | Refusal | Marked) -> None:
+    def _take(self, answer: Answer) -> None:
         self.was_asked = True
         if isinstance(answer, Refusal):
             self.refused_by = answer.hold

@@ -311,17 +311,11 @@ def _retry_delay(lease: Lease) -> float:
     return max(lease.term.ttl / 20, 0.05)
 
 
-# Reentrant: a signal handler may take the store's first lock in the middle of it.
-_first_of_store = RLock()
-
-
 def watchdog_of(store: LockStore) -> Watchdog:
     """Return the one watchdog of this process for this store, made at the first call."""
-    if store.watchdog is None:
-        with _first_of_store:
-            # Kept on the store, so that the two go together when nobody uses them any more.
-            store.watchdog = store.watchdog or Watchdog(store)
-    return store.watchdog  # type: ignore[no-any-return]  # the store cannot import its class
+    # Kept on the store, so that the two go together when nobody uses them any more.
+    known: Watchdog | None = store.__dict__.get("watchdog")
+    return known or store.__dict__.setdefault("watchdog", Watchdog(store))
 
 
 # A lock held by the parent's watchdog thread at the moment of a fork stays locked for ever in the child
@@ -330,8 +324,6 @@ _live: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    global _first_of_store  # noqa: PLW0603  the module owns it, and the child needs a fresh one
-    _first_of_store = RLock()
     for watchdog in list(_live):
         watchdog._forget_everything()
 

@@ -25,8 +25,9 @@ PIECE = 16384
 
 _CRLF = b"\r\n"
 
-#: Tells whether all of this is one number, as most answers are; and the parts of a list of some.
-is_number = re.compile(rb":-?\d{1,18}\r\n").fullmatch
+#: The kinds of most answers, in the order of how many there are.
+_NUMBER = re.compile(rb":-?\d{1,18}\r\n").fullmatch
+_TEXT = re.compile(rb"\$(\d{1,9})\r\n(.*)\r\n", re.DOTALL).fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 
 #: How an answer begins: a command's (``=``: INFO's), a script's, and what is in its lists.
@@ -74,17 +75,21 @@ def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
 
 
 def whole(data: bytes) -> Any:
-    """Return an answer that has come in one piece: a number, numbers, or a text; ``None`` for all else."""
-    if data[:1] == b"$":
-        end = data.find(_CRLF)
-        size = data[1:end]
-        if end < 12 and size.isdigit() and len(data) == end + int(size) + 4:
-            return data[end + 2 : -2]
-    elif (found := _NUMBERS(data)) is not None:
+    """Return an answer that has come in one piece: a number, a text, or numbers; ``None`` for all else."""
+    if _NUMBER(data):
+        return int(data[1:-2])
+    if text := _TEXT(data):
+        return text[2] if int(text[1]) == len(text[2]) else None
+    if found := _NUMBERS(data):
         numbers = [*map(int, found[2].replace(b":", b"").split())]
-        if len(numbers) == int(found[1]):
-            return numbers
+        return numbers if len(numbers) == int(found[1]) else None
     return None
+
+
+def expect(is_so: bool) -> None:
+    """Raise ``ValueError`` where an answer is not as it must be."""
+    if not is_so:
+        raise ValueError
 
 
 def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> float:
@@ -108,47 +113,43 @@ class Answers:
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
         self._sock, self._give_up, self._clock = sock, give_up, clock
-        self._data, self._at = data, 0
+        self.data, self._at = data, 0
 
     def read(self, count: int, *, of_script: bool = False) -> list[Any]:
         """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
-        values = [self._value(_OF_SCRIPT if of_script else _KINDS) for _ in range(count)]
-        if self._at != len(self._data):
-            raise Nonsense(self._data)
+        try:
+            values = [self._value(_OF_SCRIPT if of_script else _KINDS) for _ in range(count)]
+            expect(self._at == len(self.data))
+        except ValueError:
+            raise Nonsense(self.data) from None
         return values
 
     def _value(self, kinds: bytes) -> Any:
-        kind = self._data[self._at : self._at + 1] or self._more()[:1]
-        if kind not in kinds:
-            raise Nonsense(self._data)
-        while (end := self._data.find(_CRLF, self._at)) < 0:
+        kind = self.data[self._at : self._at + 1] or self._more()[:1]
+        expect(kind in kinds)
+        while (end := self.data.find(_CRLF, self._at)) < 0:
             self._more()
-        text, self._at = self._data[self._at + 1 : end], end + 2
+        text, self._at = self.data[self._at + 1 : end], end + 2
         if kind == b"-":
             return ErrorReply(text.decode("utf-8", "backslashreplace"))
         if kind == b"+":
             return text
-        try:
-            number = int(text)
-        except ValueError:
-            raise Nonsense(self._data) from None
+        number = int(text)
         if kind == b":":
             return number
-        if not 0 <= number <= LONGEST:
-            raise Nonsense(self._data)
+        expect(0 <= number <= LONGEST)
         if kind == b"*":
             return [self._value(_INNER) for _ in range(number)]
         start, self._at = self._at, self._at + number + 2
-        while len(self._data) < self._at:
+        while len(self.data) < self._at:
             self._more()
-        if self._data[self._at - 2 : self._at] != _CRLF:
-            raise Nonsense(self._data)
-        return self._data[start + (4 if kind == b"=" else 0) : self._at - 2]
+        expect(self.data[self._at - 2 : self._at] == _CRLF)
+        return self.data[start + (4 if kind == b"=" else 0) : self._at - 2]
 
     def _more(self) -> bytes:
         self._sock.settimeout(left_of(self._give_up, self._clock))
         data: bytes = self._sock.recv(1 << 20)
-        self._data += data
+        self.data += data
         if not data:
             message = "the server closed the connection"
             raise ConnectionError(message)

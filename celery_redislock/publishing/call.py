@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from operator import itemgetter
 from os import urandom
 from typing import Any, Protocol
 
@@ -53,7 +54,6 @@ class Call:
     Attributes:
         task_id: fixed by the caller (``has_fixed_id``), or new.
         options: Celery's options of the publish, without this package's.
-        is_in_run: a run is on this thread's stack.
         inherited: the header of the message whose task id is published again: by its run (a retry), or by
             the worker's main process.
         lock_options: the task's, with the call's own.
@@ -85,8 +85,12 @@ class Call:
         self.declaration = declaration = declaration_of(task)
         self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
         self.has_fixed_id = task_id is not None
-        self.task_id = task_id = str(task_id) if task_id else _new_id()  # Celery takes a UUID as well
-        self.token, self.is_in_run = new_token(task_id), bool(_task_stack.stack)
+        if task_id:
+            self.task_id = task_id = str(task_id)  # Celery takes a UUID as well
+            self.token = new_token(task_id)
+        else:
+            task_id, self.token = _new_identity()
+            self.task_id = task_id
         self.is_eager, self.lock_options = declaration.always_eager, declaration.options
         if not declaration.is_on:
             return
@@ -151,20 +155,14 @@ class Call:
         # A message past its expiry never runs; its claim need not outlive it by more than a second.
         return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
 
-    def send(self, *, claimed: bool, token: str | None = None, must_run: bool | None = None) -> Any:
+    def send(self, *, claimed: bool) -> Any:
         """Publish the message with its header; return Celery's result.
 
-        ``claimed``: it was accepted, so there is a claim for it, or will be. ``token`` and ``must_run`` are
-        the call's own, unless given.
+        ``claimed``: it was accepted, so there is a claim for it, or will be.
         """
+        is_period = claimed and self.scope.ends == "period"
         message = Message(
-            self.lock.key,
-            token or self.token,
-            claimed,
-            self.must_run if must_run is None else must_run,
-            self._travels,
-            self._has_own_key,
-            claimed and self.scope.ends == "period",
+            self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period
         )
         self.options["headers"] = message.added_to(self.options.get("headers"))
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
@@ -186,8 +184,12 @@ class Call:
         return float((aware - datetime.now(timezone.utc)).total_seconds())
 
 
-def _new_id() -> str:
-    """Return a random UUID (RFC 9562, version 4) as Celery makes one, in a fifth of the steps."""
-    digits = urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+#: The random digits of a UUID of version 4, and what comes after them.
+_parts = itemgetter(slice(8), slice(8, 12), slice(12, 15), slice(15, 18), slice(18, 30), slice(30, None))
+
+
+def _new_identity() -> tuple[str, str]:
+    """Return a task id that nobody has, a UUID as Celery makes one (RFC 9562), and a token of it."""
+    *digits, nonce = _parts(urandom(21).hex())
+    task_id = "{}-{}-4{}-a{}-{}".format(*digits)
+    return task_id, f"{task_id}/{nonce}"

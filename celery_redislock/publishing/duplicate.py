@@ -36,7 +36,7 @@ def skip(call: Call, hold: Hold) -> Any:
     """Publish nothing; return the holder's result."""
     task, lock, owner = call.task, call.lock, hold.owner
     log_skip(lock, hold, side="client")
-    if call.is_in_run and any(run.in_body and run.lock.owner == owner for run in runs_in_this_thread()):
+    if any(run.in_body and run.lock.owner == owner for run in runs_in_this_thread()):
         logger.warning(
             "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
             "to queue another run from inside the task, declare it with lock='until_executing'",

@@ -18,12 +18,12 @@ from celery.signals import before_task_publish
 from kombu.exceptions import LimitExceeded
 
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import LARGEST, LockStore
+from celery_redislock.locks.store import ACCEPTED, LARGEST, QUEUED, LockStore
 from celery_redislock.locks.tasklock import Claim
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.message import HEADER
 
-__all__ = ["send"]
+__all__ = ["Passage"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -43,37 +43,148 @@ class _Stopped(Exception):  # noqa: N818  no error
     """The message must not leave. None of those kombu tries again for, on another channel."""
 
 
-def send(call: Call, claim: Claim) -> Any:
-    """Ask for a call's claim and publish it; where it is refused, publish nothing and return ``None``."""
-    options, key, app, name = call.options, call.lock.key, call.task.app, call.lock.task
-    # Receivers would be told of a publish that may not happen; the others have a way of their own to publish.
-    is_other = before_task_publish.receivers or "connection" in options or "publisher" in options
-    is_celerys = getattr(app.send_task, "__func__", None) is Celery.send_task
-    # A workflow's member that is refused is published all the same, without a claim.
-    is_other = is_other or call.must_run or not is_celerys
-    if is_other or name in _refused or key in _refused:
-        claim.ask()
-    else:
-        given, stopped = options.get("producer"), None
-        with _acquire(app) if given is None else nullcontext(given) as producer:
-            options["producer"] = producer
-            try:
-                return _send_through(producer, call, claim)
-            except _Stopped:
-                pass
-            except RedisLockError as error:
-                stopped = error  # not raised here: it is no reason to open another connection to the broker
-            finally:
-                options["producer"] = given
-        if stopped is not None:
-            raise stopped
-    if claim.refused_by is None:
-        _refused.difference_update((key, name))
-        return call.send(claimed=claim.is_granted)
-    if len(_refused) > MOST_REFUSED:
-        _refused.clear()
-    _refused.update((key, name))
-    return None
+class Passage(Claim):
+    """The claim of a call, and the passage of its message: stands in for methods of its producer and channel.
+
+    Others may pass meanwhile: a producer that the caller gave may be used by whatever this publish calls. For
+    kombu's ``_put`` it is a channel of which all is kombu's but the client.
+    """
+
+    _publish: Callable[..., Any]
+    _producer: Any
+    _channel: Any = None
+
+    def __init__(self, call: Call) -> None:
+        """Ask for nothing yet, and send nothing."""
+        state = ACCEPTED if call.scope.ends == "period" else QUEUED
+        # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
+        required = call.lock_options.on_lock_error == "raise" and not call.must_run
+        super().__init__(call.lock, call.token, call.claim_ttl(), state, required=required)
+        self._call = call
+
+    def __enter__(self) -> "Passage":
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def send(self) -> Any:
+        """Ask for the claim and publish the call; where it is refused, publish nothing, return ``None``."""
+        call, key, name = self._call, self.lock.key, self.lock.task
+        options, app = call.options, call.task.app
+        if (
+            key in _refused
+            or name in _refused
+            # A workflow's member that is refused is published all the same, without a claim.
+            or call.must_run
+            # They would be told of a publish that may not happen; the others publish in a way of their own.
+            or before_task_publish.receivers
+            or (options and ("connection" in options or "publisher" in options))
+            or getattr(app.send_task, "__func__", None) is not Celery.send_task
+        ):
+            self.ask()
+        else:
+            given, stopped = options.get("producer"), None
+            with _acquire(app) if given is None else nullcontext(given) as producer:
+                options["producer"] = producer
+                try:
+                    return self._send_through(producer)
+                except _Stopped:
+                    pass
+                except RedisLockError as error:
+                    stopped = (
+                        error  # not raised here: it is no reason to open another connection to the broker
+                    )
+            options["producer"] = given
+            if stopped is not None:
+                raise stopped
+        if self.refused_by is None:
+            _refused.difference_update((key, name))
+            return call.send(claimed=self.is_granted)
+        if len(_refused) > MOST_REFUSED:
+            _refused.clear()
+        _refused.update((key, name))
+        return None
+
+    def _send_through(self, producer: Any) -> Any:
+        """Publish through this producer, with the claim if possible; ``_Stopped``: nothing has left."""
+        call, store, connection = self._call, self.lock.store, producer.connection
+        known = connection.__dict__.get("_redislock")
+        if known is None or known[0] is not store:
+            known = connection._redislock = store, _leads_to(connection, store)
+        self._is_one_step, is_kombus = known[1], _is_kombus(producer.__class__)
+        # A server that is away is waited for much longer by kombu, and by the result backend.
+        if not is_kombus or (known[1] and (connection._default_channel is None or not store.is_open)):
+            self.ask(if_held=is_kombus)
+        if not self.was_asked:
+            self._producer, self._publish, publish = producer, producer._publish, self.publish
+            if producer.__dict__.setdefault("_publish", publish) is not publish:
+                self.ask()  # another publish is on its way through it
+        if self.was_asked:
+            raise _Stopped
+        try:
+            if not known[1]:
+                self.begin()  # the message is built meanwhile
+            return call.send(claimed=True)
+        except (_Stopped, RedisLockError):
+            consumer = getattr(call.task.backend, "result_consumer", None)
+            if consumer is not None and not call.ignores_result:
+                consumer.cancel_for(call.task_id)  # Celery subscribes before it publishes
+            raise
+        finally:
+            del producer._publish
+
+    def publish(self, *args: Any) -> Any:
+        """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
+        if self.is_granted or not self._is_ours(args[_HEADERS]):
+            return self._publish(*args)
+        if self._is_one_step and not args[_EXCHANGE]:  # a named exchange leads to any number of queues
+            self._channel, put = self._producer.channel, self.put
+            # Unless another publish is on its way through it: producers may share a channel.
+            if self._channel.__dict__.setdefault("_put", put) is put:
+                try:
+                    return self._publish(*args)
+                finally:
+                    del self._channel._put
+        self._ask_or_stop()
+        return self._publish(*args)
+
+    def put(self, queue: str, message: Any, **kwargs: Any) -> None:
+        """In place of ``Channel._put``."""
+        channel: Any = self._channel
+        is_ours = self._is_ours(message["headers"])
+        if is_ours and (queue in getattr(channel, "_expires", ()) or kwargs.get("_publish_batch")):
+            self._ask_or_stop()
+            is_ours = False
+        type(channel)._put(self if is_ours else channel, queue, message, **kwargs)
+
+    @contextmanager
+    def conn_or_acquire(self) -> Iterator["Passage"]:
+        """In place of the channel's."""
+        yield self
+
+    def lpush(self, key: str, text: str) -> None:
+        """In place of redis-py's, for the message."""
+        channel, is_small = self._channel, len(text) <= LARGEST
+        if is_small and self.push(f"{channel.global_keyprefix}{key}", text):
+            if not self.is_granted:
+                raise _Stopped
+            return
+        self._ask_or_stop()
+        if is_small:
+            logger.debug("the lock server takes no messages: claims are asked for before them")
+            self._producer.connection._redislock = self.lock.store, False
+        with channel.conn_or_acquire() as client:
+            client.lpush(key, text)
+
+    def _is_ours(self, headers: Mapping[str, Any]) -> bool:
+        # The whole token may be escaped there.
+        return self.token.rpartition("/")[2] in headers.get(HEADER, "")
+
+    def _ask_or_stop(self) -> None:
+        self.ask()
+        if not self.is_granted:
+            raise _Stopped
 
 
 def _acquire(app: Any) -> Any:
@@ -84,114 +195,10 @@ def _acquire(app: Any) -> Any:
         return app.producer_or_acquire()
 
 
-def _send_through(producer: Any, call: Call, claim: Claim) -> Any:
-    """Publish a call through this producer, with its claim if possible; ``_Stopped``: nothing has left."""
-    store, connection = call.lock.store, producer.connection
-    known = connection.__dict__.get("_redislock")
-    if known is None or known[0] is not store:
-        known = connection._redislock = store, _leads_to(connection, store)
-    is_one_step = known[1]
-    # A server that is away is waited for much longer by kombu and by the result backend: it is asked first.
-    if not _is_kombus(getattr(producer.__class__, "_publish", None)):
-        claim.ask()
-    elif not store.is_open or (is_one_step and connection._default_channel is None):
-        claim.ask(if_held=is_one_step)
-    elif not is_one_step:
-        claim.begin()  # the message is built meanwhile
-    if not claim.was_asked:
-        publish = _Passage(claim, producer, is_one_step=is_one_step).publish
-        if producer.__dict__.setdefault("_publish", publish) is not publish:
-            claim.ask()  # another publish is on its way through it
-    if claim.refused_by is not None:
-        raise _Stopped
-    if claim.was_asked:
-        return call.send(claimed=claim.is_granted)
-    try:
-        result = call.send(claimed=True)
-    except (_Stopped, RedisLockError):
-        consumer = getattr(call.task.backend, "result_consumer", None)
-        if consumer is not None and not call.ignores_result:
-            consumer.cancel_for(call.task_id)  # Celery subscribes before it publishes
-        raise
-    finally:
-        del producer._publish
-    if not claim.was_asked:  # a ``send_task`` of somebody else's has published it in a way of its own
-        claim.required = False
-        claim.ask()
-        claim.refused_by = None
-    return result
-
-
-class _Passage:
-    """One publish through kombu: stands in for methods of its producer and its channel, for its own message.
-
-    Others may pass meanwhile: a producer that the caller gave may be used by whatever this publish calls. For
-    kombu's ``_put`` it is a channel of which all is kombu's but the client.
-    """
-
-    def __init__(self, claim: Claim, producer: Any, *, is_one_step: bool) -> None:
-        self._claim, self._producer, self._publish = claim, producer, producer._publish
-        self._is_one_step, self._nonce = is_one_step, claim.token.rpartition("/")[2]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def publish(self, *args: Any) -> Any:
-        """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
-        if self._claim.is_granted or not self._is_ours(args[_HEADERS]):
-            return self._publish(*args)
-        if self._is_one_step and not args[_EXCHANGE]:  # a named exchange leads to any number of queues
-            self._channel, put = self._producer.channel, self.put
-            # Unless another publish is on its way through it: producers may share a channel.
-            if self._channel.__dict__.setdefault("_put", put) is put:
-                try:
-                    return self._publish(*args)
-                finally:
-                    del self._channel._put
-        self._ask()
-        return self._publish(*args)
-
-    def put(self, queue: str, message: Any, **kwargs: Any) -> None:
-        """In place of ``Channel._put``."""
-        channel: Any = self._channel
-        is_ours = self._is_ours(message["headers"])
-        if is_ours and (queue in getattr(channel, "_expires", ()) or kwargs.get("_publish_batch")):
-            self._ask()
-            is_ours = False
-        type(channel)._put(self if is_ours else channel, queue, message, **kwargs)
-
-    @contextmanager
-    def conn_or_acquire(self) -> Iterator["_Passage"]:
-        """In place of the channel's."""
-        yield self
-
-    def lpush(self, key: str, text: str) -> None:
-        """In place of redis-py's, for the message."""
-        channel, claim = self._channel, self._claim
-        is_small = len(text) <= LARGEST
-        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text):
-            if not claim.is_granted:
-                raise _Stopped
-            return
-        self._ask()
-        if is_small:
-            logger.debug("the lock server takes no messages: claims are asked for before them")
-            self._producer.connection._redislock = claim.lock.store, False
-        with channel.conn_or_acquire() as client:
-            client.lpush(key, text)
-
-    def _is_ours(self, headers: Mapping[str, Any]) -> bool:
-        return self._nonce in headers.get(HEADER, "")  # the whole token may be escaped there
-
-    def _ask(self) -> None:
-        self._claim.ask()
-        if not self._claim.is_granted:
-            raise _Stopped
-
-
 @cache
-def _is_kombus(publish: Callable[..., Any] | None) -> bool:
+def _is_kombus(kind: type) -> bool:
     """Whether a producer's ``_publish`` is there, and is told these two where they are expected."""
+    publish = getattr(kind, "_publish", None)
     names = list(signature(publish).parameters) if publish is not None else []
     return names[_HEADERS + 1 :: _EXCHANGE - _HEADERS][:2] == ["headers", "exchange"]
 
@@ -205,7 +212,7 @@ def _leads_to(connection: Any, store: LockStore) -> bool:
     channel = channel_class.__new__(channel_class)  # not opened: nothing is sent
     channel.connection, channel._expires = connection.transport, {}
     came: list[tuple[object, ...]] = []
-    trial: Any = _Passage.__new__(_Passage)
+    trial: Any = Passage.__new__(Passage)
     trial._channel, trial.lpush = channel, lambda *words: came.append(words)
     try:
         channel_class._put(trial, "queue", {"properties": {}})

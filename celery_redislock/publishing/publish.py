@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
-from celery_redislock.publishing import duplicate, passage
+from celery_redislock.locks.store import Hold
+from celery_redislock.locks.tasklock import Claim
+from celery_redislock.publishing import duplicate
 from celery_redislock.publishing.call import Call, PublishingRun, Send
+from celery_redislock.publishing.passage import Passage
 from celery_redislock.publishing.signals import lock_acquired
 
 __all__ = ["NEEDS_NO_SERVER", "publish"]
@@ -22,7 +24,7 @@ logger = logging.getLogger("celery_redislock")
 NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks(app)"
 
 
-def publish(
+def publish(  # noqa: PLR0911  one for each kind of publish
     task: Any,
     send: Send,
     args: Sequence[Any] | None,
@@ -40,30 +42,22 @@ def publish(
         return call.send_unlocked()
     if call.is_eager:
         return _publish_in_place(call)
-    run = call.own_run() if call.is_in_run else None
-    if run is not None and run.in_body and run.lock.key == call.lock.key:
-        return _publish_what_follows(call, run)
-    if run is None and call.inherited is not None and call.inherited.key == call.lock.key:
-        # Published by the worker's main process, or by before_start: it keeps its identity and claim.
-        return call.send(token=call.inherited.token, claimed=call.inherited.claimed, must_run=True)
+    if call.has_fixed_id:
+        run, inherited, key = call.own_run(), call.inherited, call.lock.key
+        if run is not None and run.in_body and run.lock.key == key:
+            return _publish_what_follows(call, run)
+        if run is None and inherited is not None and inherited.key == key:
+            # Published by the worker's main process, or by before_start: it keeps its identity and claim.
+            call.token, call.must_run = inherited.token, True
+            return call.send(claimed=inherited.claimed)
     if not call.scope.claims_at_publish:
         return call.send(claimed=False)
-    return _claim_and_publish(call)
-
-
-def _claim_and_publish(call: Call) -> Any:
-    lock, scope = call.lock, call.scope
-    # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
-    required = call.lock_options.on_lock_error == "raise" and not call.must_run
-    ttl = call.claim_ttl()
-    state = ACCEPTED if scope.ends == "period" else QUEUED
-    with lock.claim(call.token, ttl, state, required=required) as claim:
-        result = passage.send(call, claim)
-        claim.keep()
+    with Passage(call) as claim:
+        result = claim.send()
     if claim.refused_by is not None:
         return duplicate.at_publish(call, claim.refused_by)
     if lock_acquired.receivers and claim.is_granted:
-        lock_acquired.send(sender=call.task, key=lock.key, task_id=call.task_id, lease=None)
+        lock_acquired.send(sender=task, key=call.lock.key, task_id=call.task_id, lease=None)
     return result
 
 
@@ -73,20 +67,18 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     Published only when the body has unwound, it would be lost with a child that is killed before. The
     message may start earlier than the body ends: it is refused by the run's lease, and waits.
     """
-    lock, scope = call.lock, call.scope
+    lock, scope, call.must_run = call.lock, call.scope, True
     if run.holds(lock.key):
-        result = call.send(claimed=True, must_run=True)
+        result = call.send(claimed=True)
         # After the publish, never before: a claim without a message would stay for an hour.
         run.note_follow_up(call.token, call.claim_ttl)
         return result
     if not scope.claims_at_publish or scope.ends == "period":
-        return call.send(claimed=True, must_run=True)
+        return call.send(claimed=True)
     lock = lock._replace(period=None)  # the run was accepted: no period refuses what follows it, or begins
-    with lock.claim(call.token, call.claim_ttl(), required=False) as claim:
+    with Claim(lock, call.token, call.claim_ttl(), required=False) as claim:
         claim.ask()
-        result = call.send(claimed=claim.is_granted, must_run=True)
-        claim.keep()
-    return result
+        return call.send(claimed=claim.is_granted)
 
 
 def _publish_in_place(call: Call) -> Any:

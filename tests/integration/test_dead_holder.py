@@ -33,7 +33,7 @@ time.sleep(60)
 """
 
 ASK = """
-print("refused" if isinstance(lock.accept(f"{owner}/1", 60.0), Refusal) else "accepted")
+print("refused" if isinstance(lock.accept(f"{owner}/1", 60.0, message=None), Refusal) else "accepted")
 """
 
 

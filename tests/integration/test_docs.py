@@ -199,7 +199,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
     admin = redis.Redis.from_url(server.redis_url)
     admin.flushall()  # ours alone
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
-        store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", message="", about="{}")
+        store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", about="{}")
         store.release("N", "owner/NONCE")
         admin.delete("the broker's")
         store.acquire("N", "owner/token", 5.0, about="{}", period=5.0)

@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from types import FrameType
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Grant
+from celery_redislock.locks.store import Grant, Term
 from tests.facts import wait_until
 from tests.stores import ABOUT, granted, refused
 
@@ -148,6 +148,56 @@ def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, mor
 
     assert granted(_acquire(store)).fence == 2
     assert server.calls == [1, 1]
+
+
+VERBS: dict[str, Callable[[RedisStore], object]] = {
+    "acquire": _acquire,
+    "release": lambda store: store.release("n", A),
+    "renew": lambda store: store.renew([Term("n", A, 30.0)]),
+    "inspect": lambda store: store.inspect("n"),
+    "names": lambda store: store.names(),
+    "claim_and_push": lambda store: store.claim_and_push("n", A, 30.0, queue="q", text="", about=ABOUT),
+    "release_and_store": lambda store: store.release_and_store("n", A, "key", "{}", 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("acquire", b"$3\r\nabc\r\n"),
+        ("acquire", b"*0\r\n"),
+        ("acquire", b"*2\r\n:1\r\n:2\r\n"),
+        ("acquire", b"*2\r\n:3\r\n:1\r\n"),
+        ("acquire", b"*2\r\n:4\r\n$1\r\nx\r\n"),
+        ("release", b"*0\r\n"),
+        ("release", b"$1\r\na\r\n"),
+        ("release", b"*2\r\n:-1\r\n:2\r\n"),
+        ("renew", b":1\r\n"),
+        ("renew", b"$1\r\na\r\n"),
+        ("renew", b"*2\r\n:1\r\n:1\r\n"),
+        ("inspect", b":0\r\n"),
+        ("inspect", b"$0\r\n\r\n"),
+        ("inspect", b"*1\r\n:1\r\n"),
+        ("names", b":1\r\n"),
+        ("names", b"*1\r\n:1\r\n"),
+        ("claim_and_push", b":0\r\n"),
+        ("claim_and_push", b"*0\r\n"),
+        ("release_and_store", b":1\r\n"),
+        ("release_and_store", b"*1\r\n:1\r\n"),
+    ],
+)
+def test_an_answer_of_another_shape_is_told_and_costs_one_request(
+    server: FakeServer, store: RedisStore, verb: str, said: bytes
+) -> None:
+    """Well-formed, and none that this script gives."""
+    server.replies = [[said], [said], [b":7\r\n"]]
+
+    with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
+        VERBS[verb](store)
+
+    assert said.decode().splitlines()[0] in caught.value.reason
+    assert granted(_acquire(store)).fence == 7
+    assert server.calls == [1, 1, 1]
 
 
 HELD = b"$17\r\n5000 0 job/1\0{}\r\n\r\n"

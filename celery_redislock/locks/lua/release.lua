@@ -2,19 +2,20 @@
 --
 -- KEYS  1  lock     string `token NUL json`
 --       2  index    sorted set of names
---       3  mark     mark to leave behind; absent: none
---       4  window   string `token NUL json`; absent unless what was accepted never ran, so that its window
+--       3  window   string `token NUL json`; absent unless what was accepted never ran, so that its window
 --                   ends as well
+--       last  mark  to leave behind; only with a state
 -- ARGV  1  token    of the hold to release, and NUL
 --       2  name     of the lock, the index member
---       3  state    `ending` or `done`, what the mark says
---       4  keep     ms the mark lives; 0 leaves none
+--       3  state    `ending` or `done`, what the mark says; absent: none is left
+--       4  keep     ms the mark lives
 -- RETURNS 1                   released
 --         0                   missing: expired, or released before
 --         {-1, value, pttl}   held by another token, untouched
 local call = redis.call
-local lock, index, mark, window = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local mark = state and table.remove(KEYS)
+local lock, index, window = KEYS[1], KEYS[2], KEYS[3]
 
 local function belongs(value)
   return value and string.find(value, token, 1, true) == 1
@@ -36,7 +37,7 @@ if opened then
   call('DEL', window)
   redis.pcall('ZREM', index, name .. '\0window')
 end
-if mark and keep ~= '0' then
+if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end
 if ours or not held then
