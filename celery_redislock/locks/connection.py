@@ -10,6 +10,7 @@ import logging
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from os import getpid
@@ -118,12 +119,9 @@ class Connections:
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
         idle = self._idle[greenlets.get()]
-        while True:
-            try:
-                connection = idle.pop()
-            except IndexError:
-                return
-            connection.disconnect()
+        with suppress(IndexError):
+            while True:
+                idle.pop().disconnect()
 
     def _forget(self) -> None:
         # The thread beside greenlets has its own: gevent's sockets belong to one hub. What a full one drops

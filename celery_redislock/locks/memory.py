@@ -6,18 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.store import (
-    Answer,
-    Grant,
-    Hold,
-    LockStore,
-    Mark,
-    Marked,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-)
+from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 
 _Entry = tuple[bytes, float]
 
@@ -52,7 +41,7 @@ class MemoryStore(LockStore):
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,  # noqa: ARG002  no server, no limit
-    ) -> Answer:
+    ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()
             held = self._live(self._locks, name)

@@ -31,18 +31,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.scripts import Scripts
-from celery_redislock.locks.store import (
-    Answer,
-    Grant,
-    Hold,
-    LockStore,
-    Mark,
-    Marked,
-    Refusal,
-    Release,
-    Renewal,
-    Term,
-)
+from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 from celery_redislock.locks.wire import expect
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
@@ -84,22 +73,43 @@ class RedisStore(LockStore):
     def server(self) -> str:
         return self._connections.server
 
-    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Answer:
+    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
         return RedisStore.begin(self, name, token, ttl, **terms)()
 
-    def begin(  # type: ignore[override]  # the terms are those of ``acquire``
+    def begin(
+        self, name: str, token: str, ttl: float, **terms: Any
+    ) -> Callable[[], Grant | Refusal | Marked]:
+        keys, args = self._wish(name, token, ttl, **terms)
+        if not self._min_replicas:
+            return self._scripts.begin("acquire", keys, args, _granted, name=name)
+        confirmed = partial(self._confirmed, token)
+        return self._scripts.begin("acquire", keys, args, confirmed, name=name, replicas=self._min_replicas)
+
+    def claim_and_push(
+        self, name: str, token: str, ttl: float, *, queue: str, text: str, **terms: Any
+    ) -> Grant | Refusal | Marked:
+        """As :meth:`acquire`, and put the *text* of the message it is for into *queue*, the broker's list.
+
+        Both or neither, in one round trip. Repeated under the same token it pushes once, also if the message
+        has run meanwhile. Where :class:`LockUnavailable` says ``was_refused`` neither was done.
+        """
+        keys, args = self._wish(name, token, ttl, **terms)
+        keys += (f"{self._base(name)}note:{token.rpartition('/')[2]}", queue)
+        args += (self._note_ms, text)
+        return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
+
+    def _wish(
         self,
         name: str,
         token: str,
         ttl: float,
-        *,
         about: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
-    ) -> Callable[[], Answer]:
-        # No more than its script has to look at.
+    ) -> tuple[list[str], list[str]]:
+        """Return the keys and arguments of an acquire: no more than its script has to look at."""
         keys = [f"{self._start}{name}}}:lock", self._index]
         args, strict = [f"{token}\0{about}", _ms(ttl), name], self._strict_ms
         if instead_of or starts_run or period or message or strict:
@@ -113,12 +123,9 @@ class RedisStore(LockStore):
             if strict:
                 keys.append(base + "fence")
                 args.append(strict)
-        if not self._min_replicas:
-            return self._scripts.begin("acquire", keys, args, _granted, name=name)
-        confirmed = partial(self._confirmed, token)
-        return self._scripts.begin("acquire", keys, args, confirmed, name=name, replicas=self._min_replicas)
+        return keys, args
 
-    def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Answer:
+    def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Grant | Refusal | Marked:
         """Read the answer to an acquire, and how many replicas confirmed it."""
         reply, replicas = replies
         answer = _granted(name, reply, *when)
@@ -130,33 +137,12 @@ class RedisStore(LockStore):
 
     @property
     def is_open(self) -> bool:
+        """Whether the server could be reached a moment ago, as far as can be told without asking it."""
         return self._connections.is_open
 
     def reaches(self, address: Mapping[str, Any]) -> bool:
+        """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
         return not self._min_replicas and self._connections.leads_to(address)
-
-    def claim_and_push(
-        self,
-        name: str,
-        token: str,
-        ttl: float,
-        *,
-        queue: str,
-        text: str,
-        about: str,
-        period: float | None = None,
-    ) -> Grant | Refusal:
-        """As :meth:`acquire`, and put the *text* of the message it is for into *queue*, the broker's list.
-
-        Both or neither, in one round trip. Repeated under the same token it pushes once, also if the message
-        has run meanwhile. Where :class:`LockUnavailable` says ``was_refused`` neither was done.
-        """
-        base, nonce = self._base(name), token.rpartition("/")[2]
-        keys = [base + "lock", self._index, f"{base}note:{nonce}", queue]
-        args = [f"{token}\0{about}", _ms(ttl), name, self._note_ms, text]
-        if period:
-            keys, args = [*keys, base + "window"], [*args, _ms(period)]
-        return self._scripts.begin("claim_and_push", keys, args, _pushed, name=name)()
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         if not terms:
@@ -172,7 +158,10 @@ class RedisStore(LockStore):
         return Renewal([*first.renewed, *rest.renewed], first.sent_at, rest.answered_at)
 
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
-        keys, args = self._farewell(name, token, mark, undo=undo)
+        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        if undo:
+            keys.append(self._base(name) + "window")
+        self._leave(mark, name, keys, args)
         return self._scripts.begin("release", keys, args, _released, name=name)()
 
     def release_and_store(
@@ -182,34 +171,23 @@ class RedisStore(LockStore):
 
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
         """
-        keys, args = self._farewell(name, token, mark)
+        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        self._leave(mark, name, keys, args)
         keys, args = [*keys, key], [*args, result, str(seconds)]
         return self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)()
 
-    def _farewell(
-        self, name: str, token: str, mark: Mark | None, *, undo: bool = False
-    ) -> tuple[list[str], list[str]]:
-        """Return the keys and arguments of a release."""
-        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
-        if undo:
-            keys.append(self._base(name) + "window")
-        return self._leaving(mark, name, keys, args)
-
-    def _leaving(
-        self, mark: Mark | None, name: str, keys: list[str], args: list[str]
-    ) -> tuple[list[str], list[str]]:
-        """Return these with what leaves a mark."""
-        if mark is None:
-            return keys, args
-        key = f"{self._base(name)}mark:{mark.message}"
-        return [*keys, key], [*args, "done" if mark.is_done else "ending", _ms(mark.ttl)]
+    def _leave(self, mark: Mark | None, name: str, keys: list[str], args: list[str]) -> None:
+        """Add what leaves a mark."""
+        if mark is not None:
+            keys.append(f"{self._base(name)}mark:{mark.message}")
+            args += ("done" if mark.is_done else "ending", _ms(mark.ttl))
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
-        keys = [base + "lock", self._index, f"{base}mark:{new}"]
-        keys, args = self._leaving(mark, name, keys, [old, new, _ms(ttl), about, name])
+        keys, args = [base + "lock", self._index, f"{base}mark:{new}"], [old, new, _ms(ttl), about, name]
+        self._leave(mark, name, keys, args)
         return self._scripts.begin("hand_on", keys, args, _released, name=name)()
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
@@ -247,28 +225,19 @@ class RedisStore(LockStore):
 # What each script answers. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
 
 
-def _granted(name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Answer:
+def _granted(
+    name: str, reply: Any, sent_at: float, answered_at: float, *_: object
+) -> Grant | Refusal | Marked:
     if reply.__class__ is int:
         return Grant(abs(reply), reply < 0, sent_at, answered_at)
     if reply.__class__ is bytes:
-        return _refused(name, reply)
+        left, is_window, text = reply.split(b" ", 2)
+        return Refusal(_hold(name, text, int(left), int(is_window)))
     status, value, *left = reply
     if status == 4 and not left:
         return Grant(abs(value), False, sent_at, answered_at, True)
     expect(status == 3)
     return Marked(value == 1, _seconds(*left))
-
-
-def _pushed(name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Grant | Refusal:
-    if reply.__class__ is bytes:
-        return _refused(name, reply)
-    expect(reply in {1, 4})
-    return Grant(0, False, sent_at, answered_at, reply == 4)
-
-
-def _refused(name: str, reply: bytes) -> Refusal:
-    left, is_window, value = reply.split(b" ", 2)
-    return Refusal(_hold(name, value, int(left), int(is_window)))
 
 
 def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:

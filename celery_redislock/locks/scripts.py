@@ -55,6 +55,9 @@ T = TypeVar("T")
 Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
+#: A request's bytes; its script and keys, for errors; replicas, time, and whether its answer is awaited.
+_Asked: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool]
+
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
 
@@ -121,18 +124,17 @@ class Scripts:
         if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
             try:
                 sock.sendall(request)
-                read = self._read  # type: ignore[assignment]  # which hands on what it is given
+                read = self._read
             except OSError as error:
                 begun = error
             except BaseException:
                 connection.disconnect()
                 raise
-        return partial(
-            read, connection, sent_at, begun, understand, name, request, operation, keys, replicas, within
-        )
+        asked = request, operation, keys, replicas, within, True
+        return partial(read, connection, sent_at, begun, understand, name, asked)
 
     def _read(
-        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, *asked: Any
+        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, asked: _Asked
     ) -> T:
         """Read the answer to what was sent on a connection at rest."""
         try:
@@ -148,36 +150,24 @@ class Scripts:
         except BaseException:
             connection.disconnect()
             raise
-        return self._converse(connection, sent_at, begun, understand, name, *asked)
+        return self._converse(connection, sent_at, begun, understand, name, asked)
 
     def send(
         self, operation: str, *command: str, awaits: bool = True, understand: Understand[Any] = _as_it_is
     ) -> Any:
         """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`begin`."""
-        request = self._request(operation, (), command)
-        connection = self._connections.take()
-        return self._converse(connection, 0.0, None, understand, operation, request, operation, awaits=awaits)
+        asked = self._request(operation, (), command), operation, (), 0, None, awaits
+        return self._converse(self._connections.take(), 0.0, None, understand, operation, asked)
 
     def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
-        self,
-        connection: Any,
-        sent_at: float,
-        begun: bytes | OSError | None,
-        understand: Understand[T],
-        name: str,
-        request: bytes,
-        operation: str,
-        keys: Sequence[str] = (),
-        replicas: int = 0,
-        within: float | None = None,
-        *,
-        awaits: bool = True,
+        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, asked: _Asked
     ) -> T:
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
         ``None``: nothing has been sent.
         """
+        request, operation, keys, replicas, within, awaits = asked
         clock, patience = self._clock, self._socket_timeout
         now = clock()
         # The first one was waited for no longer than its socket waits.

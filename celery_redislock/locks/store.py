@@ -276,24 +276,10 @@ class LockStore(ABC):
     def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Callable[[], Answer]:
         """Ask for what :meth:`acquire` asks for, and return a function that reads the answer.
 
-        For a caller who has something else to do until then. That function is called once, by the same
-        thread, and answers and raises as :meth:`acquire` does; the time in between does not count. Where it
-        is not called, as after an error, drop it: its connection is closed with it. The hold may have been
-        taken all the same.
+        That is called once, by the same thread, and answers and raises as :meth:`acquire` does; the time in
+        between does not count. Where it is not called, as after an error, the hold may have been taken.
         """
         return partial(self.acquire, name, token, ttl, **terms)
-
-    def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  most reach none
-        """Whether a claim can be put with its message where a redis-py client with these options is.
-
-        Then it has the method ``claim_and_push``, see :class:`RedisStore`.
-        """
-        return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the server could be reached a moment ago, as far as can be told without asking it."""
-        return False
 
     @abstractmethod
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:

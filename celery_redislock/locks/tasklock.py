@@ -15,13 +15,11 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
-from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import hostname
 from celery_redislock.locks.process import is_dead, place_of
@@ -83,16 +81,12 @@ class TaskLock(NamedTuple):
     def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
         """Ask for a claim under this token, as a worker does for a message without one, when its run starts.
 
-        ``state``: as for :class:`Claim`. ``message`` is the message's identity. Raises as
-        :meth:`LockStore.acquire` does.
+        ``state``: ``ACCEPTED`` for a claim that is the period, released by no run. ``message`` is the
+        message's identity. Raises as :meth:`LockStore.acquire` does.
         """
-        terms = self.terms(state, message)
-        return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, starts_run=True, **terms))
-
-    def terms(self, state: str, message: str | None = None, published: bool = False) -> dict[str, Any]:
-        """Return what a claim is asked for with, beside its name, token and ttl."""
-        period = None if state is ACCEPTED else self.period
-        return {"about": self.about(state, message, published), "period": period}
+        about, period = self.about(state, message), None if state is ACCEPTED else self.period
+        ask = partial(self.store.acquire, self.key, token, ttl, about=about, period=period, starts_run=True)
+        return self.past_the_dead(ask)
 
     def past_the_dead(self, ask: Callable[[], T]) -> T:
         """Ask for a hold, and once more where a dead run's was in the way."""
@@ -244,109 +238,3 @@ def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str |
     if published:
         text += ',"published":true'
     return text
-
-
-class Claim:
-    """A publisher's claim: a ``with`` block around the publish, which releases it again if that fails.
-
-    :meth:`push` asks for it together with its message, :meth:`ask` before the message leaves; :meth:`begin`
-    sends the request of that while the message is built.
-
-    Attributes:
-        token: the message's identity.
-        required: raise ``LockUnavailable`` where the server does not answer; otherwise go on without a claim.
-        refused_by: who holds the key, ``None`` if nobody does.
-        is_granted: the server granted the claim.
-        was_asked: it is granted, refused or, if it is not required, unanswered.
-    """
-
-    is_granted = was_asked = False
-    refused_by: Hold | None = None
-    #: Reads the answer to a request that was begun.
-    _read: Callable[[], Answer] | None = None
-    #: A claim is held, or may be, whose message has not left.
-    _is_alone = False
-
-    def __init__(
-        self, lock: TaskLock, token: str, ttl: float, state: str = QUEUED, *, required: bool
-    ) -> None:
-        """Ask for nothing yet; ``state``: ``ACCEPTED`` for a claim that is the period, released by no run."""
-        self.lock, self.token, self.required = lock, token, required
-        self._ttl, self._state = ttl, state
-
-    def __enter__(self) -> "Claim":
-        return self
-
-    def begin(self) -> Callable[[], Answer]:
-        """Send the request whose answer :meth:`ask` reads."""
-        lock = self.lock
-        self._is_alone = True
-        self._read = lock.store.begin(lock.key, self.token, self._ttl, **lock.terms(self._state))
-        return self._read
-
-    def ask(self, *, if_held: bool = False) -> None:
-        """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
-
-        Raises as :meth:`LockStore.acquire` does; ``LockUnavailable`` only where the claim is required.
-        """
-        lock = self.lock
-        try:
-            if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
-                return
-            answer = (self._read or self.begin())()
-            if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold):
-                answer = self.begin()()
-            self._take(answer)
-            self._is_alone = self.is_granted
-        except LockUnavailable as error:
-            self._go_without(error, f"{lock} was not published")
-        except LockKeyError:
-            self._is_alone = False
-            raise
-        finally:
-            self._read = None
-
-    def push(self, queue: str, text: str) -> bool:
-        """Take the claim and put its message into its queue, both or neither; raises as :meth:`ask`.
-
-        Returns:
-            Whether that is the way: ``False`` where the server refuses to do both, and did neither.
-        """
-        lock, terms = self.lock, self.lock.terms(self._state, None, True)
-        store: Any = lock.store
-        ask = partial(store.claim_and_push, lock.key, self.token, self._ttl, queue=queue, text=text, **terms)
-        try:
-            self._take(lock.past_the_dead(ask))
-        except LockKeyError:
-            return False
-        except LockUnavailable as error:
-            if error.was_refused:
-                return False
-            is_unknown = f"it is not known whether {lock} was published"
-            self._go_without(error, is_unknown if error.was_sent else f"{lock} was not published")
-        return True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return  # the message has left, and keeps its claim
-        if self._read is not None and isinstance(error, Exception):
-            with suppress(RedisLockError):
-                self.ask()
-        if self._is_alone:
-            release = self.lock.release if self.is_granted else self.lock.release_later
-            release(self.token, ran=False)
-
-    def _take(self, answer: Answer) -> None:
-        self.was_asked = True
-        if isinstance(answer, Refusal):
-            self.refused_by = answer.hold
-        else:
-            self.is_granted = True
-
-    def _go_without(self, error: LockUnavailable, remark: str) -> None:
-        self.was_asked = True
-        if self.required:
-            raise error.with_remark(remark) from error
-        logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)

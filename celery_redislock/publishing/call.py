@@ -86,11 +86,11 @@ class Call:
         self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
         self.has_fixed_id = task_id is not None
         if task_id:
-            self.task_id = task_id = str(task_id)  # Celery takes a UUID as well
+            task_id = str(task_id)  # Celery takes a UUID as well
             self.token = new_token(task_id)
         else:
             task_id, self.token = _new_identity()
-            self.task_id = task_id
+        self.task_id = task_id
         self.is_eager, self.lock_options = declaration.always_eager, declaration.options
         if not declaration.is_on:
             return

@@ -33,18 +33,8 @@ def choose(
     """
     if isinstance(choice, str):
         return choice
-    name = choice(
-        Conflict(
-            task=task,
-            args=tuple(args or ()),
-            kwargs=dict(kwargs or {}),
-            task_id=lock.owner,
-            key=lock.key,
-            holder=hold.owner,
-            expires_in=hold.expires_in,
-            side=side,
-        )
-    )
+    given = tuple(args or ()), dict(kwargs or {})
+    name = choice(Conflict(task, *given, lock.owner, lock.key, hold.owner, hold.expires_in, side))
     if not isinstance(name, str) or name not in STRATEGIES:
         problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(STRATEGIES))}"
         raise LockOptionError(task.name, [problem])
@@ -74,30 +64,23 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
     if not logger.isEnabledFor(logging.INFO):
         return
+    is_window, age, end = hold.state == ACCEPTED, "", "never"
+    if hold.since is not None:
+        age = f"{max(0.0, time.time() - hold.since):.1f} s"
+        age = f", accepted {age} ago" if is_window else f", for {age}"
+    if math.isfinite(hold.expires_in):
+        end = f"in {hold.expires_in:.1f} s" + ("" if is_window else " unless renewed")
     logger.info(
         "skipped %s at %s: %r is held by %s (%s%s; expires %s)",
         lock,
         "publish" if side == "client" else "start",
         lock.key,
         hold.owner,
-        "its window has not passed" if hold.state == ACCEPTED else hold.state or "a foreign lock",
-        _age(hold),
-        _end(hold),
+        "its window has not passed" if is_window else hold.state or "a foreign lock",
+        age,
+        end,
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
     )
-
-
-def _age(hold: Hold) -> str:
-    if hold.since is None:
-        return ""
-    age = f"{max(0.0, time.time() - hold.since):.1f} s"
-    return f", accepted {age} ago" if hold.state == ACCEPTED else f", for {age}"
-
-
-def _end(hold: Hold) -> str:
-    if math.isinf(hold.expires_in):
-        return "never"
-    return f"in {hold.expires_in:.1f} s" + ("" if hold.state == ACCEPTED else " unless renewed")
 
 
 @lru_cache(maxsize=1000)

@@ -24,7 +24,7 @@ def at_publish(call: Call, hold: Hold) -> Any:
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
             announce(task, lock, hold, "client", what_happens="retry")
-        return publish_without_claim(call, hold)
+        return call.send(claimed=False)
     strategy = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
     if strategy == "retry" and call.is_eager:
         strategy = "raise"  # nothing could run it later
@@ -54,21 +54,17 @@ def skip(call: Call, hold: Hold) -> Any:
     return LockResult.of_holder(owner, task, ignored=call.ignores_result or hold.says(b'"ignored":true'))
 
 
-def publish_without_claim(call: Call, hold: Hold) -> Any:  # noqa: ARG001  as every strategy
-    """Publish the call without a claim: its run waits for the lock, or is decided about by the worker."""
-    return call.send(claimed=False)
-
-
 def refuse(call: Call, hold: Hold) -> NoReturn:  # noqa: ARG001  as every strategy
     """Raise ``DuplicateTask``."""
     raise duplicate_error(hold)
 
 
-#: What each conflict strategy does at publish.
+#: What each conflict strategy does at publish. Published without a claim, a run waits for the lock, or the
+#: worker decides about it.
 STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
     "skip": skip,
     "raise": refuse,
-    "retry": publish_without_claim,
+    "retry": lambda call, _hold: call.send(claimed=False),
 }
 
 

@@ -40,16 +40,13 @@ class Holder:
     def of(cls, hold: Hold) -> "Holder":
         """Read what a holder wrote about itself."""
         about = hold.about
-        return cls(
-            owner=hold.owner,
-            state=hold.state or "foreign",
-            task=about.get("task"),
-            host=about.get("host"),
-            pid=about.get("pid"),
-            since=hold.since,
-            remaining=hold.expires_in,
-            token=hold.token,
+        state, task, host, pid = (
+            hold.state or "foreign",
+            about.get("task"),
+            about.get("host"),
+            about.get("pid"),
         )
+        return cls(hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token)
 
 
 class LockHandle:

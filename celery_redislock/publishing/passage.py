@@ -8,18 +8,19 @@ lends), so that queues, priorities, prefixes, declarations and signals stay Cele
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache, partial
 from inspect import signature
+from types import TracebackType
 from typing import Any
 
 from celery import Celery
 from celery.signals import before_task_publish
 from kombu.exceptions import LimitExceeded
 
-from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import ACCEPTED, LARGEST, QUEUED, LockStore
-from celery_redislock.locks.tasklock import Claim
+from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.store import ACCEPTED, LARGEST, QUEUED, Answer, Hold, LockStore, Refusal
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.message import HEADER
 
@@ -43,34 +44,57 @@ class _Stopped(Exception):  # noqa: N818  no error
     """The message must not leave. None of those kombu tries again for, on another channel."""
 
 
-class Passage(Claim):
+class Passage:
     """The claim of a call, and the passage of its message: stands in for methods of its producer and channel.
+
+    Used as a ``with`` block around a publish, which releases the claim again if that fails. :meth:`ask` asks
+    for it before the message leaves, and :meth:`begin` sends the request of that while the message is built;
+    :meth:`lpush` asks for it together with the message.
 
     Others may pass meanwhile: a producer that the caller gave may be used by whatever this publish calls. For
     kombu's ``_put`` it is a channel of which all is kombu's but the client.
+
+    Attributes:
+        refused_by: who holds the key, ``None`` if nobody does.
+        is_granted: the server granted the claim.
+        was_asked: it is granted, refused or, where a claim is not required, unanswered.
     """
 
+    is_granted = was_asked = False
+    refused_by: Hold | None = None
+    #: Reads the answer to a request that was begun.
+    _read: Callable[[], Answer] | None = None
+    #: A claim is held, or may be, whose message has not left.
+    _is_alone = False
     _publish: Callable[..., Any]
     _producer: Any
     _channel: Any = None
 
     def __init__(self, call: Call) -> None:
         """Ask for nothing yet, and send nothing."""
-        state = ACCEPTED if call.scope.ends == "period" else QUEUED
-        # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
-        required = call.lock_options.on_lock_error == "raise" and not call.must_run
-        super().__init__(call.lock, call.token, call.claim_ttl(), state, required=required)
-        self._call = call
+        self.call, self.lock, self._ttl = call, call.lock, call.claim_ttl()
 
     def __enter__(self) -> "Passage":
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return  # the message has left, and keeps its claim
+        if self._read is not None and isinstance(error, Exception):
+            with suppress(RedisLockError):
+                self.ask()
+        if self._is_alone:
+            release = self.lock.release if self.is_granted else self.lock.release_later
+            release(self.call.token, ran=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
 
     def send(self) -> Any:
         """Ask for the claim and publish the call; where it is refused, publish nothing, return ``None``."""
-        call, key, name = self._call, self.lock.key, self.lock.task
+        call, key, name = self.call, self.lock.key, self.lock.task
         options, app = call.options, call.task.app
         if (
             key in _refused
@@ -92,9 +116,7 @@ class Passage(Claim):
                 except _Stopped:
                     pass
                 except RedisLockError as error:
-                    stopped = (
-                        error  # not raised here: it is no reason to open another connection to the broker
-                    )
+                    stopped = error  # not raised here: the connection to the broker is as good as before
             options["producer"] = given
             if stopped is not None:
                 raise stopped
@@ -108,7 +130,8 @@ class Passage(Claim):
 
     def _send_through(self, producer: Any) -> Any:
         """Publish through this producer, with the claim if possible; ``_Stopped``: nothing has left."""
-        call, store, connection = self._call, self.lock.store, producer.connection
+        call, connection = self.call, producer.connection
+        store: Any = self.lock.store
         known = connection.__dict__.get("_redislock")
         if known is None or known[0] is not store:
             known = connection._redislock = store, _leads_to(connection, store)
@@ -164,9 +187,9 @@ class Passage(Claim):
         yield self
 
     def lpush(self, key: str, text: str) -> None:
-        """In place of redis-py's, for the message."""
+        """In place of redis-py's, for the message: with its claim, both or neither."""
         channel, is_small = self._channel, len(text) <= LARGEST
-        if is_small and self.push(f"{channel.global_keyprefix}{key}", text):
+        if is_small and self._push(f"{channel.global_keyprefix}{key}", text):
             if not self.is_granted:
                 raise _Stopped
             return
@@ -177,9 +200,76 @@ class Passage(Claim):
         with channel.conn_or_acquire() as client:
             client.lpush(key, text)
 
+    def _push(self, queue: str, text: str) -> bool:
+        """Take the claim and push; ``False`` where the server refuses to do both, and did neither."""
+        lock, terms = self.lock, self._terms(published=True)
+        store: Any = lock.store
+        ask = partial(store.claim_and_push, lock.key, self.call.token, queue=queue, text=text, **terms)
+        try:
+            self._take(lock.past_the_dead(ask))
+        except LockKeyError:
+            return False
+        except LockUnavailable as error:
+            if error.was_refused:
+                return False
+            is_unknown = f"it is not known whether {lock} was published"
+            self._go_without(error, is_unknown if error.was_sent else f"{lock} was not published")
+        return True
+
+    def begin(self) -> Callable[[], Answer]:
+        """Send the request whose answer :meth:`ask` reads."""
+        lock, self._is_alone = self.lock, True
+        self._read = read = lock.store.begin(lock.key, self.call.token, **self._terms())
+        return read
+
+    def ask(self, *, if_held: bool = False) -> None:
+        """Ask for the claim of a message that leaves later; with *if_held* only where somebody holds the key.
+
+        Raises as :meth:`LockStore.acquire` does; ``LockUnavailable`` only where the claim is required.
+        """
+        lock = self.lock
+        try:
+            if if_held and lock.store.inspect(lock.key, to_decide=True) is None:
+                return
+            answer = (self._read or self.begin())()
+            if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold):
+                answer = self.begin()()
+            self._take(answer)
+            self._is_alone = self.is_granted
+        except LockUnavailable as error:
+            self._go_without(error, f"{lock} was not published")
+        except LockKeyError:
+            self._is_alone = False
+            raise
+        finally:
+            self._read = None
+
+    def _terms(self, *, published: bool = False) -> dict[str, Any]:
+        """Return what a claim is asked for with, beside its name and token."""
+        call, lock = self.call, self.lock
+        if call.scope.ends == "period":  # the claim is the period, released by no run
+            state, period = ACCEPTED, None
+        else:
+            state, period = QUEUED, lock.period
+        return {"ttl": self._ttl, "about": lock.about(state, None, published), "period": period}
+
+    def _take(self, answer: Answer) -> None:
+        self.was_asked = True
+        if isinstance(answer, Refusal):
+            self.refused_by = answer.hold
+        else:
+            self.is_granted = True
+
+    def _go_without(self, error: LockUnavailable, remark: str) -> None:
+        self.was_asked = True
+        # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
+        if self.call.lock_options.on_lock_error == "raise" and not self.call.must_run:
+            raise error.with_remark(remark) from error
+        logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)
+
     def _is_ours(self, headers: Mapping[str, Any]) -> bool:
         # The whole token may be escaped there.
-        return self.token.rpartition("/")[2] in headers.get(HEADER, "")
+        return self.call.token.rpartition("/")[2] in headers.get(HEADER, "")
 
     def _ask_or_stop(self) -> None:
         self.ask()
@@ -220,6 +310,6 @@ def _leads_to(connection: Any, store: LockStore) -> bool:
     except Exception:  # noqa: BLE001  whatever it may be
         came = []
     if [tuple(map(type, words)) for words in came] == [(str, str)]:
-        return store.reaches(address)
+        return isinstance(store, RedisStore) and store.reaches(address)
     logger.debug("kombu's %r is not as it is known here: claims are asked for before messages", channel_class)
     return False

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.store import Hold
-from celery_redislock.locks.tasklock import Claim
 from celery_redislock.publishing import duplicate
 from celery_redislock.publishing.call import Call, PublishingRun, Send
 from celery_redislock.publishing.passage import Passage
@@ -75,26 +73,22 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         return result
     if not scope.claims_at_publish or scope.ends == "period":
         return call.send(claimed=True)
-    lock = lock._replace(period=None)  # the run was accepted: no period refuses what follows it, or begins
-    with Claim(lock, call.token, call.claim_ttl(), required=False) as claim:
+    call.lock = lock._replace(period=None)  # the run was accepted: no period refuses what follows, or begins
+    with Passage(call) as claim:
         claim.ask()
         return call.send(claimed=claim.is_granted)
 
 
 def _publish_in_place(call: Call) -> Any:
     """Eager mode with ``redislock_eager``: no claim, because the run follows in this very thread."""
-    hold = _holder(call) if call.lock_options.client else None
-    # With the header, so that the run goes by this call's key and options.
-    return call.send(claimed=False) if hold is None else duplicate.at_publish(call, hold)
-
-
-def _holder(call: Call) -> Hold | None:
+    lock, options, hold = call.lock, call.lock_options, None
     try:
-        return call.lock.store.inspect(call.lock.key, to_decide=True)
+        hold = lock.store.inspect(lock.key, to_decide=True) if options.client else None
     except LockUnavailable as error:
-        if call.lock_options.on_lock_error == "raise":
+        if options.on_lock_error == "raise":
             raise error.with_remark(NEEDS_NO_SERVER) from error
         logger.warning(
-            "could not ask who holds %r, so %s goes on as if nobody did: %s", call.lock.key, call.lock, error
+            "could not ask who holds %r, so %s goes on as if nobody did: %s", lock.key, lock, error
         )
-        return None
+    # With the header, so that the run goes by this call's key and options.
+    return call.send(claimed=False) if hold is None else duplicate.at_publish(call, hold)

@@ -180,7 +180,7 @@ VERBS: dict[str, Callable[[RedisStore], object]] = {
         ("inspect", b"*1\r\n:1\r\n"),
         ("names", b":1\r\n"),
         ("names", b"*1\r\n:1\r\n"),
-        ("claim_and_push", b":0\r\n"),
+        ("claim_and_push", b"$2\r\nOK\r\n"),
         ("claim_and_push", b"*0\r\n"),
         ("release_and_store", b":1\r\n"),
         ("release_and_store", b"*1\r\n:1\r\n"),

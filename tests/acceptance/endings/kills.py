@@ -7,7 +7,7 @@ import time
 from celery import states
 
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks.tasklock import Claim
+from celery_redislock.locks.store import Grant
 from tests.acceptance.endings.ending import Act, Case, Ending, Free, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
@@ -30,11 +30,10 @@ def _child(task: str, *, goes_on: bool = False) -> Act:
 def _claims_next(scene: Scene) -> bool:
     """Claim the key as the next publish does, and give it back, as one that fails."""
     lock = declaration_of(scene.project.executed).task_lock((scene.key,), {}, "next")
-    claim = Claim(lock, "next/1", ttl=60.0, required=True)
-    claim.ask()
-    if claim.is_granted:
+    is_granted = isinstance(lock.accept("next/1", 60.0, message="next/1"), Grant)
+    if is_granted:
         lock.release("next/1", ran=False)
-    return claim.is_granted
+    return is_granted
 
 
 def _worker(task: str) -> Act:
