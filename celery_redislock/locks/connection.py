@@ -170,7 +170,10 @@ def pool_of(url: str) -> "redis.ConnectionPool":
     try:
         pool = redis.ConnectionPool.from_url(plain)
         check_options(pool)
-        _check_database(plain)
+        scheme, _, rest = plain.partition("://")
+        database = rest.partition("?")[0].partition("/")[2].strip("/")
+        if scheme != "unix" and database and not database.isdigit():
+            raise ValueError(database)  # noqa: TRY301  redis-py takes 0 for it (redis 8.1.0, ``parse_url``)
     except (ValueError, TypeError, redis.RedisError):
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
@@ -194,14 +197,6 @@ def check_options(pool: "redis.ConnectionPool") -> None:
     if isinstance(pool.connection_kwargs.get("credential_provider"), str):
         message = "credential_provider must be an object"
         raise TypeError(message)
-
-
-def _check_database(url: str) -> None:
-    """Refuse a database that is no number; redis-py takes 0 for it (redis 8.1.0, ``parse_url``)."""
-    scheme, _, rest = url.partition("://")
-    database = rest.partition("?")[0].partition("/")[2].strip("/")
-    if scheme != "unix" and database and not database.isdigit():
-        raise ValueError(database)
 
 
 _SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)

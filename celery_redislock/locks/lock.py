@@ -251,7 +251,15 @@ class Lock:
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         if (entry := self._entry) is not None:
-            self._enter_again(entry)
+            if entry.coroutine is not _coroutine():
+                message = (
+                    f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
+                    "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
+                )
+                raise RuntimeError(message)
+            # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
+            entry.lease.check()
+            entry.depth += 1
             return None
         give_up = None if timeout is None else self._clock() + timeout
         pause = FIRST_WAIT
@@ -266,17 +274,6 @@ class Lock:
             wait = min(random.uniform(0.5, 1.0) * pause, max(refused.expires_in, FIRST_WAIT))  # noqa: S311
             self._sleep(min(wait, left))
             pause = min(pause * 2, LONGEST_WAIT)
-
-    def _enter_again(self, entry: _Entry) -> None:
-        if entry.coroutine is not _coroutine():
-            message = (
-                f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
-                "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
-            )
-            raise RuntimeError(message)
-        # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
-        entry.lease.check()
-        entry.depth += 1
 
     def _attempt(self) -> Hold | None:
         pid = os.getpid()

@@ -14,7 +14,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token, owner_name
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import NO_OPTIONS, Message, is_result_ignored
+from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
@@ -62,8 +62,10 @@ class Call:
         is_locked: the call takes a lock, ``lock``, in a ``scope``. What follows is there only then.
         ignores_result: its result is not stored.
         must_run: unpublished, it would break a workflow or end a task's retries.
+        header: what its message carries, once that is made.
     """
 
+    header: str
     lock: TaskLock
     scope: Scope
     ignores_result: bool
@@ -94,42 +96,36 @@ class Call:
         self.is_eager, self.lock_options = declaration.always_eager, declaration.options
         if not declaration.is_on:
             return
-        message = self._take_options(asked) if options or asked else None
-        scope, key = self.lock_options.scope, None
-        if message is not None:
-            if message.key is None:
-                return
-            if message.has_own_key and not self._has_own_key:
-                self._has_own_key, key = True, message.key
+        key = ignores_result = None
+        if options or asked:
+            message, ignores_result = self._take_options(asked), options.get("ignore_result")
+            if message is not None:
+                if message.key is None:
+                    return
+                if message.has_own_key and not self._has_own_key:
+                    self._has_own_key, key = True, message.key
+        scope = self.lock_options.scope
         if scope is None:
             return
         self.scope, self.is_locked = scope, True
-        if options:
-            self.must_run = self._must_run()
-        self.ignores_result = is_result_ignored(task, options.get("ignore_result") if options else None)
+        self.ignores_result = is_result_ignored(task, ignores_result)
         self.lock = declaration.task_lock(
             args, kwargs, task_id, options=self.lock_options, key=key, is_ignored=self.ignores_result
         )
 
     def _take_options(self, asked: Mapping[str, object]) -> Message | None:
         """Take in this call's own options, and those of the message it follows, which is returned."""
-        headers = self.options.get("headers")
+        options, headers = self.options, self.options.get("headers")
         self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
         travels = inherited.options if inherited is not None else NO_OPTIONS
         if asked or travels:
             self.lock_options = self.declaration.for_call(asked, inherited=travels)
         self._travels = {**travels, **to_header(asked)} if asked else travels
-        self._has_own_key = "lock_key" in asked
+        self._has_own_key, is_retry = "lock_key" in asked, (options.get("retries") or 0) > 0
+        # The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
+        is_of_workflow = "chain" in options or any(map(options.get, options.keys() & _WORKFLOW_OPTIONS))
+        self.must_run = is_retry or is_of_workflow
         return inherited
-
-    def _must_run(self) -> bool:
-        """Published as part of a group, chord or chain, with links, as a link or errback, or as a retry.
-
-        The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
-        """
-        options = self.options
-        is_retry = (options.get("retries") or 0) > 0
-        return is_retry or "chain" in options or any(map(options.get, options.keys() & _WORKFLOW_OPTIONS))
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
@@ -164,7 +160,8 @@ class Call:
         message = Message(
             self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period
         )
-        self.options["headers"] = message.added_to(self.options.get("headers"))
+        self.header, headers = message.dumps(), self.options.get("headers")
+        self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
 
     def send_unlocked(self) -> Any:

@@ -7,7 +7,7 @@ lends), so that queues, priorities, prefixes, declarations and signals stay Cele
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from inspect import signature
@@ -159,7 +159,7 @@ class Passage:
 
     def publish(self, *args: Any) -> Any:
         """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
-        if self.is_granted or not self._is_ours(args[_HEADERS]):
+        if self.is_granted or args[_HEADERS].get(HEADER) != self.call.header:
             return self._publish(*args)
         if self._is_one_step and not args[_EXCHANGE]:  # a named exchange leads to any number of queues
             self._channel, put = self._producer.channel, self.put
@@ -175,7 +175,7 @@ class Passage:
     def put(self, queue: str, message: Any, **kwargs: Any) -> None:
         """In place of ``Channel._put``."""
         channel: Any = self._channel
-        is_ours = self._is_ours(message["headers"])
+        is_ours = message["headers"].get(HEADER) == self.call.header
         if is_ours and (queue in getattr(channel, "_expires", ()) or kwargs.get("_publish_batch")):
             self._ask_or_stop()
             is_ours = False
@@ -266,10 +266,6 @@ class Passage:
         if self.call.lock_options.on_lock_error == "raise" and not self.call.must_run:
             raise error.with_remark(remark) from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)
-
-    def _is_ours(self, headers: Mapping[str, Any]) -> bool:
-        # The whole token may be escaped there.
-        return self.call.token.rpartition("/")[2] in headers.get(HEADER, "")
 
     def _ask_or_stop(self) -> None:
         self.ask()
