@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as quoted
-from types import TracebackType
 from typing import Any, TypeGuard, TypeVar
 
 from celery_redislock.exceptions import (
@@ -219,9 +218,7 @@ class Lock:
             raise LockBusy(self.name, refused.owner, refused.expires_in)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._entry is None and (error is not None or self in self._local.__dict__):
             return  # its own error matters more; or this is a fork, whose parent entered the block
         lease = self._required().lease

@@ -212,8 +212,8 @@ class RedisStore(LockStore):
 
     def eviction_policy(self) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
-        found = self._scripts.send("info", "INFO", "memory", understand=_policy)
-        return None if found is None else found[1].decode()
+        policy: str | None = self._scripts.send("info", "INFO", "memory", understand=_policy)
+        return policy
 
     def close(self) -> None:
         self._connections.drop_idle()
@@ -268,8 +268,9 @@ def _listed(_name: str, reply: Any, *_: object) -> list[str]:
     return list(dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in reply))
 
 
-def _policy(_name: str, reply: Any, *_: object) -> re.Match[bytes] | None:
-    return re.search(rb"maxmemory_policy:(\S+)", reply)
+def _policy(_name: str, reply: Any, *_: object) -> str | None:
+    found = re.search(rb"maxmemory_policy:(\S+)", reply)
+    return None if found is None else found[1].decode()
 
 
 def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
@@ -84,9 +84,9 @@ class TaskLock(NamedTuple):
         ``state``: ``ACCEPTED`` for a claim that is the period, released by no run. ``message`` is the
         message's identity. Raises as :meth:`LockStore.acquire` does.
         """
-        about, period = self.about(state, message), None if state is ACCEPTED else self.period
-        ask = partial(self.store.acquire, self.key, token, ttl, about=about, period=period, starts_run=True)
-        return self.past_the_dead(ask)
+        period = None if state is ACCEPTED else self.period
+        terms: Any = {"about": self.about(state, message), "period": period, "starts_run": True}
+        return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, **terms))
 
     def past_the_dead(self, ask: Callable[[], T]) -> T:
         """Ask for a hold, and once more where a dead run's was in the way."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from inspect import signature
-from types import TracebackType
 from typing import Any
 
 from celery import Celery
@@ -77,9 +76,7 @@ class Passage:
     def __enter__(self) -> "Passage":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             return  # the message has left, and keeps its claim
         if self._read is not None and isinstance(error, Exception):

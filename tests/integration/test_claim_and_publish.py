@@ -274,6 +274,22 @@ def test_an_error_of_the_callers_claims_nothing(shop: Shop, client: Any) -> None
     assert (shop.asked, shop.held(), shop.messages(client)) == ([], set(), 0)
 
 
+def test_an_error_after_the_message_has_left_leaves_its_claim(
+    shop: Shop, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 1: where there is a message there is its claim, whatever Celery does next."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(shop.app.tasks["pay"]), "AsyncResult", fail)
+
+    with pytest.raises(ZeroDivisionError):
+        shop.pay.delay(1)
+
+    assert (shop.held(), shop.messages(client)) == ({"n:1"}, 1)
+
+
 def test_a_killed_publisher_leaves_every_claim_with_its_message(
     tcp_server: EmbeddedServer, client: Any
 ) -> None:
