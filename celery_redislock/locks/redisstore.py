@@ -192,7 +192,7 @@ class RedisStore(LockStore):
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
-        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl), awaits=False)
+        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)

@@ -19,16 +19,7 @@ import redis
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.wire import (
-    PIECE,
-    Answers,
-    ErrorReply,
-    Nonsense,
-    left_of,
-    rest,
-    send,
-    whole,
-)
+from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, rest, send, whole
 
 logger = logging.getLogger("celery_redislock")
 
@@ -60,10 +51,6 @@ _Asked: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
-
-
-def _as_it_is(_name: str, reply: Any, *_: object) -> Any:
-    return reply
 
 
 @cache
@@ -152,11 +139,13 @@ class Scripts:
             raise
         return self._converse(connection, sent_at, begun, understand, name, asked)
 
-    def send(
-        self, operation: str, *command: str, awaits: bool = True, understand: Understand[Any] = _as_it_is
-    ) -> Any:
-        """Send a plain command; return its answer, or leave it to the next user. Raises as :meth:`begin`."""
-        asked = self._request(operation, (), command), operation, (), 0, None, awaits
+    def send(self, operation: str, *command: str, understand: Understand[Any] | None = None) -> Any:
+        """Send a plain command; without *understand* its answer is left to the next user of the connection.
+
+        Raises as :meth:`begin`.
+        """
+        asked = self._request(operation, (), command), operation, (), 0, None, understand is not None
+        understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, asked)
 
     def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition

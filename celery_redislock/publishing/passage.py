@@ -65,8 +65,6 @@ class Passage:
     _read: Callable[[], Answer] | None = None
     #: A claim is held, or may be, whose message has not left.
     _is_alone = False
-    _publish: Callable[..., Any]
-    _producer: Any
     _channel: Any = None
 
     def __init__(self, call: Call) -> None:

@@ -217,8 +217,8 @@ class TestUnawaited:
         """Out of memory, read-only, without permission: the mark is lost, and nothing else."""
         store = plain_case.redis
         granted(store.acquire("n", A, 30.0, about=ABOUT))
-        store._scripts.send("mark_done", "SET", "one word too few", awaits=False)
-        store._scripts.send("mark_done", "NO SUCH COMMAND", awaits=False)
+        store._scripts.send("mark_done", "SET", "one word too few")
+        store._scripts.send("mark_done", "NO SUCH COMMAND")
 
         assert store.release("n", A).released
         granted(store.acquire("n", B, 30.0, about=ABOUT))
