@@ -137,7 +137,6 @@ class RedisStore(LockStore):
 
     @property
     def is_open(self) -> bool:
-        """Whether the server could be reached a moment ago, as far as can be told without asking it."""
         return self._connections.is_open
 
     def reaches(self, address: Mapping[str, Any]) -> bool:

@@ -245,6 +245,11 @@ class LockStore(ABC):
     def server(self) -> str:
         """Where the locks are kept, without credentials; for messages."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server could be reached a moment ago, as far as can be told without asking it."""
+        return False
+
     @abstractmethod
     def acquire(
         self,

@@ -132,8 +132,8 @@ class Passage:
             known = connection._redislock = store, _leads_to(connection, store)
         self._is_one_step, is_kombus = known[1], _is_kombus(producer.__class__)
         # A server that is away is waited for much longer by kombu, and by the result backend.
-        if not is_kombus or (known[1] and (connection._default_channel is None or not store.is_open)):
-            self.ask(if_held=is_kombus)
+        if not is_kombus or not store.is_open or (known[1] and connection._default_channel is None):
+            self.ask(if_held=is_kombus and known[1])
         if not self.was_asked:
             self._producer, self._publish, publish = producer, producer._publish, self.publish
             if producer.__dict__.setdefault("_publish", publish) is not publish:

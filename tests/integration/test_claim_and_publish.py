@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
@@ -264,6 +265,23 @@ def test_without_a_connection_it_is_known_that_nothing_was_published(monkeypatch
         shop.pay.delay(1)
 
     assert shop.asked == ["claim_and_push"]
+
+
+def test_a_lock_server_that_is_away_is_asked_before_celery_waits_for_its_results_there(
+    proxy: FaultyProxy,
+) -> None:
+    """Law 9: Celery subscribes to a result before it publishes, with twenty attempts a second apart."""
+    with EmbeddedServer(port=0) as server:
+        shop = Shop(
+            proxy.url, redislock_url=server.url, result_backend=server.url, task_ignore_result=False
+        ).warm_up()
+    began = time.monotonic()
+
+    with pytest.raises(LockUnavailable):
+        shop.pay.delay(1)
+
+    assert time.monotonic() - began < 2 * SOCKET_TIMEOUT + 3
+    assert shop.asked[-1] == "begin"
 
 
 def test_an_error_of_the_callers_claims_nothing(shop: Shop, client: Any) -> None:
