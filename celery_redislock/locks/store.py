@@ -343,7 +343,8 @@ class LockStore(ABC):
     def names(self, *, limit: int = 1000) -> list[str]:
         """Return the names of the locks that refuse now, soonest to stop it first.
 
-        Held ones, and free ones whose window has not passed; with both, the one that ends first counts.
+        Held ones, and free ones whose window has not passed; with both, the one that ends first counts. A
+        run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
 
     def eviction_policy(self) -> str | None:

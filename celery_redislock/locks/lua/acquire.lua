@@ -83,9 +83,8 @@ if from then
     call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[7])
   end
 end
--- A claim that becomes a lease ends sooner than it did: so does its entry, and the index lives long enough.
-if taken and redis.pcall('ZADD', index, 'XX', 'LT', 'CH', now + ttl, name) == 1 then
-  return -fence
+if taken then
+  return -fence -- it is listed, for as long as its claim would have lived
 end
 if list(index, name, now, tonumber(ttl)) then
   if opens_window then
@@ -94,7 +93,4 @@ if list(index, name, now, tonumber(ttl)) then
   end
   tidy(index, now, time)
 end
-if ours then
-  return {4, fence}
-end
-return taken and -fence or fence
+return ours and {4, fence} or fence
