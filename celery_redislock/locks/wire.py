@@ -28,6 +28,7 @@ _CRLF = b"\r\n"
 #: The kinds of most answers, in the order of how many there are.
 _NUMBER = re.compile(rb":-?\d{1,18}\r\n").fullmatch
 _TEXT = re.compile(rb"\$(\d{1,9})\r\n(.*)\r\n", re.DOTALL).fullmatch
+_is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 
 #: How an answer begins: a command's (``=``: INFO's), a script's, and what is in its lists.
@@ -42,9 +43,14 @@ class Nonsense(OSError):  # noqa: N818  as KeyboardInterrupt does
     """What was received is no answer to the request; the connection is of no use any more."""
 
     def __init__(self, data: bytes) -> None:
-        # The end of a secret that begins in the first hundred characters may be further on.
-        said = mask_password(data[:1000].decode("utf-8", "backslashreplace"))
-        super().__init__(f"it answered {said[:100]!r}, which is no answer to this")
+        super().__init__(f"it answered {_told(data, 100)!r}, which is no answer to this")
+
+
+def _told(data: bytes, most: int) -> str:
+    """Return the beginning of what a server said, without passwords."""
+    # The end of a secret that begins in what is kept may be further on.
+    text = data[:1000].decode("utf-8", "backslashreplace")
+    return (mask_password(text) if "://" in text else text)[:most]
 
 
 def rest(sock: Any, patience: float) -> None:
@@ -131,9 +137,10 @@ class Answers:
             self._more()
         text, self._at = self.data[self._at + 1 : end], end + 2
         if kind == b"-":
-            return ErrorReply(text.decode("utf-8", "backslashreplace"))
+            return ErrorReply(_told(text, 300))
         if kind == b"+":
             return text
+        expect(_is_integer(text) is not None)
         number = int(text)
         if kind == b":":
             return number

@@ -110,6 +110,8 @@ def _in_pieces(reply: bytes, pause: float, size: int = 1) -> list[Reply]:
         b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
         b"what?",
         b":12x\r\n",
+        b":1_0\r\n",
+        b":99999999999999999999999\r\n",
         b":\r\n",
         b"$\r\n",
         b"+OK\r\n",
@@ -139,6 +141,17 @@ def test_nonsense_is_told_cut_and_masked_and_costs_one_request(
     assert caught.value.reason.isprintable()
     assert granted(_acquire(store)).fence == 7
     assert server.calls == [1, 1, 1]
+
+
+def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) -> None:
+    """Law 9: as whatever else a server says."""
+    server.replies = [[b"-ERR redis://user:hunter2@h/0 " + b"x" * 3000 + b"\r\n"]]
+
+    with pytest.raises(LockUnavailable, match=r"ERR redis://") as caught:
+        _acquire(store)
+
+    assert "hunter2" not in str(caught.value)
+    assert len(caught.value.reason) < 500
 
 
 @pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
