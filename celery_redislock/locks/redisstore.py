@@ -9,7 +9,7 @@ key                           type    value                       expiry; writte
 ============================  ======  ==========================  ===========================================
 ``redislock:{N}:lock``        string  ``token NUL json``          lease or claim ttl; all that list a hold
 ``redislock:{N}:window``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
-``redislock:{N}:fence``       string  last strict fence           7 days; acquire (strict only)
+``redislock:{N}:fence``       string  last strict fence           7 days; as the window's (strict)
 ``redislock:{N}:mark:MSG``    string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
 ``redislock:{N}:note:NONCE``  string  empty: the message of this  three socket timeouts; claim_and_push
                                       token has been pushed

@@ -126,17 +126,19 @@ class Scripts:
         """Read the answer to what was sent on a connection at rest."""
         try:
             begun = connection._sock.recv(PIECE)
-            if (reply := whole(begun)) is not None:
-                answer = understand(name, reply, sent_at, self._clock(), False)
-                connection.redislock_idle.append(connection)
-                return answer
         except OSError as error:
             begun = error
-        except OTHER_SHAPES:
-            pass  # read, and told, there
         except BaseException:
             connection.disconnect()
             raise
+        if begun.__class__ is bytes and (reply := whole(begun)) is not None:
+            try:
+                answer = understand(name, reply, sent_at, self._clock(), False)
+            except OTHER_SHAPES:
+                pass  # read, and told, there
+            else:
+                connection.redislock_idle.append(connection)
+                return answer
         return self._converse(connection, sent_at, begun, understand, name, asked)
 
     def send(self, operation: str, *command: str, understand: Understand[Any] | None = None) -> Any:
@@ -199,8 +201,6 @@ class Scripts:
                         answer = understand(name, reply, sent_at, clock(), repeated)
                     except OTHER_SHAPES:
                         raise Nonsense(answers.data) from None
-                    self._connections.give_back(connection)
-                    return answer
             except (redis.RedisError, OSError) as error:
                 lost, was_refused = error, False
             except BaseException:
@@ -208,6 +208,9 @@ class Scripts:
                 connection.disconnect()
                 raise
             else:
+                if lost is None:
+                    self._connections.give_back(connection)
+                    return answer
                 if not any(code in str(lost) for code in _OF_CONNECTION):
                     self._connections.give_back(connection)
                     break

@@ -1,4 +1,4 @@
-"""The lock of one call of a task: claim at publish, start, finish. Knows no Celery.
+"""The lock of one call of a task: accept, start, finish. Knows no Celery.
 
 The life of one message::
 

@@ -65,7 +65,7 @@ class Call:
         header: what its message carries, once that is made.
     """
 
-    header: str
+    header = ""
     lock: TaskLock
     scope: Scope
     ignores_result: bool

@@ -179,10 +179,14 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
         logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
 
 
-def release_unrun(app: Any, headers: Any, delivery_info: Any) -> None:
-    """Release the claim of a message that is dropped, and its period unless a body has run for it."""
+def release_unrun(app: Any, headers: Any, delivery_info: Any, *, is_received: bool = False) -> None:
+    """Release the claim of a message that is dropped, and its period unless a body has run for it.
+
+    ``is_received``: also where it says that it has none, as its publisher may not have learnt of it.
+    """
     headers, delivery_info = headers or {}, delivery_info or {}
     message = Message.of(headers, str(headers.get("id")))
     if message is not None:
         ran = delivery_info.get("redelivered") or headers.get("retries") or message.was_delivered
+        message = message._replace(claimed=True) if is_received else message
         release_claim(app, message, ran=bool(ran))

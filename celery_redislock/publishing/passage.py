@@ -154,18 +154,24 @@ class Passage:
 
     def publish(self, *args: Any) -> Any:
         """In place of ``Producer._publish``; kombu calls it again where the broker was away."""
-        if self.is_granted or args[_HEADERS].get(HEADER) != self.call.header:
+        if args[_HEADERS].get(HEADER) != self.call.header:
             return self._publish(*args)
-        if self._is_one_step and not args[_EXCHANGE]:  # a named exchange leads to any number of queues
+        put = None
+        # A named exchange leads to any number of queues.
+        if self._is_one_step and not self.is_granted and not args[_EXCHANGE]:
             self._channel, put = self._producer.channel, self.put
             # Unless another publish is on its way through it: producers may share a channel.
-            if self._channel.__dict__.setdefault("_put", put) is put:
-                try:
-                    return self._publish(*args)
-                finally:
-                    del self._channel._put
-        self._ask_or_stop()
-        return self._publish(*args)
+            if self._channel.__dict__.setdefault("_put", put) is not put:
+                put = None
+        if put is None and not self.is_granted:
+            self._ask_or_stop()
+        try:
+            answer = self._publish(*args)
+        finally:
+            if put is not None:
+                del self._channel._put
+        self._is_alone = False
+        return answer
 
     def put(self, queue: str, message: Any, **kwargs: Any) -> None:
         """In place of ``Channel._put``."""

@@ -133,7 +133,7 @@ class LockRequest(Request):
         super()._announce_revoked(reason, terminated, signum, expired)
 
     def _drop(self) -> None:
-        release_unrun(self.task.app, self._request_dict, self.delivery_info)
+        release_unrun(self.task.app, self._request_dict, self.delivery_info, is_received=True)
         self._end()
 
     def _settle_for_dead_child(self, error: BaseException) -> None:

@@ -194,12 +194,14 @@ def _ask_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
 
 def _leave(run: Run, error: BaseException) -> None:
     """Release what a run has taken, or may have, that does not start."""
+    maybe_held = {run.lock, run.running_lock}
     if run.lease is not None:
         run.running_lock.finish(run.lease)
         run.lease = None
-    elif not isinstance(error, Ignore | Reject | RedisLockError):
+        maybe_held.remove(run.running_lock)
+    if not isinstance(error, Ignore | Reject | RedisLockError):
         # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
-        for lock in {run.lock, run.running_lock}:
+        for lock in maybe_held:
             lock.release_later(run.token, ran=False)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none

@@ -26,6 +26,7 @@ from celery_redislock.locks import connect
 from celery_redislock.locks.store import LARGEST, Grant
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import passage
+from celery_redislock.publishing.call import Call
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, refused
@@ -292,20 +293,46 @@ def test_an_error_of_the_callers_claims_nothing(shop: Shop, client: Any) -> None
     assert (shop.asked, shop.held(), shop.messages(client)) == ([], set(), 0)
 
 
+@pytest.mark.parametrize("db", [0, 1], ids=["one step", "elsewhere"])
 def test_an_error_after_the_message_has_left_leaves_its_claim(
-    shop: Shop, client: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy, client: Any, db: int
 ) -> None:
     """Law 1: where there is a message there is its claim, whatever Celery does next."""
+    locks = f"{proxy.url.removesuffix('/0')}/{db}"
+    shop = Shop(proxy.url, redislock_url=locks, task_send_sent_event=True).warm_up()
 
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(type(shop.app.tasks["pay"]), "AsyncResult", fail)
+    shop.app.amqp._event_dispatcher.publish = fail
 
     with pytest.raises(ZeroDivisionError):
         shop.pay.delay(1)
 
     assert (shop.held(), shop.messages(client)) == ({"n:1"}, 1)
+
+
+def test_a_publish_that_is_interrupted_at_once_costs_the_next_nothing(shop: Shop, client: Any) -> None:
+    """Also where it has left its passage behind, on a producer of the pool."""
+    with shop.app.producer_pool.acquire() as producer:
+        producer._publish = passage.Passage.__new__(passage.Passage).publish
+        producer._publish.__self__.call = Call(shop.pay, None, (0,), {}, None, {})
+        producer._publish.__self__._publish = type(producer)._publish.__get__(producer)
+
+        shop.app.send_task("another", producer=producer)
+        assert not shop.pay.apply_async((1,), producer=producer).is_duplicate
+
+    assert (shop.held(), shop.messages(client)) == ({"n:1"}, 2)
+
+
+def test_a_repeated_request_opens_no_period_for_a_message_that_was_dropped(shop: Shop) -> None:
+    """Law 2: nothing ran, and nothing will, so nothing refuses."""
+    ask = partial(shop.store.claim_and_push, "k", A, 60.0, about=ABOUT, period=60.0, queue="q", text="m")
+    granted(ask())
+    shop.store.release("k", A, undo=True)
+
+    assert granted(ask()).repeated
+    assert shop.store.inspect("k") is None
 
 
 def test_a_killed_publisher_leaves_every_claim_with_its_message(

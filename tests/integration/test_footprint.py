@@ -14,13 +14,13 @@ import pytest
 
 #: Opcodes above a plain task's; of a refused call in all, since there is no plain one to compare with.
 BUDGETS = {
-    "publish": -5450,
-    "publish, elsewhere": 1070,
+    "publish": -5440,
+    "publish, elsewhere": 1090,
     "refused": 1395,
     "main process": 240,
-    "child": -4430,
-    "child, results elsewhere": 1595,
-    "child, result ignored": 1585,
+    "child": -4420,
+    "child, results elsewhere": 1610,
+    "child, result ignored": 1600,
 }
 
 

@@ -154,6 +154,29 @@ def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) 
     assert len(caught.value.reason) < 500
 
 
+def test_an_error_that_a_signal_raises_is_the_callers(server: FakeServer, store: RedisStore) -> None:
+    """Whatever its class: it is no answer of another shape, and the next request gets its own."""
+    server.replies = [[b":1\r\n"], [0.3, b":2\r\n"], [b":7\r\n"]]
+    _acquire(store)
+
+    class LateError(ValueError):
+        pass
+
+    def raise_late(*_: object) -> None:
+        raise LateError
+
+    before = signal.signal(signal.SIGALRM, raise_late)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(LateError):
+            _acquire(store)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert granted(_acquire(store, B)).fence == 7
+
+
 @pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
 def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
     """The rest would be taken for the next one's."""

@@ -13,23 +13,22 @@ local queue, note, message, keep = table.remove(KEYS), table.remove(KEYS), table
 local function acquire()
 include('acquire')
 end
+if redis.call('EXISTS', note) == 1 then
+  return {4, 0} -- also where its message has been run, or dropped, and released since
+end
 local answer = acquire()
 if type(answer) ~= 'number' then
-  return redis.call('EXISTS', note) == 1 and {4, 0} or answer
+  return answer
 end
 local lock, window, value, name = KEYS[1], KEYS[4], ARGV[1], ARGV[3]
-local is_new = redis.call('SET', note, '', 'NX', 'PX', keep)
+redis.call('SET', note, '', 'PX', keep)
 -- The last step: whatever the server refuses, what it answers with an error has pushed nothing.
-local pushed = is_new and redis.pcall('LPUSH', queue, message)
+local pushed = redis.pcall('LPUSH', queue, message)
 if type(pushed) == 'number' then
   return answer
 end
-redis.call('DEL', lock)
+redis.call('DEL', lock, note)
 redis.pcall('ZREM', KEYS[2], name)
-if not is_new then
-  return {4, 0} -- its message has been run and released since
-end
-redis.call('DEL', note)
 if window and redis.call('GET', window) == value then
   redis.call('DEL', window)
   redis.pcall('ZREM', KEYS[2], name .. '\0window')
