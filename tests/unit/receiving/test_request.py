@@ -327,6 +327,17 @@ def test_a_redelivered_message_that_is_revoked_leaves_no_claim(shop: Shop) -> No
     assert shop.held() == {}
 
 
+def test_a_claim_its_publisher_did_not_learn_of_ends_with_its_revoked_message(shop: Shop) -> None:
+    """Law 4: the message says that it has none, and the server has it all the same."""
+    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
+    message = shop.message()
+    message.headers[HEADER] = carried(message)._replace(claimed=False).dumps()
+
+    shop.receive(message)._announce_revoked("revoked", False, None, False)
+
+    assert shop.held() == {}
+
+
 def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
     shop: Shop, monkeypatch: Any
 ) -> None:

@@ -246,10 +246,11 @@ def test_until_executing_without_a_claim_begins_its_period_and_passes_through_it
     assert task.delay(7).is_duplicate
 
 
+@pytest.mark.parametrize("acks_late", [False, True])
 def test_who_is_interrupted_as_its_period_begins_owes_what_it_began_it_by(
-    shop: Shop, monkeypatch: Any
+    shop: Shop, monkeypatch: Any, acks_late: bool
 ) -> None:
-    """Law 4: a message without a claim takes one, and releases it at once."""
+    """Law 4: a message without a claim takes one, and releases it at once; it may hold a lease beside."""
     owed, release, errors = debts(shop, monkeypatch), shop.store.release, [Down()]
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
@@ -257,7 +258,7 @@ def test_who_is_interrupted_as_its_period_begins_owes_what_it_began_it_by(
             raise errors.pop()
         return release(*args, **kwargs)
 
-    shop.unique(body, lock="until_executing", lock_key=KEY, lock_period=50)
+    shop.unique(body, lock="until_executing", lock_key=KEY, lock_period=50, acks_late=acks_late)
     shop.app.send_task("shop.sync", (7,))
     request = shop.receive()
     monkeypatch.setattr(shop.store, "release", interrupted)
