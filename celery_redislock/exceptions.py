@@ -25,22 +25,22 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         key: the lock's name.
         task_id: the holder's task id. Advisory: it held the key when the server answered.
         expires_in: seconds until the hold ends unless renewed; ``inf`` where another program set no end.
-        is_window: the holder was accepted less than ``lock_period`` ago. Its run may have ended: that time
+        is_period: the holder was accepted less than ``lock_period`` ago. Its run may have ended: that time
             is not renewed, and does not end with a run.
     """
 
-    def __init__(self, key: str, task_id: str, expires_in: float, is_window: bool = False) -> None:
-        super().__init__(key, task_id, expires_in, is_window)
+    def __init__(self, key: str, task_id: str, expires_in: float, is_period: bool = False) -> None:
+        super().__init__(key, task_id, expires_in, is_period)
         self.key, self.task_id = key, task_id
-        self.expires_in, self.is_window = expires_in, is_window
+        self.expires_in, self.is_period = expires_in, is_period
 
     @property
     def retry_after(self) -> int | None:
         """Whole seconds until ``lock_period`` has passed, as in HTTP; ``None`` while a task holds the key."""
-        return math.ceil(self.expires_in) if self.is_window and math.isfinite(self.expires_in) else None
+        return math.ceil(self.expires_in) if self.is_period and math.isfinite(self.expires_in) else None
 
     def __str__(self) -> str:
-        if self.is_window:
+        if self.is_period:
             return (
                 f"duplicate of task {self.task_id}, accepted less than its lock_period ago: {self.key!r} is "
                 f"taken for another {self.expires_in:.1f} s; call again then"

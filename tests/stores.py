@@ -55,11 +55,11 @@ class StoreCase(ABC):
 
     @abstractmethod
     def expire(self, name: str = "n", part: str = "lock") -> None:
-        """Let the lock's hold (or window, or ``mark:MESSAGE``) reach its end, as a fact."""
+        """Let the lock's hold (or period, or ``mark:MESSAGE``) reach its end, as a fact."""
 
     @abstractmethod
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
-        """Seconds the hold (or window) has left on the server; ``None`` if there is none."""
+        """Seconds the hold (or period) has left on the server; ``None`` if there is none."""
 
     @abstractmethod
     def check_every_key_expires(self) -> None:
@@ -81,12 +81,12 @@ class MemoryCase(StoreCase):
         if part.startswith("mark:"):
             entry = self.memory._marks.get((name, part.removeprefix("mark:")))
         else:
-            entry = {"lock": self.memory._locks, "window": self.memory._windows}[part].get(name)
+            entry = {"lock": self.memory._locks, "period": self.memory._periods}[part].get(name)
         left = 0.0 if entry is None else entry[1] - self.clock()
         return left if left > 0 else None
 
     def check_every_key_expires(self) -> None:
-        entries = [*self.memory._locks.values(), *self.memory._windows.values(), *self.memory._marks.values()]
+        entries = [*self.memory._locks.values(), *self.memory._periods.values(), *self.memory._marks.values()]
         assert all(expiry < float("inf") for _, expiry in entries)
 
 

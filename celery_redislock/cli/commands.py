@@ -42,7 +42,7 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
 
     PATTERN matches keys as a shell does file names: * ? [abc]. Quote it.
 
-    The state is "queued" (the message is on its way to a worker), "running", or "window": the lock is
+    The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
     free, but its lock_period has not passed since the last acceptance, so it refuses all the same.
     WHERE is the host and the process that took the lock.
 
@@ -130,7 +130,7 @@ def _description(place: Place, seen: Seen) -> str:
 @click.command()
 @_subject
 @click.option("--reason", required=True, help="Why; it is logged.")
-@click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no window.")
+@click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
 @_as_json
 @click.pass_context

@@ -22,7 +22,7 @@ class MemoryStore(LockStore):
         """Start empty; holds expire by ``clock``, fences are drawn from ``wall``, seconds since the epoch."""
         self._clock, self._wall, self._lock = clock, wall, threading.RLock()
         self._locks: dict[str, _Entry] = {}
-        self._windows: dict[str, _Entry] = {}
+        self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
         self._fence = 0
 
@@ -52,14 +52,14 @@ class MemoryStore(LockStore):
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
-                return Refusal(self._hold(name, held, is_window=False))
+                return Refusal(self._hold(name, held, is_period=False))
             value = f"{token}\0{about}".encode()
             if not kept:
-                accepted = self._live(self._windows, name) if period else None
+                accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
-                    return Refusal(self._hold(name, accepted, is_window=True))
+                    return Refusal(self._hold(name, accepted, is_period=True))
                 if period and accepted is None:
-                    self._windows[name] = (value, now + period)
+                    self._periods[name] = (value, now + period)
             self._locks[name] = (value, now + ttl)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)
@@ -79,14 +79,14 @@ class MemoryStore(LockStore):
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         with self._lock:
             self._leave(name, mark)
-            accepted = self._live(self._windows, name) if undo else None
+            accepted = self._live(self._periods, name) if undo else None
             if accepted is not None and _belongs(accepted[0], token):
-                del self._windows[name]
+                del self._periods[name]
             held = self._live(self._locks, name)
             if held is None:
                 return Release(released=False)
             if not _belongs(held[0], token):
-                return Release(released=False, held_by=self._hold(name, held, is_window=False))
+                return Release(released=False, held_by=self._hold(name, held, is_period=False))
             del self._locks[name]
             return Release(released=True)
 
@@ -99,7 +99,7 @@ class MemoryStore(LockStore):
                 self._leave(name, mark)
                 if held is None or _belongs(held[0], new):
                     return Release(released=held is not None)
-                return Release(released=False, held_by=self._hold(name, held, is_window=False))
+                return Release(released=False, held_by=self._hold(name, held, is_period=False))
             if self._live(self._marks, (name, new)) is not None:
                 del self._locks[name]
             else:
@@ -123,9 +123,9 @@ class MemoryStore(LockStore):
         with self._lock:
             held = self._live(self._locks, name)
             if held is not None:
-                return self._hold(name, held, is_window=False)
-            accepted = self._live(self._windows, name)
-            return None if accepted is None else self._hold(name, accepted, is_window=True)
+                return self._hold(name, held, is_period=False)
+            accepted = self._live(self._periods, name)
+            return None if accepted is None else self._hold(name, accepted, is_period=True)
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         with self._lock:
@@ -133,14 +133,14 @@ class MemoryStore(LockStore):
             if seen is None or (expected is not None and seen.token != expected):
                 return Release(released=False, held_by=seen)
             self._locks.pop(name, None)
-            self._windows.pop(name, None)
+            self._periods.pop(name, None)
             return Release(released=True, held_by=seen)
 
     def names(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
             live = [
                 (entry[1], name)
-                for entries in (self._locks, self._windows)
+                for entries in (self._locks, self._periods)
                 for name in list(entries)
                 if (entry := self._live(entries, name)) is not None
             ]
@@ -153,8 +153,8 @@ class MemoryStore(LockStore):
             return None
         return entry
 
-    def _hold(self, name: str, entry: _Entry, *, is_window: bool) -> Hold:
-        return Hold.parse(name, entry[0], entry[1] - self._clock(), is_window=is_window)
+    def _hold(self, name: str, entry: _Entry, *, is_period: bool) -> Hold:
+        return Hold.parse(name, entry[0], entry[1] - self._clock(), is_period=is_period)
 
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:

@@ -8,13 +8,13 @@ set otherwise, with Celery's ``global_keyprefix`` in front):
 key                           type    value                       expiry; written by
 ============================  ======  ==========================  ===========================================
 ``redislock:{N}:lock``        string  ``token NUL json``          lease or claim ttl; all that list a hold
-``redislock:{N}:window``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
-``redislock:{N}:fence``       string  last strict fence           7 days; as the window's (strict)
+``redislock:{N}:period``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
+``redislock:{N}:fence``       string  last strict fence           7 days; as the period's (strict)
 ``redislock:{N}:mark:MSG``    string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
 ``redislock:{N}:note:NONCE``  string  empty: the message of this  three socket timeouts; claim_and_push
                                       token has been pushed
-``redislock:index``           zset    name (window: ``name NUL    twice the longest of them at most; acquire,
-                                      window``), score expiry ms  renew, hand_on, claim_and_push
+``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
+                                      period``), score expiry ms  renew, hand_on, claim_and_push
 ============================  ======  ==========================  ===========================================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
@@ -118,7 +118,7 @@ class RedisStore(LockStore):
             if message or period or strict:
                 keys.append(f"{base}mark:{message or ''}")
             if period or strict:
-                keys.append(base + "window")
+                keys.append(base + "period")
                 args.append(_ms(period) if period else "0")
             if strict:
                 keys.append(base + "fence")
@@ -159,7 +159,7 @@ class RedisStore(LockStore):
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
         if undo:
-            keys.append(self._base(name) + "window")
+            keys.append(self._base(name) + "period")
         self._leave(mark, name, keys, args)
         return self._scripts.begin("release", keys, args, _released, name=name)()
 
@@ -195,17 +195,17 @@ class RedisStore(LockStore):
 
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
         base = self._base(name)
-        keys = [base + "lock", base + "window"]
+        keys = [base + "lock", base + "period"]
         return self._scripts.begin("inspect", keys, ["1" if to_decide else "0"], _found, name=name)()
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
-        keys = [base + "lock", base + "window", self._index]
+        keys = [base + "lock", base + "period", self._index]
         args = [expected or "", name, "1" if expected is None else "0"]
         return self._scripts.begin("force_release", keys, args, _released, name=name)()
 
     def names(self, *, limit: int = 1000) -> list[str]:
-        # A lock that is held and has a window is on it twice.
+        # A lock that is held and has a period is on it twice.
         names = self._scripts.begin("names", [self._index], [str(2 * limit)], _listed, name=self._index)()
         return names[:limit]
 
@@ -230,8 +230,8 @@ def _granted(
     if reply.__class__ is int:
         return Grant(abs(reply), reply < 0, sent_at, answered_at)
     if reply.__class__ is bytes:
-        left, is_window, text = reply.split(b" ", 2)
-        return Refusal(_hold(name, text, int(left), int(is_window)))
+        left, is_period, text = reply.split(b" ", 2)
+        return Refusal(_hold(name, text, int(left), int(is_period)))
     status, value, *left = reply
     if status == 4 and not left:
         return Grant(abs(value), False, sent_at, answered_at, True)
@@ -272,8 +272,8 @@ def _policy(_name: str, reply: Any, *_: object) -> str | None:
     return None if found is None else found[1].decode()
 
 
-def _hold(name: str, value: bytes, pttl: int, is_window: int = 0) -> Hold:
-    return Hold.parse(name, value, _seconds(pttl), is_window=is_window == 1)
+def _hold(name: str, value: bytes, pttl: int, is_period: int = 0) -> Hold:
+    return Hold.parse(name, value, _seconds(pttl), is_period=is_period == 1)
 
 
 @lru_cache(maxsize=256)

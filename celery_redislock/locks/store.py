@@ -30,9 +30,9 @@ LARGEST = 256 * 1024
 #: What a holder writes about itself; another program may have written anything.
 _KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
 
-#: The states of a holder: its message waits for a worker; its run has started; its window (``lock_period``)
+#: The states of a holder: its message waits for a worker; its run has started; its period (``lock_period``)
 #: has not passed.
-QUEUED, RUNNING, ACCEPTED = "queued", "running", "window"
+QUEUED, RUNNING, ACCEPTED = "queued", "running", "period"
 
 
 def new_token(owner: str) -> str:
@@ -61,10 +61,10 @@ class Hold:
         token: the holder's token; the whole value where a foreign client holds the key.
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
-        is_window: nothing is held, but ``lock_period`` has not passed since the last acceptance.
+        is_period: nothing is held, but ``lock_period`` has not passed since the last acceptance.
     """
 
-    __slots__ = ("_about", "_text", "expires_in", "is_window", "name", "token")
+    __slots__ = ("_about", "_text", "expires_in", "is_period", "name", "token")
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class Hold:
         token: str,
         about: Mapping[str, Any] | None,
         expires_in: float,
-        is_window: bool = False,
+        is_period: bool = False,
         text: bytes = b"",
     ) -> None:
         """Describe a holder; ``about``: its facts, ``None`` where ``text`` is the JSON to read them from."""
-        self.name, self.token, self.expires_in, self.is_window = name, token, expires_in, is_window
+        self.name, self.token, self.expires_in, self.is_period = name, token, expires_in, is_period
         self._about, self._text = about, text
 
     def __repr__(self) -> str:
-        facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_window)
+        facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_period)
         return f"Hold({', '.join(map(repr, facts))})"
 
     @property
@@ -107,7 +107,7 @@ class Hold:
     @property
     def state(self) -> str | None:
         """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
-        state = ACCEPTED if self.is_window else self.about.get("state")
+        state = ACCEPTED if self.is_period else self.about.get("state")
         return state if isinstance(state, str) and state.isprintable() else None
 
     @property
@@ -119,10 +119,10 @@ class Hold:
         return None
 
     @classmethod
-    def parse(cls, name: str, value: bytes, expires_in: float, *, is_window: bool) -> "Hold":
+    def parse(cls, name: str, value: bytes, expires_in: float, *, is_period: bool) -> "Hold":
         """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
         token, _, text = value.partition(b"\0")
-        return cls(name, token.decode("utf-8", "replace"), None, expires_in, is_window, text)
+        return cls(name, token.decode("utf-8", "replace"), None, expires_in, is_period, text)
 
 
 def _facts(text: bytes) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Somebody else holds the lock, or its window has not passed."""
+    """Somebody else holds the lock, or its period has not passed."""
 
     hold: Hold
 
@@ -297,7 +297,7 @@ class LockStore(ABC):
     def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
         """Release the hold if ``token`` still has it; one round trip.
 
-        ``undo``: nothing ran under it, so the window it opened ends too. ``mark`` is left behind in any case,
+        ``undo``: nothing ran under it, so the period it opened ends too. ``mark`` is left behind in any case,
         whoever holds the lock.
         """
 
@@ -325,7 +325,7 @@ class LockStore(ABC):
 
     @abstractmethod
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
-        """Return who holds the lock, or whose window it waits for, or ``None``.
+        """Return who holds the lock, or whose period it waits for, or ``None``.
 
         ``to_decide``: something depends on the answer, so a replica must not give it: it may know only a
         holder that is long gone (``LockUnavailable``).
@@ -343,7 +343,7 @@ class LockStore(ABC):
     def names(self, *, limit: int = 1000) -> list[str]:
         """Return the names of the locks that refuse now, soonest to stop it first.
 
-        Held ones, and free ones whose window has not passed; with both, the one that ends first counts. A
+        Held ones, and free ones whose period has not passed; with both, the one that ends first counts. A
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
 

@@ -64,19 +64,19 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    is_window, age, end = hold.state == ACCEPTED, "", "never"
+    is_period, age, end = hold.state == ACCEPTED, "", "never"
     if hold.since is not None:
         age = f"{max(0.0, time.time() - hold.since):.1f} s"
-        age = f", accepted {age} ago" if is_window else f", for {age}"
+        age = f", accepted {age} ago" if is_period else f", for {age}"
     if math.isfinite(hold.expires_in):
-        end = f"in {hold.expires_in:.1f} s" + ("" if is_window else " unless renewed")
+        end = f"in {hold.expires_in:.1f} s" + ("" if is_period else " unless renewed")
     logger.info(
         "skipped %s at %s: %r is held by %s (%s%s; expires %s)",
         lock,
         "publish" if side == "client" else "start",
         lock.key,
         hold.owner,
-        "its window has not passed" if is_window else hold.state or "a foreign lock",
+        "its period has not passed" if is_period else hold.state or "a foreign lock",
         age,
         end,
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},

@@ -15,7 +15,7 @@ class Holder:
 
     Attributes:
         owner: the task id.
-        state: ``queued`` (its message is on the way), ``running``, ``window`` (accepted within
+        state: ``queued`` (its message is on the way), ``running``, ``period`` (accepted within
             ``lock_period``, whatever became of its run) or ``foreign`` (another program's lock on
             the same key).
         task: the task's name.
@@ -76,7 +76,7 @@ class LockHandle:
         return None if hold is None else Holder.of(hold)
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
-        """Take the lock away from whoever holds it, window included; an operator's act, logged as WARNING.
+        """Take the lock away from whoever holds it, period included; an operator's act, logged as WARNING.
 
         A run that loses its lock so goes on and learns of it at its next renewal or ``check()``.
 

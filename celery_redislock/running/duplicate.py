@@ -40,7 +40,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
 
 def _may_not_be_published(hold: Hold) -> bool:
     """Whether a hold is a publisher's claim, and so young that its publish may fail."""
-    is_claim = hold.state in {QUEUED, ACCEPTED} and not hold.is_window
+    is_claim = hold.state in {QUEUED, ACCEPTED} and not hold.is_period
     if not is_claim or "published" in hold.about or hold.message != hold.token:
         return False  # a worker's, which has the message, or has seen it published
     age = held_for(hold)

@@ -93,7 +93,7 @@ def _take(run: Run, lock: TaskLock) -> None:
 def _take_over(
     run: Run, attempt: Callable[..., Lease | Refusal | Marked], answer: Lease | Refusal | Marked | None
 ) -> Lease | None:
-    """Ask once more where the holder is the run's own claim or window; otherwise raise what ends the run."""
+    """Ask once more where the holder is the run's own claim or period; otherwise raise what ends the run."""
     if isinstance(answer, Refusal) and (more := _own_claim(run, answer.hold)):
         answer = _ask(run, run.running_lock, partial(attempt, **more))
     if isinstance(answer, Refusal):
@@ -107,13 +107,13 @@ def _take_over(
 def _own_claim(run: Run, hold: Hold) -> dict[str, Any]:
     """Return what to ask with, beside the rest, where the run itself is what refuses it; else nothing.
 
-    This very message was accepted when a window of its own began. A message without a header, or a retry,
+    This very message was accepted when a period of its own began. A message without a header, or a retry,
     meets a claim that another publish of this id took: by the publisher of a message that lost its header, by
     another retry of the same body. A message that was delivered before may have had that claim already.
     """
     if hold.owner != run.lock.owner:
         return {}
-    if hold.is_window:
+    if hold.is_period:
         return {"accepted": True} if run.is_of_this_message(hold) else {}
     takes_over = run.message is None or (run.request.retries and not run.was_delivered)
     return {"claim": hold.token} if takes_over and hold.state == QUEUED else {}
@@ -132,7 +132,7 @@ def _leave_queue(run: Run) -> None:
     if hold is None:
         return
     # A claim of its own token: its publisher did not learn that it was granted.
-    is_own = hold.is_window or message is None or hold.token == message.token
+    is_own = hold.is_period or message is None or hold.token == message.token
     if hold.owner != lock.owner or not is_own:
         raise at_start(run, hold)
     lock.release(hold.token, ran=True)

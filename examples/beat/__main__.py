@@ -27,14 +27,14 @@ def main() -> None:
 
 
 def once_per_tick(here: Stage) -> None:
-    here.say("tally has a window of 0.8 intervals:")
+    here.say("tally has a period of 0.8 intervals:")
     runs, skipped = runs_and_skips(here, "tally")
     here.say(f"  {runs + skipped} ticks came from the two beats: {runs} ran, {skipped} were skipped")
     lines = [line.split() for line in here.lines("tally begins")]
     late = {int(words[-1]): float(words[2]) for words in lines}  # by tick
     here.expect("no tick ran twice", len(late) == runs)
     left_out = {tick for tick in range(min(late, default=0), max(late, default=0)) if tick not in late}
-    # One that is accepted so late that its window is open at the next tick costs that one.
+    # One that is accepted so late that its period is not over at the next tick costs that one.
     allowed = {tick + 1 for tick, seconds in late.items() if seconds > 0.2 * INTERVAL}
     here.expect("none was left out", late and allowed.issuperset(left_out))
     # Not exactly as many: one beat began before the other, and ticked alone perhaps; what a late tick

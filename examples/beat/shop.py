@@ -49,7 +49,7 @@ def rebuild() -> None:
 def tally() -> None:
     """Be quick, and run once per tick, however many beats there are.
 
-    A lock alone would long be free again when a second, slower beat ticks; the window is still open then.
+    A lock alone would long be free again when a second, slower beat ticks; the period is not over then.
     """
     tick, late = divmod(time.time(), INTERVAL)
     print(f"tally begins, {late:.2f} s after tick {tick:.0f}", flush=True)

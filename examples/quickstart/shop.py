@@ -48,6 +48,6 @@ def charge(account_id: int, amount: int) -> dict[str, float]:
 
 @app.task(base=SingletonTask, lock="until_expired", lock_period=4.0)
 def report() -> str:
-    """Once per tick, however many beats: the window is 0.8 of the interval."""
+    """Once per tick, however many beats: the period is 0.8 of the interval."""
     logger.info("reported")
     return "reported"

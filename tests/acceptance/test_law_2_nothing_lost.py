@@ -100,7 +100,7 @@ def test_a_message_that_meets_the_claim_of_a_publish_that_fails_runs(
         with pytest.raises(OperationalError):
             publish.result(PATIENCE)
 
-    assert (claim.state in {"queued", "window"}, state, bodies) == (True, "PENDING", [])
+    assert (claim.state in {"queued", "period"}, state, bodies) == (True, "PENDING", [])
     assert accepted.get(timeout=PATIENCE) == f"{key} done"
     assert len(project.bodies(key)) == 1
 

@@ -379,7 +379,7 @@ def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more
     assert ended == {each: f"{each} done" for each in results}
     assert [len(project.bodies(each)) for each in results] == [1] * (len(results) - 4) + [2] * 4
     left = [holder for each in results if (holder := project.holder(each)) is not None]
-    assert {holder.state for holder in left} == {"window"}  # of lock_period, which has not passed
+    assert {holder.state for holder in left} == {"period"}  # of lock_period, which has not passed
     assert project.lines(CANNOT_START) == project.lines(CLAIM_GONE) == []
 
 

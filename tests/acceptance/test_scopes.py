@@ -41,25 +41,25 @@ def test_until_executing_with_retry_runs_behind_the_one_that_is_queued(project: 
 
 
 def test_until_expired_counts_from_acceptance(project: Project, key: str) -> None:
-    """``until_expired``: refused until the window has passed, however early the run ended."""
+    """``until_expired``: refused until the period has passed, however early the run ended."""
     before = time.time()
     first = project.until_expired.apply_async((key,), lock_period=PERIOD)
     accepted = time.time()
-    window = project.holder(key)
+    period = project.holder(key)
     seen = time.time()
     first.get(timeout=PATIENCE)
     ended = time.time()
     later = project.holder(key)
     assert project.until_expired.delay(key).id == first.id
     next_one = wait_until(
-        lambda: _unless_duplicate(project.until_expired.delay(key)), PATIENCE, "the window has passed"
+        lambda: _unless_duplicate(project.until_expired.delay(key)), PATIENCE, "the period has passed"
     )
     reopened = time.time()
 
-    # A window seen between two times ends between both of them plus what remained of it.
-    assert window is not None
+    # A period seen between two times ends between both of them plus what remained of it.
+    assert period is not None
     assert later is not None
-    assert seen + window.remaining + 0.01 >= before + PERIOD
+    assert seen + period.remaining + 0.01 >= before + PERIOD
     assert ended + later.remaining <= accepted + PERIOD + 0.01
     assert reopened + 0.01 >= before + PERIOD
     next_one.get(timeout=PATIENCE)
@@ -90,12 +90,12 @@ def test_a_retry_is_accepted_within_its_own_period(project: Project, key: str, t
 
 
 def test_a_period_outlives_the_lock(project: Project, key: str) -> None:
-    """``lock_period`` with ``until_executed``: after the run the window still refuses."""
+    """``lock_period`` with ``until_executed``: after the run the period still refuses."""
     first = project.executed_period.apply_async((key,), lock_period=PERIOD)
     first.get(timeout=PATIENCE)
     holder = project.holder(key)
     assert holder is not None
-    assert (holder.state, holder.owner) == ("window", first.id)
+    assert (holder.state, holder.owner) == ("period", first.id)
     assert project.executed_period.delay(key).id == first.id
     project.wait_free(key)
 

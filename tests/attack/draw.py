@@ -57,7 +57,7 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
 def _options(chance: random.Random) -> dict[str, Any]:
     scope, late = chance.choice(SCOPES), chance.random() < 0.6
     client, server = chance.choice(STRATEGIES), chance.choice(STRATEGIES)
-    # Windows of many waiting messages follow one another: short, or the round never ends.
+    # Periods of many waiting messages follow one another: short, or the round never ends.
     period = chance.uniform(0.2, 0.8) if scope == "until_expired" or chance.random() < 0.2 else None
     return {
         "lock": scope,

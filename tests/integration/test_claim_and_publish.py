@@ -389,7 +389,7 @@ def test_a_period_refuses_a_step_and_begins_with_one(server_case: RedisCase, *, 
 
     hold = refused(case.redis.claim_and_push("n", B, 30.0, **terms)).hold
 
-    assert (hold.token, hold.is_window) == (A, not is_held)
+    assert (hold.token, hold.is_period) == (A, not is_held)
     assert case.client.llen(queue) == 1
     assert case.redis.names() == ["n"]
     case.redis.release("n", A, undo=True)

@@ -32,7 +32,7 @@ def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase) -> Non
 
     hold = refused(case.take(B)).hold
 
-    assert (hold.token, hold.owner, hold.about, hold.is_window) == (A, "job-a", FACTS, False)
+    assert (hold.token, hold.owner, hold.about, hold.is_period) == (A, "job-a", FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
 
 
@@ -192,7 +192,7 @@ def test_looking_at_a_lock_changes_nothing(case: StoreCase) -> None:
     hold = case.store.inspect("n")
 
     assert hold is not None
-    assert (hold.name, hold.token, hold.about, hold.is_window) == ("n", A, FACTS, False)
+    assert (hold.name, hold.token, hold.about, hold.is_period) == ("n", A, FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
     assert case.store.release("n", A).released
 

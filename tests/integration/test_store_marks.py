@@ -63,7 +63,7 @@ class TestMark:
         assert isinstance(case.take(B, instead_of=MESSAGE, message=MESSAGE), Marked)
         assert case.holder() == MESSAGE
 
-    def test_it_comes_before_the_window(self, case: StoreCase) -> None:
+    def test_it_comes_before_the_period(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.release("n", A, mark=DONE)
 
@@ -194,7 +194,7 @@ class TestHandOn:
         assert not case.store.hand_on("n", A, B, 3600.0, about=ABOUT).released
         assert case.holder() == C
 
-    def test_the_successor_is_not_refused_by_the_window_of_the_first(self, case: StoreCase) -> None:
+    def test_the_successor_is_not_refused_by_the_period_of_the_first(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.hand_on("n", A, B, 30.0, about=ABOUT)
 

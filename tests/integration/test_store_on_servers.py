@@ -54,7 +54,7 @@ class TestForeignClients:
 
 
 class TestWrongTypes:
-    @pytest.mark.parametrize("part", ["lock", "window"])
+    @pytest.mark.parametrize("part", ["lock", "period"])
     def test_a_key_of_another_type_is_named(self, server_case: RedisCase, part: str) -> None:
         key = server_case.key(part=part)
         server_case.client.hset(key, "field", "value")
@@ -220,13 +220,13 @@ class TestIndex:
 
         assert server_case.keys() == []
 
-    def test_it_outlives_the_longest_window(self, server_case: RedisCase) -> None:
+    def test_it_outlives_the_longest_period(self, server_case: RedisCase) -> None:
         index = f"{server_case.prefix}:index"
         server_case.take(A, 5.0, period=60.0)
         server_case.store.release("n", A)
 
         assert 60_000 <= server_case.client.pttl(index) <= 120_000
-        assert set(server_case.keys()) == {index, server_case.key(part="window")}
+        assert set(server_case.keys()) == {index, server_case.key(part="period")}
 
     def test_nothing_is_left_when_everything_has_expired(self, server_case: RedisCase) -> None:
         """Law 4: the index lives at most twice as long as the longest hold it lists."""

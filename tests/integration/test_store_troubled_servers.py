@@ -84,7 +84,7 @@ class TestOutOfMemory:
 
         assert [case.holder(), case.holder("new"), case.holder("other")] == [B, B, A]
         assert sorted(case.store.names()) == ["n", "new", "other"]
-        assert case.remaining("new", "window")
+        assert case.remaining("new", "period")
 
     def test_a_start_is_refused_by_a_holder_and_by_a_mark_as_ever(self, case: RedisCase) -> None:
         case.store.release("other", A, mark=Mark("message", 60.0))

@@ -56,7 +56,7 @@ class AsTheSettingSays(SingletonTask):
     def run(self, feed: str) -> None: ...
 
 
-class Window(SingletonTask):
+class Period(SingletonTask):
     lock = "until_expired"
     lock_period = 2880
     lock_key = "feed:{feed}"

@@ -213,7 +213,7 @@ class Shop:
     def held(self) -> dict[str, Hold]:
         """Every lock held now."""
         holds = [hold for name in self.store.names() if (hold := self.holder(name)) is not None]
-        return {hold.name: hold for hold in holds if not hold.is_window}
+        return {hold.name: hold for hold in holds if not hold.is_period}
 
     def states(self) -> list[tuple[str, str | None]]:
         """Token and state of every hold."""

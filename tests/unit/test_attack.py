@@ -100,7 +100,7 @@ def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
         ("redislock:{k}:lock", 5, b'a/1\0{"state":"running"}', True),
         ("redislock:{k}:lock", 5, b'a/1\0{"state":"queued"}', False),
         ("redislock:{k}:lock", 5, b'b/1\0{"state":"queued"}', True),
-        ("redislock:{k}:window", 5, b"a/1\0{}", False),
+        ("redislock:{k}:period", 5, b"a/1\0{}", False),
         ("redislock:{k}:mark:m", -1, b"done", True),
         ("redislock:index", -1, b"", True),
     ],

@@ -62,7 +62,7 @@ def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
 
     assert raised.value.retry_after == seconds
     assert (
-        DuplicateTask("k", "t1", math.inf, is_window=True).retry_after is None
+        DuplicateTask("k", "t1", math.inf, is_period=True).retry_after is None
     )  # another program wrote that
 
 
@@ -70,7 +70,7 @@ def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
 def test_an_errors_text_has_every_fact(error: RedisLockError) -> None:
     """What happened, with which values: nobody has to look into the attributes."""
     for name, fact in vars(error).items():
-        if name in {"is_window", "fence"}:
+        if name in {"is_period", "fence"}:
             continue  # said in words, or only there for a program
         for part in fact if isinstance(fact, list) else [fact]:
             assert ("no end" if part == math.inf else str(part)) in str(error)

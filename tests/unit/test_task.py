@@ -176,7 +176,7 @@ def test_a_handle_shows_a_period_that_has_not_passed(shop: Shop) -> None:
 
     holder = task.lock_for(7).holder()
 
-    assert (holder.state, holder.remaining) == ("window", pytest.approx(50, abs=1))
+    assert (holder.state, holder.remaining) == ("period", pytest.approx(50, abs=1))
 
 
 def test_a_forced_release_names_its_reason_and_ends_the_period_too(shop: Shop, caplog: Any) -> None:

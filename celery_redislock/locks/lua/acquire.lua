@@ -1,9 +1,9 @@
 -- Take the exclusive hold on one lock, keep it, or take it over from a named token. Atomic.
 --
 -- KEYS  1  lock     string `token NUL json`, what this script grants
---       2  index    sorted set name -> expiry (ms, server clock), `name NUL window` for a window's
+--       2  index    sorted set name -> expiry (ms, server clock), `name NUL period` for a period's
 --       3  mark     string `ending` or `done`, of the message this hold is for; absent: not looked at
---       4  window   string `token NUL json`: the last acceptance, while lock_period runs; absent: no period
+--       4  period   string `token NUL json`: the last acceptance, while lock_period runs; absent: no period
 --       5  fence    the strict fence's last number; absent: time fences
 -- ARGV  1  value    of the hold asked for: `token NUL json`
 --       2  ttl      ms
@@ -11,18 +11,18 @@
 --       4  from     `token NUL` this hold may be taken over from; '' for none. Absent, with all that follows:
 --                   only a free lock is asked for
 --       5  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
---       6  period   ms until another one may be accepted; 0 for no window
+--       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
 -- RETURNS fence                 granted, the lock was free
 --         -fence                granted, taken over from `from`
 --         {4, fence}            granted, already ours: the request was repeated
 --         'pttl 0 value'        refused by the holder; pttl is -1 for a foreign lock without a ttl
---         'pttl 1 value'        refused by the window
+--         'pttl 1 value'        refused by the period
 --         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
 include('index')
-local lock, index, mark, window, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
-local held, ours, taken, opens_window
+local held, ours, taken, opens_period
 
 local function is_ours(found)
   return string.find(found, string.match(value, '^[^%z]*') .. '\0', 1, true) == 1
@@ -52,11 +52,11 @@ else
     answer = {3, state == 'done' and 1 or 0, call('PTTL', mark)}
   elseif held and not taken and not ours then
     answer = call('PTTL', lock) .. ' 0 ' .. held
-  elseif not held and window and ARGV[6] ~= '0' then
-    local accepted = call('GET', window)
-    opens_window = not accepted
+  elseif not held and period and ARGV[6] ~= '0' then
+    local accepted = call('GET', period)
+    opens_period = not accepted
     if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
-      answer = call('PTTL', window) .. ' 1 ' .. accepted
+      answer = call('PTTL', period) .. ' 1 ' .. accepted
     end
   end
   if answer then
@@ -76,8 +76,8 @@ if from then
     call('GETEX', lock)
   end
   call('SET', lock, value, 'PX', ttl)
-  if opens_window then
-    call('SET', window, value, 'PX', ARGV[6])
+  if opens_period then
+    call('SET', period, value, 'PX', ARGV[6])
   end
   if fence_key then
     call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[7])
@@ -87,9 +87,9 @@ if taken then
   return -fence -- it is listed, for as long as its claim would have lived
 end
 if list(index, name, now, tonumber(ttl)) then
-  if opens_window then
+  if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
-    list(index, name .. '\0window', now, tonumber(ARGV[6]))
+    list(index, name .. '\0period', now, tonumber(ARGV[6]))
   end
   tidy(index, now, time)
 end

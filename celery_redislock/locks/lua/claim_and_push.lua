@@ -20,7 +20,7 @@ local answer = acquire()
 if type(answer) ~= 'number' then
   return answer
 end
-local lock, window, value, name = KEYS[1], KEYS[4], ARGV[1], ARGV[3]
+local lock, period, value, name = KEYS[1], KEYS[4], ARGV[1], ARGV[3]
 redis.call('SET', note, '', 'PX', keep)
 -- The last step: whatever the server refuses, what it answers with an error has pushed nothing.
 local pushed = redis.pcall('LPUSH', queue, message)
@@ -29,8 +29,8 @@ if type(pushed) == 'number' then
 end
 redis.call('DEL', lock, note)
 redis.pcall('ZREM', KEYS[2], name)
-if window and redis.call('GET', window) == value then
-  redis.call('DEL', window)
-  redis.pcall('ZREM', KEYS[2], name .. '\0window')
+if period and redis.call('GET', period) == value then
+  redis.call('DEL', period)
+  redis.pcall('ZREM', KEYS[2], name .. '\0period')
 end
 return pushed

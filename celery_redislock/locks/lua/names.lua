@@ -1,9 +1,9 @@
--- The locks held now, and the windows that have not passed, soonest to end first.
+-- The locks held now, and the periods that have not passed, soonest to end first.
 -- Reads only, so that a replica answers too.
 --
 -- KEYS  1  index   sorted set member -> expiry (ms, server clock)
 -- ARGV  1  limit   how many at most
--- RETURNS the members: `name` of a hold, `name NUL window` of a window
+-- RETURNS the members: `name` of a hold, `name NUL period` of a period
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now), '+inf', 'LIMIT', 0, tonumber(ARGV[1]))

@@ -2,7 +2,7 @@
 --
 -- KEYS  1  lock     string `token NUL json`
 --       2  index    sorted set of names
---       3  window   string `token NUL json`; absent unless what was accepted never ran, so that its window
+--       3  period   string `token NUL json`; absent unless what was accepted never ran, so that its period
 --                   ends as well
 --       last  mark  to leave behind; only with a state
 -- ARGV  1  token    of the hold to release, and NUL
@@ -15,7 +15,7 @@
 local call = redis.call
 local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local mark = state and table.remove(KEYS)
-local lock, index, window = KEYS[1], KEYS[2], KEYS[3]
+local lock, index, period = KEYS[1], KEYS[2], KEYS[3]
 
 local function belongs(value)
   return value and string.find(value, token, 1, true) == 1
@@ -25,7 +25,7 @@ end
 -- a server short of memory refuses SET as a script's first write only.
 local held = call('GETEX', lock)
 local ours = belongs(held)
-local opened = window and belongs(call('GET', window))
+local opened = period and belongs(call('GET', period))
 if ours then
   call('DEL', lock)
 end
@@ -34,8 +34,8 @@ if ours or not held then
   redis.pcall('ZREM', index, name)
 end
 if opened then
-  call('DEL', window)
-  redis.pcall('ZREM', index, name .. '\0window')
+  call('DEL', period)
+  redis.pcall('ZREM', index, name .. '\0period')
 end
 if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))

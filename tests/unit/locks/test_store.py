@@ -23,10 +23,10 @@ def test_a_nonce_has_72_bits() -> None:
 
 
 def test_a_value_is_token_nul_json() -> None:
-    hold = Hold.parse("n", b'job/1\0{"host":"here"}', 1.5, is_window=True)
+    hold = Hold.parse("n", b'job/1\0{"host":"here"}', 1.5, is_period=True)
 
     assert (hold.name, hold.token, hold.owner) == ("n", "job/1", "job")
-    assert (hold.about, hold.expires_in, hold.is_window) == ({"host": "here"}, 1.5, True)
+    assert (hold.about, hold.expires_in, hold.is_period) == ({"host": "here"}, 1.5, True)
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_a_value_is_token_nul_json() -> None:
     ],
 )
 def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str) -> None:
-    hold = Hold.parse("n", value, 1.0, is_window=False)
+    hold = Hold.parse("n", value, 1.0, is_period=False)
 
     assert (hold.token, hold.about) == (token, {})
     assert hold.owner == owner_of(token)
 
 
 @pytest.mark.parametrize(
-    ("about", "is_window", "state"),
+    ("about", "is_period", "state"),
     [({"state": "queued"}, False, QUEUED), ({"state": "running"}, True, ACCEPTED), ({}, False, None),
      ({"state": 7}, False, None), ({"state": "\x1b[2J"}, False, None), ({"state": None}, False, None)],
 )  # fmt: skip
 def test_a_holders_state_is_a_text_or_unknown(
-    about: dict[str, Any], is_window: bool, state: str | None
+    about: dict[str, Any], is_period: bool, state: str | None
 ) -> None:
-    assert Hold("n", "job/1", about, 1.0, is_window).state == state
+    assert Hold("n", "job/1", about, 1.0, is_period).state == state
 
 
 @pytest.mark.parametrize(

@@ -106,24 +106,24 @@ def test_a_conflict_is_announced_with_what_really_happens(
 
 
 @pytest.mark.parametrize(
-    ("about", "is_window", "expires_in", "words"),
+    ("about", "is_period", "expires_in", "words"),
     [
         ({"state": "queued", "since": 0.0}, False, 3.0, r"\(queued, for \d+\.\d s; "),
         ({"state": "running", "since": 0.0}, False, 3.0, r"for .* s; expires in 3.0 s unless renewed\)"),
-        ({"since": 0.0}, True, 3.0, r"\(its window has not passed, accepted .* ago; expires in 3.0 s\)"),
-        ({"state": "window"}, False, 3.0, r"\(its window has not passed; expires in 3.0 s\)"),
+        ({"since": 0.0}, True, 3.0, r"\(its period has not passed, accepted .* ago; expires in 3.0 s\)"),
+        ({"state": "period"}, False, 3.0, r"\(its period has not passed; expires in 3.0 s\)"),
         ({}, False, float("inf"), r"\(a foreign lock; expires never\)"),
     ],
 )
 def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
-    caplog: Any, about: dict[str, Any], is_window: bool, expires_in: float, words: str
+    caplog: Any, about: dict[str, Any], is_period: bool, expires_in: float, words: str
 ) -> None:
     """Task, key, holder, age and remaining time."""
     lock = TaskLock(MemoryStore(), "shop.sync", 3, 3, None, key="account:7", owner="t1")
     begin = r"skipped shop\.sync\[t1\] at publish: 'account:7' is held by somebody "
 
     with caplog.at_level(logging.INFO, logger="celery_redislock"):
-        log_skip(lock, Hold("account:7", "somebody", about, expires_in, is_window), side="client")
+        log_skip(lock, Hold("account:7", "somebody", about, expires_in, is_period), side="client")
 
     (line,) = caplog.messages
     assert re.match(begin + ".*" + words, line)

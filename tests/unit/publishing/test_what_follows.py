@@ -90,7 +90,7 @@ def test_what_follows_a_run_travels_as_claimed_in_every_scope(
     header = only_header(shop)
     assert (header.claimed, header.must_run) == (True, True)
     assert header.stands_for_period is (lock == "until_expired")
-    assert (seen["requests"], [state for state in seen["held"] if state != "window"]) == (requests, held)
+    assert (seen["requests"], [state for state in seen["held"] if state != "period"]) == (requests, held)
     assert (seen["after"] is not None and seen["after"].token == header.token) is after
 
 

@@ -314,7 +314,7 @@ def test_a_revoked_copy_or_retry_leaves_the_period_of_what_ran(shop: Shop, scope
 
     shop.receive(message, redelivered=was == "redelivered")._announce_revoked("revoked", False, None, False)
 
-    assert [state for _, state in shop.states()] == ["window"] * (scope == "until_expired")
+    assert [state for _, state in shop.states()] == ["period"] * (scope == "until_expired")
     assert task.delay(7).is_duplicate
 
 
@@ -424,7 +424,7 @@ def test_what_a_dead_child_held_is_released_before_its_outcome_is_stored(
     request.task.backend.mark_as_failure = request.task.backend.mark_as_revoked = store
     request.on_failure(einfo(error))
 
-    assert seen == [[(token_of(request), "window")] if scope == "until_expired" else []]
+    assert seen == [[(token_of(request), "period")] if scope == "until_expired" else []]
     shop.store.calls.clear()
     request.on_failure(einfo(error))
     assert shop.store.calls == []
@@ -503,19 +503,19 @@ def test_a_retry_for_a_lost_child_carries_the_claim(shop: Shop, scope: str, max_
 
     request.on_failure(einfo(LOST))
 
-    messages, window = shop.messages(), [(token_of(request), "window")] * (scope == "until_expired")
+    messages, period = shop.messages(), [(token_of(request), "period")] * (scope == "until_expired")
     if not max_retries:
-        assert (messages, shop.states()) == ([], window)
+        assert (messages, shop.states()) == ([], period)
         return
     (message,) = messages
     header = carried(message)
     assert (message.headers["id"], message.headers["retries"]) == ("t1", 1)
     assert (header.must_run, header.options) == (True, {"lock_ttl": 90.0})
-    assert shop.states() == ([(header.token, "queued")] if scope in HOLDING else window)
+    assert shop.states() == ([(header.token, "queued")] if scope in HOLDING else period)
     assert header.claimed
     assert (header.token == token_of(request)) == (scope not in HOLDING)
     shop.run(shop.receive(message))
-    assert shop.states() == window
+    assert shop.states() == period
 
 
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")

@@ -121,11 +121,11 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
         ("queued", 61, 3539, False),
         ("queued", -100, 3700, True),
         ("queued", None, 3600, False),
-        ("window", 3, 7, True),
-        ("window", 7, 3, False),
-        ("window", 59, 3541, True),
-        ("window", 61, 3539, False),
-        ("window", -1, 3, True),
+        ("period", 3, 7, True),
+        ("period", 7, 3, False),
+        ("period", 59, 3541, True),
+        ("period", 61, 3539, False),
+        ("period", -1, 3, True),
         ("over", 0, 50, False),
         ("running", 0, 30, False),
         ("of a worker", 0, 50, False),
@@ -145,7 +145,7 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
     about: dict[str, Any] = {"state": "running" if state == "over" else state}
     if state == "of a worker":
-        about = {"state": "window", "message": "first/y"}
+        about = {"state": "period", "message": "first/y"}
     if age is not None:
         about["since"] = time.time() - age
     period = left if state == "over" else None

@@ -50,7 +50,7 @@ def test_the_lock_is_released_before_what_follows_is_published_and_the_result_is
     shop.app.send_task, task.backend.mark_as_done = send, store
     shop.run(request)
 
-    period = [(carried(request.message).token, "window")] if scope == "until_expired" else []
+    period = [(carried(request.message).token, "period")] if scope == "until_expired" else []
     assert seen == [period, period]
 
 
@@ -363,7 +363,7 @@ def test_a_retry_that_was_dropped_before_the_body_ended_gets_no_claim(
 
     shop.run(shop.receive(message))
 
-    period = [(carried(message).token, "window")] if scope == "until_expired" else []
+    period = [(carried(message).token, "period")] if scope == "until_expired" else []
     assert shop.states() == period
 
 

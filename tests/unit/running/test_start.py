@@ -242,7 +242,7 @@ def test_until_executing_without_a_claim_begins_its_period_and_passes_through_it
         with shop.running(task, header=Message(KEY, "t1/bare"), delivery_info=delivery):
             task(7)
 
-    assert [(hold.owner, hold.is_window) for hold in seen] == [("t1", True)] * 2
+    assert [(hold.owner, hold.is_period) for hold in seen] == [("t1", True)] * 2
     assert task.delay(7).is_duplicate
 
 

@@ -1,4 +1,4 @@
-"""Windows (``lock_period``) and fences, on every store."""
+"""Periods (``lock_period``) and fences, on every store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +13,7 @@ from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 A, B = "job-a/1", "job-b/1"
 
 
-class TestWindow:
+class TestPeriod:
     def test_it_refuses_after_the_hold_is_given_back(self, case: StoreCase) -> None:
         """At least ``lock_period`` between two accepted, however short the work was."""
         case.take(A, period=60.0)
@@ -21,13 +21,13 @@ class TestWindow:
 
         hold = refused(case.take(B, period=60.0)).hold
 
-        assert (hold.token, hold.is_window) == (A, True)
+        assert (hold.token, hold.is_period) == (A, True)
         assert 50.0 < hold.expires_in <= 60.0
 
     def test_it_ends_by_itself(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.release("n", A)
-        case.expire(part="window")
+        case.expire(part="period")
 
         granted(case.take(B, period=60.0))
 
@@ -36,7 +36,7 @@ class TestWindow:
         case.store.release("n", A)
         case.take(B, period=9999.0)
 
-        assert (case.remaining(part="window") or 0.0) <= 60.0
+        assert (case.remaining(part="period") or 0.0) <= 60.0
 
     def test_it_is_nothing_to_a_lock_without_a_period(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
@@ -48,17 +48,17 @@ class TestWindow:
         case.take(A, period=60.0)
 
         granted(case.take(A, period=9999.0))
-        assert (case.remaining(part="window") or 0.0) <= 60.0
+        assert (case.remaining(part="period") or 0.0) <= 60.0
 
-    def test_a_token_that_lost_its_hold_is_not_refused_by_its_own_window(self, case: StoreCase) -> None:
+    def test_a_token_that_lost_its_hold_is_not_refused_by_its_own_period(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.expire()
 
         granted(case.take(A, period=60.0))
-        assert (case.remaining(part="window") or 99.0) <= 60.0
+        assert (case.remaining(part="period") or 99.0) <= 60.0
 
-    def test_taking_over_passes_the_claims_window(self, case: StoreCase) -> None:
-        """The run whose publish opened the window is the accepted one, also when its claim expired."""
+    def test_taking_over_passes_the_claims_period(self, case: StoreCase) -> None:
+        """The run whose publish opened the period is the accepted one, also when its claim expired."""
         case.take(A, period=60.0)
         case.expire()
 
@@ -76,7 +76,7 @@ class TestWindow:
         case.store.release("n", A)
         case.store.release("n", B, undo=True)
 
-        assert refused(case.take(B, period=60.0)).hold.is_window
+        assert refused(case.take(B, period=60.0)).hold.is_period
 
     def test_inspect_shows_it_when_nothing_is_held(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
@@ -85,7 +85,7 @@ class TestWindow:
         hold = case.store.inspect("n")
 
         assert hold is not None
-        assert (hold.token, hold.is_window) == (A, True)
+        assert (hold.token, hold.is_period) == (A, True)
 
     def test_an_operator_takes_it_away_with_the_hold(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
@@ -102,12 +102,12 @@ class TestWindow:
 
         assert victim.released
         assert victim.held_by is not None
-        assert victim.held_by.is_window
+        assert victim.held_by.is_period
         granted(case.take(B, period=60.0))
 
 
 class TestListing:
-    def test_a_window_is_listed_until_it_ends(self, case: StoreCase) -> None:
+    def test_a_period_is_listed_until_it_ends(self, case: StoreCase) -> None:
         """Else nobody finds out why a free lock refuses."""
         case.take(A, period=60.0)
         case.store.release("n", A)
@@ -115,13 +115,13 @@ class TestListing:
 
         case.take(B, 5.0, name="other")
         assert case.store.names() == ["other", "n"]
-        case.expire(part="window")
+        case.expire(part="period")
         case.take(B, name="n")
         case.store.release("n", B)
 
         assert "n" not in _listed(case)
 
-    def test_a_hold_with_a_window_is_listed_once(self, case: StoreCase) -> None:
+    def test_a_hold_with_a_period_is_listed_once(self, case: StoreCase) -> None:
         for name in ("one", "two", "three"):
             case.take(A, 30.0, name=name, period=60.0)
 
@@ -129,7 +129,7 @@ class TestListing:
         assert len(case.store.names(limit=2)) == 2
 
     @pytest.mark.parametrize("ttl", [0.01, 10.0])
-    def test_a_window_is_listed_although_its_run_was_lost(self, case: StoreCase, ttl: float) -> None:
+    def test_a_period_is_listed_although_its_run_was_lost(self, case: StoreCase, ttl: float) -> None:
         case.take(A, 5.0, period=60.0)
         case.store.acquire("n", B, ttl, about=ABOUT, instead_of=A)
         case.store.renew([Term("n", B, ttl)])
@@ -137,7 +137,7 @@ class TestListing:
 
         assert case.store.names() == ["n"]
 
-    def test_a_window_that_was_given_back_is_not_listed(self, case: StoreCase) -> None:
+    def test_a_period_that_was_given_back_is_not_listed(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.release("n", A, undo=True)
         assert case.store.names() == []
