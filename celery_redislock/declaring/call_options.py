@@ -10,6 +10,9 @@ from celery_redislock.declaring.table import INHERIT, TASK_ROWS, said
 from celery_redislock.declaring.unknown import is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
 
+#: An option of an entry of the schedule, which beat reads: none of its call.
+OF_ENTRIES = "redislock_catchup"
+
 
 def split_call_options(options: MutableMapping[str, Any], *, where: str = "apply_async") -> dict[str, Any]:
     """Take this package's keywords out of *options*, in place unless it raises, and return them.
@@ -23,6 +26,9 @@ def split_call_options(options: MutableMapping[str, Any], *, where: str = "apply
     ours = [name for name in options if is_meant_for_us(name)]
     if not ours:
         return {}
+    if OF_ENTRIES in ours:
+        ours.remove(OF_ENTRIES)
+        del options[OF_ENTRIES]
     problems = unknown_options(ours)
     if problems:
         raise LockOptionError(where, problems)

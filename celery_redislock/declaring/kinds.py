@@ -61,6 +61,20 @@ class Url(Kind):
         return ValueError(f"{found}; give {self.wording}")
 
 
+class Entries(Kind):
+    """``redislock_beat``: which entries of the schedule; read as patterns beside the unique tasks'."""
+
+    def read(self, value: object) -> tuple[str, ...] | None:
+        """Return the patterns, ``None`` for no entry at all."""
+        if value is False:
+            return None
+        if value in ("unique", "all"):
+            return ("*",) if value == "all" else ()
+        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            return tuple(value)
+        raise self.refusal(value)
+
+
 def one_of(*values: str, or_callable: bool = False) -> Kind:
     """Return the kind of some texts, and of callables where they are allowed."""
     return Kind(
@@ -78,6 +92,7 @@ PREFIX = Kind(
     lambda value: isinstance(value, str) and re.fullmatch(r"[^{}\s\x00-\x1f\x7f]+", value) is not None,
 )
 URL = Url("a URL such as 'redis://localhost:6379/0'", lambda value: isinstance(value, str) and "://" in value)
+ENTRIES = Entries("'unique', 'all', False, or a list of patterns such as 'report-*'")
 #: ``lock_key``; :func:`celery_redislock.declaring.keys.parse_key` checks it with the parameters.
 KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', or a callable")
 

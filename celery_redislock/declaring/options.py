@@ -65,6 +65,8 @@ class LockSettings(NamedTuple):
     fence: str = DEFAULTS["redislock_fence"]
     eager: bool = DEFAULTS["redislock_eager"]
     enabled: bool = DEFAULTS["redislock_enabled"]
+    beat: tuple[str, ...] | None = DEFAULTS["redislock_beat"]
+    catchup: str = DEFAULTS["redislock_catchup"]
     check: str = DEFAULTS["redislock_check"]
 
     def __repr__(self) -> str:

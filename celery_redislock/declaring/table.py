@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
-from celery_redislock.declaring.kinds import FLAG, KEY, PREFIX, REPLICAS, URL, Kind, Seconds, one_of
+from celery_redislock.declaring.kinds import ENTRIES, FLAG, KEY, PREFIX, REPLICAS, URL, Kind, Seconds, one_of
 from celery_redislock.declaring.scopes import CONFLICT, SCOPE, SCOPES, Asked
 
 
@@ -88,6 +88,13 @@ ROWS: tuple[Row, ...] = (
         meaning="take locks in eager mode and direct calls too"),
     Row(setting="redislock_enabled", default=True, kind=FLAG,
         meaning="the switch for an incident; the environment variable `REDISLOCK_ENABLED` wins"),
+    Row(setting="redislock_beat", default=(), kind=ENTRIES, default_note="`'unique'`",
+        meaning="entries of the schedule that any number of beats share, each tick sent once: those of "
+        "unique tasks that beat imports; with patterns also those whose name or task matches one; `'all'`; "
+        "`False`: none"),
+    Row(setting="redislock_catchup", default="one", kind=one_of("one", "none"),
+        meaning="after all beats were away: Celery's one tick per entry, or none for what is over a minute "
+        "late; an entry's option of this name wins"),
     Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
         meaning="what a worker does at start about settings, options and a lock server that endanger "
         "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),

@@ -60,7 +60,7 @@ class RedisStore(LockStore):
 
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
         """
-        self._connections = connections
+        self.connections, self.prefix = connections, prefix
         self._start, self._index = f"{prefix}:{{", f"{prefix}:index"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
@@ -71,7 +71,7 @@ class RedisStore(LockStore):
 
     @property
     def server(self) -> str:
-        return self._connections.server
+        return self.connections.server
 
     def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
         return RedisStore.begin(self, name, token, ttl, **terms)()
@@ -137,11 +137,11 @@ class RedisStore(LockStore):
 
     @property
     def is_open(self) -> bool:
-        return self._connections.is_open
+        return self.connections.is_open
 
     def reaches(self, address: Mapping[str, Any]) -> bool:
         """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
-        return not self._min_replicas and self._connections.leads_to(address)
+        return not self._min_replicas and self.connections.leads_to(address)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         if not terms:
@@ -215,7 +215,7 @@ class RedisStore(LockStore):
         return policy
 
     def close(self) -> None:
-        self._connections.drop_idle()
+        self.connections.drop_idle()
 
     def _base(self, name: str) -> str:
         return f"{self._start}{name}}}:"

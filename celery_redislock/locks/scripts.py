@@ -29,6 +29,9 @@ SCRIPTS = (
     "release_and_store", "renew",
 )  # fmt: skip
 
+#: Those about ticks of a schedule, which only a beat and the command line run.
+TICK_SCRIPTS = ("names", "tick_read", "tick_settle", "tick_take")
+
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
 _OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
@@ -70,12 +73,14 @@ class Scripts:
     answers to redis-py's greeting may take one more.
     """
 
-    def __init__(self, connections: Connections, *, clock: Clock = boottime) -> None:
-        """Run scripts over these connections, by the socket timeout they were given."""
+    def __init__(
+        self, connections: Connections, *, names: Sequence[str] = SCRIPTS, clock: Clock = boottime
+    ) -> None:
+        """Run the scripts of these names over these connections, by the socket timeout they were given."""
         self._connections, self._clock = connections, clock
         self._socket_timeout = connections.socket_timeout
         # All at once: a deploy may replace the files while this process runs.
-        self._scripts = {name: script(name) for name in SCRIPTS}
+        self._scripts = {name: script(name) for name in names}
         self._templates: dict[tuple[str, int, int], bytes] = {}
 
     def begin(

@@ -14,7 +14,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.store import new_token, owner_name
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored
+from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
@@ -61,6 +61,7 @@ class Call:
         is_eager: publishing runs the body in place.
         is_locked: the call takes a lock, ``lock``, in a ``scope``. What follows is there only then.
         ignores_result: its result is not stored.
+        is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.
         header: what its message carries, once that is made.
     """
@@ -69,7 +70,7 @@ class Call:
     lock: TaskLock
     scope: Scope
     ignores_result: bool
-    is_locked = must_run = _has_own_key = False
+    is_locked = must_run = is_tick = _has_own_key = False
     inherited: Message | None = None
     _travels: Mapping[str, Any] = NO_OPTIONS
 
@@ -127,6 +128,12 @@ class Call:
         self.must_run = is_retry or is_of_workflow
         return inherited
 
+    def take_tick(self) -> None:
+        """Take the identity of a tick, if the call is for one: it may have been sent before."""
+        token = tick_token(self.options.get("headers"), self.task_id)
+        if token is not None:
+            self.token, self.is_tick, self.has_fixed_id = token, True, False
+
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
         owner = owner_name(self.task_id)
@@ -158,8 +165,9 @@ class Call:
         """
         is_period = claimed and self.scope.ends == "period"
         message = Message(
-            self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period
-        )
+            self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
+            is_tick=self.is_tick,
+        )  # fmt: skip
         self.header, headers = message.dumps(), self.options.get("headers")
         self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)

@@ -7,7 +7,8 @@ every publish: a second copy of a message has the same one, publishing a task id
 ::
 
     {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
-     "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before}
+     "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before,
+     "b": a tick of beat's}
 """
 
 import json
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from json.scanner import make_scanner
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
 import celery.app.task
 
@@ -26,12 +28,25 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.store import Mark, owner_name
 from celery_redislock.locks.tasklock import TaskLock
 
-__all__ = ["HEADER", "NO_OPTIONS", "Message", "is_result_ignored", "release_claim", "release_unrun"]
+__all__ = [
+    "HEADER",
+    "NO_OPTIONS",
+    "TICK",
+    "Message",
+    "is_result_ignored",
+    "release_claim",
+    "release_unrun",
+    "tick_id",
+    "tick_token",
+]
 
 logger = logging.getLogger("celery_redislock")
 
 #: The message header's name.
 HEADER = "redislock"
+
+#: The header of what beat sends: the tick, ``APP/ENTRY@MOMENT``. A tick sent twice is the same message.
+TICK = "redislock_tick"
 
 _VERSION = 1
 
@@ -44,7 +59,8 @@ _decode = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stub
 _quoted = json.encoder.encode_basestring_ascii
 
 #: What is true of a message, by its letter in the header.
-_FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered"}
+_FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered",
+          "b": "is_tick"}  # fmt: skip
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -66,6 +82,7 @@ class Message(NamedTuple):
         stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
+        is_tick: sent by a beat, which may die before it has said so: then another one sends it again.
     """
 
     key: str | None
@@ -76,6 +93,7 @@ class Message(NamedTuple):
     has_own_key: bool = False
     stands_for_period: bool = False
     was_delivered: bool = False
+    is_tick: bool = False
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -146,6 +164,17 @@ def identity_of(task_id: str, properties: Mapping[str, Any] | None) -> str | Non
     """
     tag = (properties or {}).get("delivery_tag")
     return f"{owner_name(task_id)}/{tag}" if isinstance(tag, str) else None
+
+
+def tick_id(tick: str) -> str:
+    """Return the task id of a tick's message: the same whichever beat sends it, and whenever."""
+    return str(uuid5(NAMESPACE_OID, f"{TICK} {tick}"))
+
+
+def tick_token(headers: Any, task_id: str) -> str | None:
+    """Return the identity of a tick's message; ``None`` for any other, also with headers copied from one."""
+    tick = headers.get(TICK) if headers else None
+    return f"{task_id}/{task_id[-12:]}" if isinstance(tick, str) and task_id == tick_id(tick) else None
 
 
 def is_result_ignored(task: Any, asked: bool | None) -> bool:

@@ -96,6 +96,8 @@ class Passage:
             or name in _refused
             # A workflow's member that is refused is published all the same, without a claim.
             or call.must_run
+            # A tick may have been claimed before, by a beat that died before it sent the message.
+            or call.is_tick
             # They would be told of a publish that may not happen; the others publish in a way of their own.
             or before_task_publish.receivers
             or (options and ("connection" in options or "publisher" in options))

@@ -48,6 +48,8 @@ def publish(  # noqa: PLR0911  one for each kind of publish
             # Published by the worker's main process, or by before_start: it keeps its identity and claim.
             call.token, call.must_run = inherited.token, True
             return call.send(claimed=inherited.claimed)
+        if run is None and inherited is None:
+            call.take_tick()
     if not call.scope.claims_at_publish:
         return call.send(claimed=False)
     with Passage(call) as claim:

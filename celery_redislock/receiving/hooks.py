@@ -23,6 +23,7 @@ def install() -> None:
     signals.task_rejected.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
     signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
+    signals.beat_init.connect(_prepare_beat, weak=False, dispatch_uid="celery_redislock.beat")
     signals.celeryd_after_setup.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
 
 
@@ -74,6 +75,17 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
         _check_worker(sender)  # one in another program, whose log is its own matter
 
 
+def _prepare_beat(sender: Any = None, **_: Any) -> None:
+    """``beat_init``, in beat's process, which goes on whatever a receiver raises but for ``SystemExit``."""
+    from celery_redislock.scheduling.beat import join
+
+    try:
+        join(sender)
+    except (LockOptionError, TypeError) as error:
+        message = f"redislock: beat does not start: {error}"
+        raise SystemExit(message) from error
+
+
 def _check_worker(instance: Any = None, **_: Any) -> None:
     """Log what would go wrong later; with ``redislock_check="error"`` end the worker.
 
@@ -98,6 +110,10 @@ def _problems(worker: Any) -> list[str]:
 
     app = worker.app
     problems = setting_problems(app)
+    if app.conf.beat_schedule:
+        from celery_redislock.scheduling.entries import entries_of, period_problems
+
+        problems += period_problems(app, entries_of(app))
     is_server_known = False
     pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():

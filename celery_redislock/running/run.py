@@ -15,7 +15,13 @@ from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Hold, new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, release_claim
+from celery_redislock.publishing.message import (
+    Message,
+    identity_of,
+    is_result_ignored,
+    release_claim,
+    tick_token,
+)
 from celery_redislock.publishing.signals import lock_lost
 
 __all__ = ["FROM_MAIN_PROCESS", "Run", "can_come_again", "mark_ttl", "run_of", "visibility_timeout"]
@@ -122,11 +128,12 @@ class Run:
             delivery = (request.properties or {}).get(FROM_MAIN_PROCESS) or _NOT_RECEIVED
             token, received_at, run.serializer, main_process = delivery
             if message is None:
-                key, run.identity = None, identity_of(task_id, request.properties)
+                key, tick = None, tick_token(request.headers, task_id)
+                is_tick, run.identity = tick is not None, tick or identity_of(task_id, request.properties)
             elif (key := message.key) is None:
                 return None
             else:
-                run.identity = message.token
+                run.identity, is_tick = message.token, message.is_tick
             run.task, run.request, run.token = task, request, token or new_token(task_id)
             run.options, run.scope = options, scope
             run.lock = run.running_lock = lock = declaration.task_lock(
@@ -143,6 +150,7 @@ class Run:
             if (  # all that the rare cases have
                 message is None
                 or message.was_delivered
+                or is_tick
                 or task.acks_late
                 or request.eta
                 or received_at is None
@@ -151,7 +159,7 @@ class Run:
             ):
                 run.may_be_done = True
                 run.was_delivered = was_delivered(message, request.delivery_info)
-                may_come = run.was_delivered or can_come_again(task, request.eta, received_at)
+                may_come = run.was_delivered or is_tick or can_come_again(task, request.eta, received_at)
                 run.can_come_again = may_come and not request.is_eager
             request.redislock_run = run
         finally:

@@ -99,6 +99,9 @@ def _take_over(
     if isinstance(answer, Refusal):
         raise at_start(run, answer.hold)
     if isinstance(answer, Marked):
+        if answer.is_done and run.message is not None and run.message.is_tick and run.scope.ends != "period":
+            # Sent twice, and claimed again when it had run.
+            run.lock.release(run.message.token, ran=True)
         pause = run.running_lock.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
     return answer

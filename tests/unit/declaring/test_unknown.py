@@ -58,7 +58,7 @@ def test_names_of_the_users_own_and_of_celery_are_left_alone(name):
     [
         ("redislock_lock_ttl", "did you mean redislock_ttl?"),
         ("redislock_socket_timout", "did you mean redislock_socket_timeout?"),
-        ("redislock_zzz", "known are redislock_check, "),
+        ("redislock_zzz", "known are redislock_beat, "),
         ("REDISLOCK_TTL", "did you mean redislock_ttl?"),
         ("CELERY_REDISLOCK_TTTL", "did you mean redislock_ttl?"),
     ],

@@ -5,13 +5,15 @@ from importlib.resources import files
 
 import pytest
 
-from celery_redislock.locks.scripts import SCRIPTS, script
+from celery_redislock.locks.scripts import SCRIPTS, TICK_SCRIPTS, script
 
 LUA = files("celery_redislock.locks") / "lua"
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
-    assert sorted([*SCRIPTS, "index"]) == sorted(each.name.removesuffix(".lua") for each in LUA.iterdir())
+    assert sorted({*SCRIPTS, *TICK_SCRIPTS, "index"}) == sorted(
+        each.name.removesuffix(".lua") for each in LUA.iterdir()
+    )
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,0 +1,47 @@
+-- Take one tick of an entry of the schedule, if the shared state is what this beat knows of it. Atomic.
+--
+-- A state is `until srv json`: until (ms) the tick is being sent, 0 once it is; when it was taken (ms), by the
+-- server's clock; and what the beats make of it.
+--
+-- KEYS  1  state   string as above
+--       2  pause   string; while it is there, ticks are spent and nothing is sent
+--       3  index   sorted set name -> expiry (ms, server clock)
+-- ARGV  1  known   the state this beat knows, '' for none
+--       2  json    of the new one; it holds a nonce, so that a repeated request is known
+--       3  bound   ms after which another beat may send it
+--       4  ttl     ms the state lives
+--       5  name    of the entry, the index member
+--       6  own     '1': a tick that is being sent, as far as is known, is this beat's own
+-- RETURNS {1, state, now}   taken
+--         {2, state, now}   spent: the entry is paused
+--         {0, state, now}   another state is there, or another beat is sending; '' for none, the
+--                           type's name if the key has another one
+include('index')
+local key, pause, entries = KEYS[1], KEYS[2], KEYS[3]
+local known, json, bound, ttl, name, own = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function ms(number)
+  return string.format('%.0f', number)
+end
+
+-- What is no string is shown as what it is not: a state. The beat that knows this replaces it.
+local found = redis.pcall('GET', key) or ''
+if type(found) ~= 'string' then
+  found = call('TYPE', key).ok
+end
+local ends, said = string.match(found, '^(%d+) %d+ (.*)$')
+if said == json then
+  return {ends == '0' and 2 or 1, found, ms(now)}
+end
+if found ~= known or (ends and own ~= '1' and tonumber(ends) > now) then
+  return {0, found, ms(now)}
+end
+local is_paused = call('EXISTS', pause) == 1
+local state = (is_paused and '0' or ms(now + bound)) .. ' ' .. ms(now) .. ' ' .. json
+call('SET', key, state, 'PX', ttl)
+if list(entries, name, now, ttl) then
+  tidy(entries, now, time)
+end
+return {is_paused and 2 or 1, state, ms(now)}

@@ -1,0 +1,237 @@
+"""What all beats share about an entry of the schedule, and the requests that read and change it.
+
+============================  ======  ===========================  =========================================
+key                           type    value                        expiry; written by
+============================  ======  ===========================  =========================================
+``redislock:{APP/ENTRY}:beat``   string  ``until srv json``        a week beyond its next due time; tick_take,
+                                                                   tick_settle
+``redislock:{APP/ENTRY}:pause``  string  until when (s), or empty  as asked for, else a year; ``pause``
+``redislock:beat``               zset    ``APP/ENTRY``, score      twice the longest of them; tick_take
+                                         expiry ms
+============================  ======  ===========================  =========================================
+
+``until`` (ms): another beat may send the tick then, 0 once it is sent; ``srv`` (ms): when it was taken. Both
+by the server's clock. The JSON has the other fields of :class:`State`.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.scripts import TICK_SCRIPTS, Scripts
+
+__all__ = ["NOTHING", "PAUSED", "REFUSED", "TAKEN", "Answer", "State", "States"]
+
+logger = logging.getLogger("celery_redislock")
+
+_VERSION = 1
+
+#: The text of a state that is not there.
+NOTHING = ""
+
+#: What a request for a tick is answered: another state is there; taken; spent, as the entry is paused.
+REFUSED, TAKEN, PAUSED = 0, 1, 2
+
+#: Seconds a state outlives its entry's next due time, so that beats may be away for so long.
+KEPT = 7 * 86400.0
+
+#: Seconds until a pause ends that was given no end: nothing on the server is for ever.
+LONGEST_PAUSE = 366 * 86400.0
+
+#: Entries per request: bounds how long one script keeps the server.
+READ_PER_CALL = 500
+
+#: Seconds another beat's clock may be ahead of this one's, and still be believed.
+AHEAD = 60.0
+
+_SHAPE = re.compile(r"(\d{1,15}) (\d{1,15}) (.*)", re.DOTALL)
+
+
+class State(NamedTuple):
+    """The shared state of one entry. Moments are aware, in UTC.
+
+    Attributes:
+        text: as the server has it: what is written next is compared with it.
+        entry: the entry's name.
+        at: its ``last_run_at``, by the clock of the beat that took the tick: its schedule goes on from there.
+        before: ``at`` before that tick.
+        tick: the tick's identity.
+        by: host and process of the beat that sends it, or has sent the last one.
+        ran: when the last one was sent, by its sender's clock; ``None`` for never.
+        due: when it is due again, by the same clock, in seconds since the epoch; ``None`` if unknown.
+        taken_at: when the tick was taken, in seconds since the epoch, by the server's clock.
+        sending_until: by the same clock, when another beat may send it; 0 once it is sent.
+    """
+
+    text: str
+    entry: str
+    at: datetime
+    before: datetime
+    tick: str
+    by: str
+    ran: datetime | None
+    due: float | None
+    taken_at: float
+    sending_until: float
+
+    @classmethod
+    def read(cls, text: str) -> "State | None":
+        """Read a state; ``None`` for none, and, with a warning, for nonsense and for other versions."""
+        if text == NOTHING:
+            return None
+        try:
+            until, taken_at, said = _SHAPE.fullmatch(text).groups()  # type: ignore[union-attr]  # caught below
+            about = json.loads(said)
+            texts = about["entry"], about["tick"], about["by"]
+            if about["v"] != _VERSION or [*map(type, texts)] != [str, str, str]:
+                raise ValueError(said)  # noqa: TRY301  as all that is not understood
+            ran, due = about["ran"], about["due"]
+            return cls(
+                text,
+                texts[0],
+                _moment(about["at"]),
+                _moment(about["before"]),
+                *texts[1:],
+                None if ran is None else _moment(ran),
+                None if due is None else float(due),
+                int(taken_at) / 1000,
+                int(until) / 1000,
+            )
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
+            logger.warning("the shared state %.300r of a schedule's entry is treated as absent", text)
+            return None
+
+    def seen_from(self, here: datetime, now: float) -> datetime:
+        """Return ``at`` as a beat sees it whose clock shows *here* (UTC) while the server's shows *now*.
+
+        The later of the sender's own reading, and as long ago as the server has seen it. So beats whose
+        clocks are seconds apart send what one would send. A reading over a minute ahead does not count.
+        """
+        by_server = here - timedelta(seconds=max(0.0, now - self.taken_at))
+        return by_server if self.at > here + timedelta(seconds=AHEAD) else max(self.at, by_server)
+
+
+class Answer(NamedTuple):
+    """The answer to a request for a tick: the text of the state that is there now, and the server's clock.
+
+    Attributes:
+        status: ``REFUSED``, ``TAKEN`` or ``PAUSED``.
+        asked_at: this process's clock (``boottime``) just before the answered request was sent.
+    """
+
+    status: int
+    text: str
+    now: float
+    asked_at: float
+
+
+class States:
+    """The states of an app's entries, on the server of its locks. Thread-safe.
+
+    Each method makes one bounded request, :meth:`read` one for each 500 entries, and raises
+    ``LockUnavailable`` where that is not answered.
+    """
+
+    def __init__(self, store: RedisStore, app: str) -> None:
+        """Keep the states of the app of this name where its locks are."""
+        self._scripts = Scripts(store.connections, names=TICK_SCRIPTS)
+        self._prefix, self._app, self.server = store.prefix, app, store.server
+
+    def take(
+        self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float, is_own: bool
+    ) -> Answer:
+        """Take a tick if the state is still the *known* one; ``about`` has the fields of the new one.
+
+        No other beat sends the tick for *bound* seconds; the state lives for *ttl*. ``is_own``: by the known
+        state this beat itself is sending a tick, which is over.
+        """
+        said = json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
+        keys = [self._key(entry, "beat"), self._key(entry, "pause"), f"{self._prefix}:beat"]
+        args = [known, said, _ms(bound), _ms(ttl), self._name(entry), "1" if is_own else ""]
+        return self._scripts.begin("tick_take", keys, args, _answer, name=entry)()
+
+    def settle(self, entry: str, mine: str, following: str, ttl: float) -> bool:
+        """Replace the state that this beat has written; tell whether it was still there."""
+        keys, args = [self._key(entry, "beat")], [mine, following, _ms(ttl)]
+        return self._scripts.begin("tick_settle", keys, args, _is_one, name=entry)()
+
+    def read(self, entries: Sequence[str], what: str = "beat") -> tuple[float, list[str]]:
+        """Return the server's clock, and the texts of these entries' states, or of their ``"pause"``."""
+        now, texts = 0.0, list[str]()
+        for first in range(0, len(entries) or 1, READ_PER_CALL):
+            keys = [self._key(entry, what) for entry in entries[first : first + READ_PER_CALL]]
+            now, some = self._scripts.begin("tick_read", keys, [], _clock_and_texts, name=what)()
+            texts += some
+        return now, texts
+
+    def listed(self) -> list[State]:
+        """Return the states there are of the app's entries; two requests or more."""
+        index, start = f"{self._prefix}:beat", lock_name(f"{self._app}/")
+        names = self._scripts.begin("names", [index], ["100000"], _texts, name=index)()
+        _, texts = self.read([name.removeprefix(start) for name in names if name.startswith(start)])
+        return [state for state in map(State.read, texts) if state is not None]
+
+    def pause(self, entry: str, seconds: float | None) -> None:
+        """Let the entry's ticks be spent unsent, for so many seconds; ``None``: until it is resumed."""
+        until = "" if seconds is None else f"{self.read([])[0] + seconds:.3f}"
+        words = self._key(entry, "pause"), until, "PX", _ms(seconds or LONGEST_PAUSE)
+        self._scripts.send("pause", "SET", *words, understand=lambda *_: None)
+
+    def resume(self, entry: str) -> bool:
+        """End a pause; tell whether there was one."""
+        key = self._key(entry, "pause")
+        return bool(self._scripts.send("resume", "DEL", key, understand=_is_one))
+
+    def _name(self, entry: str) -> str:
+        return lock_name(f"{self._app}/{entry}")
+
+    def _key(self, entry: str, what: str) -> str:
+        return f"{self._prefix}:{{{self._name(entry)}}}:{what}"
+
+
+def settled(text: str, about: Mapping[str, Any], entry: str) -> str:
+    """Return the text of a state whose tick was taken with this one, and is sent."""
+    said = json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
+    return f"0 {text.split(' ', 2)[1]} {said}"
+
+
+def prolonged(text: str, seconds: float) -> str:
+    """Return the text of a state by which a tick is being sent, for so much longer."""
+    until, rest = text.split(" ", 1)
+    return f"{int(until) + round(seconds * 1000)} {rest}"
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(text)
+    return moment.astimezone(timezone.utc)
+
+
+def _ms(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
+
+
+def _answer(_name: str, reply: Any, asked_at: float, *_: object) -> Answer:
+    status, text, now = reply
+    return Answer(
+        (REFUSED, TAKEN, PAUSED)[status], text.decode("utf-8", "replace"), int(now) / 1000, asked_at
+    )
+
+
+def _is_one(_name: str, reply: Any, *_: object) -> bool:
+    return bool(reply == 1)
+
+
+def _texts(_name: str, reply: Any, *_: object) -> list[str]:
+    return [text.decode("utf-8", "replace") for text in reply]
+
+
+def _clock_and_texts(name: str, reply: Any, *_: object) -> tuple[float, list[str]]:
+    now, *texts = _texts(name, reply)
+    return int(now) / 1000, texts
