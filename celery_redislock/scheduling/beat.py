@@ -32,6 +32,7 @@ from celery.beat import Scheduler
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
+from celery_redislock.declaring.call_options import OF_ENTRIES
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.server import store_of
@@ -165,8 +166,12 @@ class Beat:
         self._known: dict[str, State] = {}  # by entry, as all in this class
         self._look_at: dict[str, float] = {}  # by time.monotonic; not before
         self._next_in = 0.0
+        #: Where the entry that is put back into the heap next goes, in seconds from now.
+        self._push_in: tuple[Any, float] | None = None
         self._due: _Due | None = None
         self._tick: _Tick | None = None
+        #: States by which this beat is sending what it has sent: the server did not hear of that.
+        self._unsettled: dict[str, str] = {}
         self._outage: LockUnavailable | None = None
         self._held_back: set[str] = set()
         self._theirs = {name: getattr(scheduler, name) for name in _WRAPPED}
@@ -184,7 +189,11 @@ class Beat:
             return
         for entry, text in zip(entries.values(), texts, strict=True):
             state = State.read(text)
-            if state is not None and not state.sending_until:
+            if state is None:
+                continue
+            if state.sending_until:  # perhaps by a beat that has died: then it is still to be sent
+                _place(entry, state.before)
+            else:
                 self._known[entry.name] = state
                 _place(entry, state.seen_from(_now(entry), now))
 
@@ -200,21 +209,24 @@ class Beat:
 
     def is_due(self, entry: Any) -> Any:
         """In place of ``Scheduler.is_due``."""
+        answer = self._theirs["is_due"](entry)
         look_at = self._look_at.get(entry.name)
-        if look_at is not None:
-            if (left := look_at - time.monotonic()) > 0:
+        if answer[0] and look_at is not None:
+            # No longer than that, as its schedule may have been changed meanwhile.
+            now = time.monotonic()
+            left = min(look_at - now, LOOK_AGAIN)
+            if left > 0:
+                self._look_at[entry.name] = now + left
                 return False, left
             del self._look_at[entry.name]
-        answer = self._theirs["is_due"](entry)
         self._next_in = answer[1]
         return answer
 
     def when(self, entry: Any, next_time_to_run: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of ``Scheduler._when``: the place of an entry in the heap."""
-        look_at = self._look_at.get(entry.name)
-        if look_at is not None and next_time_to_run:
+        """In place of ``Scheduler._when``: an entry's place in the heap."""
+        if self._push_in is not None and self._push_in[0] is entry:
             # Celery takes ten milliseconds off again (``adjust``).
-            next_time_to_run = max(look_at - time.monotonic(), 0.0) + 0.01
+            next_time_to_run, self._push_in = self._push_in[1] + 0.01, None
         return self._theirs["_when"](entry, next_time_to_run, *args, **kwargs)
 
     def reserve(self, entry: Any) -> Any:
@@ -232,8 +244,8 @@ class Beat:
             self._theirs["apply_entry"](entry, producer=producer)
             return
         try:
-            if self._outage is not None:
-                raise self._outage
+            if (outage := self._outage) is not None:
+                raise outage
             tick = self._take(due)
         except LockUnavailable as error:
             self._has_failed(error, due)
@@ -254,11 +266,20 @@ class Beat:
             result = self._theirs["apply_async"](entry, *args, **kwargs)
         except Exception as error:
             # Celery raises a SchedulingError in place of the error.
-            away = OperationalError, LockUnavailable, *self._scheduler.connection.connection_errors
-            tick.outcome = _UNSENT if isinstance(error.__context__ or error, away) else _SPENT
+            is_away = isinstance(error.__context__ or error, self._says_away())
+            tick.outcome = _UNSENT if is_away else _SPENT
             raise
         tick.outcome = _SENT
         return result
+
+    def _says_away(self) -> tuple[type[BaseException], ...]:
+        """Return the errors after which a tick is not spent: the broker, or the lock server, was away.
+
+        Not ``OSError``, which transports have among theirs: an entry's own arguments may raise that for ever.
+        """
+        theirs = self._scheduler.connection.connection_errors
+        kept = [kind for kind in theirs if not issubclass(OSError, kind)]
+        return (OperationalError, LockUnavailable, ConnectionError, TimeoutError, *kept)
 
     # --- one tick --------------------------------------------------------------------------------
 
@@ -268,8 +289,8 @@ class Beat:
         known = self._known.get(name)
         # Its rows may have been read again since (django-celery-beat); and who is behind is told first.
         text = NOTHING if known is None else known.text if last >= known.at else _ASK
-        is_own = bool(known and known.sending_until)
         before, since, tick = last, last if known is None else known.at, ""
+        lost = since  # the moment to go on from where the server has lost its data
         for _ in range(ATTEMPTS):
             about: dict[str, Any] = {
                 "at": max(_utc(due.reserved.last_run_at), before).isoformat(),
@@ -280,19 +301,14 @@ class Beat:
                 "due": time.time() + due.next_in,
                 "nonce": uuid.uuid4().hex,
             }
-            answer = self._states.take(
-                name, text, about, bound=due.bound, ttl=_ttl(due), is_own=is_own and text != _ASK
-            )
-            found, is_own = State.read(answer.text), False
-            if found is None:
-                self._known.pop(name, None)
-            else:
-                self._known[name] = found
+            is_own = text == self._unsettled.get(name)
+            answer = self._states.take(name, text, about, bound=due.bound, ttl=_ttl(due), is_own=is_own)
+            found = self._know(name, answer.text)
             if answer.status != REFUSED:
                 _place(due.reserved, datetime.fromisoformat(about["at"]))
                 return self._taken(due, before, about, text, answer)
             text, known = answer.text, found
-            before, since, tick = last, last, ""
+            before, since, tick = last, lost, ""
             if found is None:
                 continue
             if (left := found.sending_until - answer.now) > 0:
@@ -322,7 +338,7 @@ class Beat:
         if is_due:
             return True
         logger.debug("%s was sent by %s", due.entry.name, found.by)
-        self._leave(due, moment, due.runs + 1, next_in + STAND_BY)
+        self._leave(due, moment, due.runs + 1, (next_in or 0.0) + STAND_BY)
         return False
 
     def _taken(
@@ -346,7 +362,7 @@ class Beat:
     def _missed_by(self, due: _Due, last: datetime) -> float:
         """Return the seconds by which a tick was missed that is not to be made up for, or 0."""
         schedule = due.entry.schedule
-        if due.entry.options.get("redislock_catchup", self._catchup) != "none":
+        if due.entry.options.get(OF_ENTRIES, self._catchup) != "none":
             return 0.0
         interval = getattr(schedule, "run_every", None)
         patience = min(MISSED_AFTER, interval.total_seconds()) if interval else MISSED_AFTER
@@ -356,18 +372,25 @@ class Beat:
 
     def _send(self, tick: _Tick, producer: Any) -> None:
         """Let the scheduler send a tick that was taken, and say what became of it."""
-        entry, options = tick.due.entry, tick.due.entry.options
-        identity = tick.about["tick"]
-        entry.options = {name: value for name, value in options.items() if name != "redislock_catchup"}
-        entry.options["headers"] = {**(options.get("headers") or {}), TICK: identity}
-        entry.options.setdefault("task_id", tick_id(identity))
         self._tick = tick
+        try:
+            self._apply(tick.due.entry, producer, tick.about["tick"])
+        finally:
+            # Also when beat is told to stop in between: what has not been sent yet is another beat's then.
+            self._tick = None
+            self._settle(tick)
+
+    def _apply(self, entry: Any, producer: Any, tick: str | None = None) -> None:
+        """Let the scheduler send an entry, as this tick if one is given."""
+        options = entry.options
+        entry.options = {name: value for name, value in options.items() if name != OF_ENTRIES}
+        if tick is not None:
+            entry.options["headers"] = {**(options.get("headers") or {}), TICK: tick}
+            entry.options.setdefault("task_id", tick_id(tick))
         try:
             self._theirs["apply_entry"](entry, producer=producer)
         finally:
-            # Also when beat is told to stop in between: what has not been sent yet is another beat's then.
-            self._tick, entry.options = None, options
-            self._settle(tick)
+            entry.options = options
 
     def _still_has(self, tick: _Tick) -> bool:
         """Whether the tick is still this beat's: asked for where the process stood still since it took it."""
@@ -397,23 +420,29 @@ class Beat:
             following = settled(tick.text, {**tick.about, **ran}, name)
         else:
             self._wait(due, RETRY)
+        self._unsettled.pop(name, None)
         try:
-            if self._states.settle(name, tick.text, following, _ttl(due)):
-                self._know(name, following)
-            else:
-                logger.warning("%s took so long to send that another beat has sent it, too", name)
+            is_mine = self._states.settle(name, tick.text, following, _ttl(due))
         except LockUnavailable as error:
-            self._know(name, tick.text)
+            if outcome in {_SENT, _SPENT}:
+                self._unsettled[name] = tick.text
             logger.warning(
                 "%s may be sent once more, in %.0f s, as the same message: %s", name, due.bound, error
             )
+            return
+        if is_mine:
+            self._know(name, following)
+        else:
+            logger.warning("%s took so long to send that another beat has sent it, too", name)
 
-    def _know(self, name: str, text: str) -> None:
+    def _know(self, name: str, text: str) -> State | None:
+        """Read a state, and remember it as the latest one that this beat knows of."""
         state = State.read(text)
         if state is None:
             self._known.pop(name, None)
         else:
             self._known[name] = state
+        return state
 
     # --- an entry that is not sent ---------------------------------------------------------------
 
@@ -424,7 +453,9 @@ class Beat:
         # The row is written by the beat that has sent it (django-celery-beat).
         getattr(self._scheduler, "_dirty", set()).discard(entry.name)
         if next_in is not None:
-            self._look_at[entry.name] = time.monotonic() + max(next_in, 0.001)
+            next_in = max(next_in, 0.001)
+            self._push_in = entry, next_in
+            self._look_at[entry.name] = time.monotonic() + next_in
 
     def _wait(self, due: _Due, seconds: float) -> None:
         """Let an entry stay due, and look at it again later."""
@@ -438,7 +469,7 @@ class Beat:
             name = due.entry.name
             if self._on_lock_error(due.entry) == "run":
                 logger.warning("sending %s, as any other beat may: %s", name, error)
-                self._theirs["apply_entry"](due.entry, producer=self._scheduler.producer)
+                self._apply(due.entry, self._scheduler.producer)
                 return
             if name not in self._held_back:
                 logger.error("%s is due, and waits until the lock server answers: %s", name, error)
