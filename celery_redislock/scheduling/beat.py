@@ -170,8 +170,6 @@ class Beat:
         self._push_in: tuple[Any, float] | None = None
         self._due: _Due | None = None
         self._tick: _Tick | None = None
-        #: States by which this beat is sending what it has sent: the server did not hear of that.
-        self._unsettled: dict[str, str] = {}
         self._outage: LockUnavailable | None = None
         self._held_back: set[str] = set()
         self._theirs = {name: getattr(scheduler, name) for name in _WRAPPED}
@@ -289,40 +287,38 @@ class Beat:
         known = self._known.get(name)
         # Its rows may have been read again since (django-celery-beat); and who is behind is told first.
         text = NOTHING if known is None else known.text if last >= known.at else _ASK
-        before, since, tick = last, last if known is None else known.at, ""
-        lost = since  # the moment to go on from where the server has lost its data
+        since, before = last, last if known is None else known.at
+        lost = before  # goes on from there where the server has lost its data
         for _ in range(ATTEMPTS):
-            about: dict[str, Any] = {
-                "at": max(_utc(due.reserved.last_run_at), before).isoformat(),
-                "before": since.isoformat(),
-                "tick": tick or f"{app_name(self._app)}/{name}@{since.isoformat()}",
+            about = {
+                "at": _utc(due.reserved.last_run_at).isoformat(),
+                "before": before.isoformat(),
                 "by": self._me,
                 "ran": known.ran.isoformat() if known and known.ran else None,
                 "due": time.time() + due.next_in,
                 "nonce": uuid.uuid4().hex,
             }
-            is_own = text == self._unsettled.get(name)
-            answer = self._states.take(name, text, about, bound=due.bound, ttl=_ttl(due), is_own=is_own)
-            found = self._know(name, answer.text)
+            answer = self._states.take(name, text, about, bound=due.bound, ttl=_ttl(due))
             if answer.status != REFUSED:
-                _place(due.reserved, datetime.fromisoformat(about["at"]))
-                return self._taken(due, before, about, text, answer)
-            text, known = answer.text, found
-            before, since, tick = last, lost, ""
-            if found is None:
+                self._know(name, answer.text)
+                tick = _Tick(due, about, text, answer)
+                return tick if self._is_to_be_sent(tick, since, answer.status) else None
+            text, known = answer.text, State.read(answer.text)
+            since, before = last, lost
+            if known is None:
                 continue
-            if (left := found.sending_until - answer.now) > 0:
-                logger.info("%s is being sent by %s", name, found.by)
+            if (left := known.sending_until - answer.now) > 0:
+                logger.info("%s is being sent by %s", name, known.by)
                 has_just_begun = left > due.bound - LOOK_AGAIN
                 self._wait(due, LOOK if has_just_begun else min(LOOK_AGAIN, left))
                 return None
-            before, since = found.seen_from(_now(due.entry), answer.now), found.at
-            if found.sending_until:
-                before, since, tick = found.before, found.before, found.tick
-            if not self._is_due_since(before, due, found):
+            since, before = known.seen_from(_now(due.entry), answer.now), known.at
+            if known.sending_until:
+                since = before = known.before
+            if not self._is_due_since(since, due, known):
                 return None
-            if tick:
-                logger.warning("%s: %s died, or stood still, while it sent; sending it", name, found.by)
+            if known.sending_until:
+                logger.warning("%s: %s died, or stood still, while it sent; sending it", name, known.by)
         self._wait(due, LOOK)
         return None
 
@@ -338,43 +334,43 @@ class Beat:
         if is_due:
             return True
         logger.debug("%s was sent by %s", due.entry.name, found.by)
+        self._known[due.entry.name] = found
         self._leave(due, moment, due.runs + 1, (next_in or 0.0) + STAND_BY)
         return False
 
-    def _taken(
-        self, due: _Due, last: datetime, about: Mapping[str, Any], before: str, answer: Answer
-    ) -> _Tick | None:
-        """Return the tick, unless the entry is paused, or the tick was missed and is not made up for."""
-        name, tick = due.entry.name, _Tick(due, about, before, answer)
-        if answer.status == PAUSED:
+    def _is_to_be_sent(self, tick: _Tick, since: datetime, status: int) -> bool:
+        """Whether a tick that was taken is to be sent: its entry is not paused, and it was not missed."""
+        due, name = tick.due, tick.due.entry.name
+        if status == PAUSED:
             logger.info("%s is paused: its tick is not sent", name)
-            self._leave(due, datetime.fromisoformat(about["at"]), due.runs)
-            return None
-        late = self._missed_by(due, last)
-        if late:
+            self._leave(due, _utc(due.reserved.last_run_at), due.runs)
+            return False
+        if late := self._missed_by(due, since):
             logger.warning("%s is %.0f s late, and is not sent (redislock_catchup='none')", name, late)
-            self._leave(due, datetime.fromisoformat(about["at"]), due.runs)
+            self._leave(due, _utc(due.reserved.last_run_at), due.runs)
             tick.outcome = _SPENT
             self._settle(tick)
-            return None
-        return tick
+            return False
+        return True
 
-    def _missed_by(self, due: _Due, last: datetime) -> float:
+    def _missed_by(self, due: _Due, since: datetime) -> float:
         """Return the seconds by which a tick was missed that is not to be made up for, or 0."""
         schedule = due.entry.schedule
         if due.entry.options.get(OF_ENTRIES, self._catchup) != "none":
             return 0.0
         interval = getattr(schedule, "run_every", None)
         patience = min(MISSED_AFTER, interval.total_seconds()) if interval else MISSED_AFTER
-        left: timedelta = schedule.remaining_estimate(_like(last, due.entry.default_now()))
+        left: timedelta = schedule.remaining_estimate(_like(since, due.entry.default_now()))
         late = -left.total_seconds()
         return late if late > patience else 0.0
 
     def _send(self, tick: _Tick, producer: Any) -> None:
         """Let the scheduler send a tick that was taken, and say what became of it."""
-        self._tick = tick
+        self._tick, entry = tick, tick.due.entry
+        # The entry, and the shared moment that the tick advances: the same, whichever beat sends it.
+        identity = f"{app_name(self._app)}/{entry.name}@{tick.about['before']}"
         try:
-            self._apply(tick.due.entry, producer, tick.about["tick"])
+            self._apply(entry, producer, identity)
         finally:
             # Also when beat is told to stop in between: what has not been sent yet is another beat's then.
             self._tick = None
@@ -420,29 +416,23 @@ class Beat:
             following = settled(tick.text, {**tick.about, **ran}, name)
         else:
             self._wait(due, RETRY)
-        self._unsettled.pop(name, None)
         try:
-            is_mine = self._states.settle(name, tick.text, following, _ttl(due))
+            if self._states.settle(name, tick.text, following, _ttl(due)):
+                self._know(name, following)
+            else:
+                logger.warning("%s took so long to send that another beat has sent it, too", name)
         except LockUnavailable as error:
-            if outcome in {_SENT, _SPENT}:
-                self._unsettled[name] = tick.text
             logger.warning(
                 "%s may be sent once more, in %.0f s, as the same message: %s", name, due.bound, error
             )
-            return
-        if is_mine:
-            self._know(name, following)
-        else:
-            logger.warning("%s took so long to send that another beat has sent it, too", name)
 
-    def _know(self, name: str, text: str) -> State | None:
-        """Read a state, and remember it as the latest one that this beat knows of."""
+    def _know(self, name: str, text: str) -> None:
+        """Remember the latest state that this beat has written, or goes on from."""
         state = State.read(text)
         if state is None:
             self._known.pop(name, None)
         else:
             self._known[name] = state
-        return state
 
     # --- an entry that is not sent ---------------------------------------------------------------
 

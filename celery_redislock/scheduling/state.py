@@ -59,8 +59,7 @@ class State(NamedTuple):
         text: as the server has it: what is written next is compared with it.
         entry: the entry's name.
         at: its ``last_run_at``, by the clock of the beat that took the tick: its schedule goes on from there.
-        before: ``at`` before that tick.
-        tick: the tick's identity.
+        before: ``at`` before that tick, which is thus told from the others.
         by: host and process of the beat that sends it, or has sent the last one.
         ran: when the last one was sent, by its sender's clock; ``None`` for never.
         due: when it is due again, by the same clock, in seconds since the epoch; ``None`` if unknown.
@@ -72,7 +71,6 @@ class State(NamedTuple):
     entry: str
     at: datetime
     before: datetime
-    tick: str
     by: str
     ran: datetime | None
     due: float | None
@@ -87,16 +85,16 @@ class State(NamedTuple):
         try:
             until, taken_at, said = _SHAPE.fullmatch(text).groups()  # type: ignore[union-attr]  # caught below
             about = json.loads(said)
-            texts = about["entry"], about["tick"], about["by"]
-            if about["v"] != _VERSION or [*map(type, texts)] != [str, str, str]:
+            entry, by = about["entry"], about["by"]
+            if about["v"] != _VERSION or not (isinstance(entry, str) and isinstance(by, str)):
                 raise ValueError(said)  # noqa: TRY301  as all that is not understood
             ran, due = about["ran"], about["due"]
             return cls(
                 text,
-                texts[0],
+                entry,
                 _moment(about["at"]),
                 _moment(about["before"]),
-                *texts[1:],
+                by,
                 None if ran is None else _moment(ran),
                 None if due is None else float(due),
                 int(taken_at) / 1000,
@@ -142,17 +140,14 @@ class States:
         self._scripts = Scripts(store.connections, names=TICK_SCRIPTS)
         self._prefix, self._app, self.server = store.prefix, app, store.server
 
-    def take(
-        self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float, is_own: bool
-    ) -> Answer:
+    def take(self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float) -> Answer:
         """Take a tick if the state is still the *known* one; ``about`` has the fields of the new one.
 
-        No other beat sends the tick for *bound* seconds; the state lives for *ttl*. ``is_own``: by the known
-        state this beat itself is sending a tick, which is over.
+        No other beat sends the tick for *bound* seconds; the state lives for *ttl*.
         """
         said = json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
         keys = [self._key(entry, "beat"), self._key(entry, "pause"), f"{self._prefix}:beat"]
-        args = [known, said, _ms(bound), _ms(ttl), self._name(entry), "1" if is_own else ""]
+        args = [known, said, _ms(bound), _ms(ttl), self._name(entry)]
         return self._scripts.begin("tick_take", keys, args, _answer, name=entry)()
 
     def settle(self, entry: str, mine: str, following: str, ttl: float) -> bool:

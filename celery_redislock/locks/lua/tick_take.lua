@@ -11,14 +11,13 @@
 --       3  bound   ms after which another beat may send it
 --       4  ttl     ms the state lives
 --       5  name    of the entry, the index member
---       6  own     '1': a tick that is being sent, as far as is known, is this beat's own
 -- RETURNS {1, state, now}   taken
 --         {2, state, now}   spent: the entry is paused
 --         {0, state, now}   another state is there, or another beat is sending; '' for none, the
 --                           type's name if the key has another one
 include('index')
 local key, pause, entries = KEYS[1], KEYS[2], KEYS[3]
-local known, json, bound, ttl, name, own = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local known, json, bound, ttl, name = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -35,7 +34,7 @@ local ends, said = string.match(found, '^(%d+) %d+ (.*)$')
 if said == json then
   return {ends == '0' and 2 or 1, found, ms(now)}
 end
-if found ~= known or (ends and own ~= '1' and tonumber(ends) > now) then
+if found ~= known or (ends and tonumber(ends) > now) then
   return {0, found, ms(now)}
 end
 local is_paused = call('EXISTS', pause) == 1

@@ -1,0 +1,256 @@
+"""The contract of a schedule's shared states: on every server, and in the memory that unit tests use."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redislock.locks import connect
+from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.scheduling.state import (
+    KEPT,
+    LONGEST_PAUSE,
+    NOTHING,
+    PAUSED,
+    REFUSED,
+    TAKEN,
+    Answer,
+    State,
+    States,
+    prolonged,
+    settled,
+)
+from tests.clocks import ManualClock
+from tests.integration.conftest import SERVER_CASES, SERVER_IDS
+from tests.states import MemoryStates
+
+#: Longer than any test takes, unless it waits for the end itself.
+BOUND = 30.0
+
+
+class Case:
+    """The states, and how a test ends the bound of a tick that is being sent."""
+
+    def __init__(
+        self, states: States, client: "redis.Redis | None", prefix: str, store: RedisStore | None = None
+    ) -> None:
+        self.states, self.client, self.prefix, self.store = states, client, prefix, store
+
+    def take(
+        self, known: str = NOTHING, *, nonce: str = "a", bound: float = BOUND, entry: str = "e"
+    ) -> Answer:
+        return self.states.take(
+            entry,
+            known,
+            about(nonce),
+            bound=bound,
+            ttl=KEPT + 60,
+        )
+
+    def pass_bound(self, seconds: float, now: float) -> None:
+        """Let a bound pass that began at *now*, by the server's clock."""
+        if isinstance(self.states, MemoryStates):
+            self.states._clock.advance(seconds)  # type: ignore[attr-defined]
+            return
+        end = time.monotonic() + seconds + 10
+        while self.states.read([])[0] < now + seconds:
+            assert time.monotonic() < end, "the server's clock stands still"
+
+    def key(self, what: str, entry: str = "e") -> str:
+        return f"{self.prefix}:{{shop/{entry}}}:{what}"
+
+
+def about(nonce: str = "a") -> dict[str, Any]:
+    moment = datetime.now(timezone.utc).isoformat()
+    return {"at": moment, "before": moment, "by": f"host:{nonce}", "ran": None, "due": None, "nonce": nonce}
+
+
+def sent(case: Case, known: str = NOTHING, *, nonce: str = "a", entry: str = "e") -> str:
+    """Take a tick and settle it; returns the state that is there then."""
+    answer = case.take(known, nonce=nonce, entry=entry)
+    assert answer.status == TAKEN
+    after = settled(answer.text, about(nonce), entry)
+    assert case.states.settle(entry, answer.text, after, KEPT)
+    return after
+
+
+@pytest.fixture(params=[None, *SERVER_CASES], ids=["memory", *SERVER_IDS])
+def case(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
+    if request.param is None:
+        yield Case(MemoryStates(ManualClock(1_780_000_000.0)), None, prefix)
+        return
+    yield from on_server(url_of, *request.param, prefix)
+
+
+@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
+def server(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
+    yield from on_server(url_of, *request.param, prefix)
+
+
+def on_server(url_of: Callable[[str], str], name: str, options: str, prefix: str) -> Iterator[Case]:
+    url = url_of(name)
+    url += f"{'&' if '?' in url else '?'}{options}" if options else ""
+    store = connect(url, prefix=prefix)
+    assert isinstance(store, RedisStore)
+    with closing(store), redis.Redis.from_url(url_of(name)) as client:
+        yield Case(States(store, "shop"), client, prefix, store)
+        if keys := client.keys(f"{prefix}*"):
+            client.delete(*keys)
+
+
+def test_one_of_two_beats_that_know_the_same_takes_the_tick(case: Case) -> None:
+    """Compare and set: the other one is shown what is there now."""
+    known = sent(case)
+    first, second = case.take(known, nonce="a"), case.take(known, nonce="b")
+
+    assert (first.status, second.status) == (TAKEN, REFUSED)
+    assert second.text == first.text
+    state = State.read(first.text)
+    assert state is not None
+    assert state.by == "host:a"
+    assert state.sending_until == pytest.approx(first.now + BOUND, abs=0.002)
+    assert state.taken_at == pytest.approx(first.now, abs=0.002)
+
+
+def test_a_request_that_is_repeated_takes_the_tick_again(case: Case) -> None:
+    """Its answer was lost: the nonce tells it from another beat's."""
+    words = about()
+    first = case.states.take("e", NOTHING, words, bound=BOUND, ttl=KEPT)
+    again = case.states.take("e", NOTHING, words, bound=BOUND, ttl=KEPT)
+
+    assert (first.status, again.status) == (TAKEN, TAKEN)
+    assert again.text == first.text
+
+
+def test_a_tick_that_is_being_sent_is_taken_when_its_bound_has_passed(case: Case) -> None:
+    """By whoever knows that state; before, by nobody."""
+    first = case.take(bound=0.3)
+    assert case.take(first.text, nonce="b").status == REFUSED
+    case.pass_bound(0.3, first.now)
+
+    assert case.take(first.text, nonce="b").status == TAKEN
+
+
+def test_only_who_took_a_tick_settles_it_and_repeating_that_is_harmless(case: Case) -> None:
+    """A beat that stood still for too long finds another one's state, and leaves it."""
+    first = case.take(bound=0.001)
+    case.pass_bound(0.002, first.now)
+    second = case.take(first.text, nonce="b")
+    after = settled(second.text, about("b"), "e")
+
+    assert not case.states.settle("e", first.text, "late", KEPT)
+    assert case.states.settle("e", second.text, after, KEPT)
+    assert case.states.settle("e", second.text, after, KEPT)
+    assert case.states.read(["e"])[1] == [after]
+
+
+@pytest.mark.parametrize("known", [NOTHING, "sent"])
+def test_a_released_tick_leaves_what_was_there_before(case: Case, known: str) -> None:
+    """Also where nothing was."""
+    before = sent(case) if known else NOTHING
+    taken = case.take(before, nonce="b")
+    assert case.states.settle("e", taken.text, before, KEPT)
+
+    assert case.states.read(["e"])[1] == [before]
+    assert case.take(before, nonce="c").status == TAKEN
+
+
+def test_a_prolonged_tick_is_still_its_beats(case: Case) -> None:
+    """Compare and set as well: who was overtaken learns of it."""
+    first = case.take(bound=0.3)
+    longer = prolonged(first.text, BOUND)
+    assert case.states.settle("e", first.text, longer, KEPT)
+    case.pass_bound(0.3, first.now)
+
+    assert case.take(first.text, nonce="b").status == REFUSED
+    assert case.take(longer, nonce="b").status == REFUSED
+
+
+def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> None:
+    """In the same request: one beat alone asks for nothing more."""
+    known = sent(server)
+    server.states.pause("e", None)
+    paused = server.take(known, nonce="b")
+
+    assert paused.status == PAUSED
+    state = State.read(paused.text)
+    assert state is not None
+    assert state.sending_until == 0
+    assert server.take(known, nonce="b").status == REFUSED
+    assert server.states.resume("e")
+    assert not server.states.resume("e")
+    assert server.take(paused.text, nonce="c").status == TAKEN
+
+
+@pytest.mark.parametrize(("seconds", "lives"), [(None, LONGEST_PAUSE), (90.0, 90.0)])
+def test_a_pause_ends_by_itself(server: Case, seconds: float | None, lives: float) -> None:
+    """Law 4: nothing is without an end."""
+    assert server.client is not None
+    server.states.pause("e", seconds)
+
+    assert server.client.pttl(server.key("pause")) == pytest.approx(lives * 1000, abs=5000)
+
+
+def test_every_key_ends_and_outlives_the_next_due_time_by_a_week(server: Case) -> None:
+    """Law 4. Beats may be away for so long and know what was sent last."""
+    assert server.client is not None
+    answer = server.take()
+    least = {server.key("beat"): KEPT, f"{server.prefix}:beat": KEPT}
+    assert {key.decode() for key in server.client.keys(f"{server.prefix}*")} == set(least)
+    for key, seconds in least.items():
+        assert server.client.pttl(key) > (seconds - 5) * 1000
+    assert server.states.settle("e", answer.text, settled(answer.text, about(), "e"), KEPT)
+
+    assert server.client.pttl(server.key("beat")) > (KEPT - 5) * 1000
+
+
+@pytest.mark.parametrize("kind", ["list", "text", "binary"])
+def test_a_key_that_is_no_state_is_shown_and_then_replaced(server: Case, kind: str) -> None:
+    """Never a stop of the schedule."""
+    assert server.client is not None
+    if kind == "list":
+        server.client.rpush(server.key("beat"), "x")
+    else:
+        server.client.set(server.key("beat"), "rubbish" if kind == "text" else "7 {")
+    first = server.take()
+    assert first.status == REFUSED
+    assert first.text
+    assert State.read(first.text) is None
+
+    assert server.take(first.text).status == TAKEN
+
+
+def test_entries_of_one_name_in_two_apps_are_told_apart(server: Case) -> None:
+    """On one prefix, as two projects may have by default."""
+    assert server.store is not None
+    other = States(server.store, "bakery")
+    known = sent(server)
+
+    assert other.read(["e"])[1] == [NOTHING]
+    assert other.take("e", NOTHING, about(), bound=BOUND, ttl=KEPT).status == TAKEN
+    assert server.states.read(["e"])[1] == [known]
+    assert [state.entry for state in other.listed()] == ["e"]
+
+
+def test_names_of_any_kind_are_read_and_listed(server: Case) -> None:
+    """Braces would move a key's hash tag; and what is long is cut."""
+    names = ["nightly report", "a{b}c", "größe", "%41", "x" * 300, "tab\there"]
+    for name in names:
+        sent(server, entry=name)
+
+    assert sorted(state.entry for state in server.states.listed()) == sorted(names)
+    assert all(State.read(text) for text in server.states.read(names)[1])
+    assert server.states.read(["nobody"])[1] == [NOTHING]
+
+
+def test_more_entries_than_one_request_takes_are_read_in_several(server: Case) -> None:
+    """A beat with ten thousand entries keeps the server for no longer than one with five hundred."""
+    known = sent(server, entry="n700")
+    _, texts = server.states.read([f"n{number}" for number in range(1201)])
+
+    assert [index for index, text in enumerate(texts) if text] == [700]
+    assert texts[700] == known

@@ -1,0 +1,64 @@
+"""The shared states of a schedule in memory, on a clock of the test's own: what the scripts do, in Python."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.scheduling.state import PAUSED, REFUSED, TAKEN, Answer, State, States
+
+
+class MemoryStates(States):
+    """Stands in for :class:`States`; the beats of a test share one. Counts what is asked.
+
+    Attributes:
+        texts: the states by entry; paused: the entries that are.
+        asked: the requests so far, by their names.
+        is_away: no request is answered.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.texts: dict[str, str] = {}
+        self.paused: set[str] = set()
+        self.asked: list[str] = []
+        self.is_away = False
+        self.server = "memory"
+
+    def _count(self, what: str) -> None:
+        self.asked.append(what)
+        if self.is_away:
+            raise LockUnavailable(self.server, what, "away")
+
+    def take(self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float) -> Answer:
+        self._count("take")
+        assert ttl > 7 * 86400 - 1
+        said = json.dumps({"v": 1, "entry": entry, **about}, separators=(",", ":"))
+        now, found = round(self._clock(), 3), self.texts.get(entry, "")
+        until, _, rest = found.partition(" ")
+        if rest.partition(" ")[2] == said:
+            return Answer(TAKEN if until != "0" else PAUSED, found, now, now)
+        is_sending = until.isdigit() and int(until) > now * 1000
+        if found != known or is_sending:
+            return Answer(REFUSED, found, now, now)
+        is_paused = entry in self.paused
+        until = "0" if is_paused else str(round((now + bound) * 1000))
+        self.texts[entry] = f"{until} {round(now * 1000)} {said}"
+        return Answer(PAUSED if is_paused else TAKEN, self.texts[entry], now, now)
+
+    def settle(self, entry: str, mine: str, following: str, ttl: float) -> bool:  # noqa: ARG002  nothing expires
+        self._count("settle")
+        if self.texts.get(entry, "") not in {mine, following}:
+            return False
+        self.texts[entry] = following
+        return True
+
+    def read(self, entries: Sequence[str], what: str = "beat") -> tuple[float, list[str]]:  # noqa: ARG002  same
+        self._count("read")
+        return self._clock(), [self.texts.get(entry, "") for entry in entries]
+
+    def state(self, entry: str) -> State:
+        """What is there of an entry, which must be a state."""
+        state = State.read(self.texts[entry])
+        assert state is not None
+        return state

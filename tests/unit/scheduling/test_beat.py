@@ -1,0 +1,633 @@
+"""Any number of beats, each tick once: Celery's own scheduler on a clock that the test turns."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.beat import ScheduleEntry, Scheduler
+from celery.schedules import crontab, schedule
+from kombu.exceptions import OperationalError
+
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.publishing.message import tick_id
+from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY, join
+from tests.unit.scheduling.world import START, World
+
+
+def every(seconds: float) -> Callable[..., Any]:
+    return lambda now, app: schedule(timedelta(seconds=seconds), nowfun=now, app=app)
+
+
+def at(**fields: str) -> Callable[..., Any]:
+    return lambda now, app: crontab(nowfun=now, app=app, **fields)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing of the beat runs any more."""
+
+
+def kill_at_publish(world: World, scheduler: Any, *, after: bool) -> None:
+    """Let a beat die at its next publish, before the message has left or after."""
+
+    def publish(entry: Any) -> None:
+        scheduler.publish = None
+        if after:
+            scheduler.apply_entry_unasked(entry)
+        world.kill(scheduler)
+        scheduler.beat._settle = lambda _tick: None
+        raise Killed
+
+    scheduler.apply_entry_unasked = lambda entry: type(scheduler).apply_async(scheduler, entry)
+    scheduler.publish = publish
+
+
+def run_past_a_kill(world: World, seconds: float) -> None:
+    """Let time pass although a beat dies in it."""
+    end = world.now + timedelta(seconds=seconds)
+    try:
+        world.run(seconds)
+    except Killed:
+        world.run((end - world.now).total_seconds())
+
+
+# --- what one beat would send ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clocks", [(0, 0, 0), (0, 3, -3), (-3, 0, 3), (-0.04, 0, 0.04), (-40, 40)], ids=str)
+@pytest.mark.parametrize(
+    ("make", "expected"), [(every(2), 60), (at(minute="*"), 2), (at(minute="*/2"), 1)], ids=["2s", "1m", "2m"]
+)
+def test_beats_send_what_one_would_send(
+    world: World, clocks: tuple[float, ...], make: Any, expected: int
+) -> None:
+    """A schedule shared by beats that start one after the other, and whose clocks are apart."""
+    for clock in clocks:
+        world.beat({"entry": make}, clock=clock)
+        world.run(1.3)
+    world.run(120 - 1.3 * len(clocks))
+
+    assert abs(len(world.times("entry")) - expected) <= 1
+    assert set(world.ticks("entry").values()) == {1}
+
+
+@pytest.mark.parametrize("clocks", [(0, 3), (3, 0), (0, -3), (-3, 0), (-0.04, 0, 0.04)], ids=str)
+@pytest.mark.parametrize(("make", "least"), [(every(2), 1.95), (at(minute="*"), 56.9)], ids=["2s", "1m"])
+def test_clocks_that_are_apart_send_no_tick_twice_whoever_sends(
+    world: World, clocks: tuple[float, ...], make: Any, least: float
+) -> None:
+    """Each beat in turn stands still for a while, so that each of the others sends."""
+    beats = [world.beat({"entry": make}, clock=clock) for clock in clocks]
+    for _ in range(3):
+        for each in beats:
+            world.stop(each, 65)
+            world.run(130)
+
+    assert len({each.by for each in world.sent}) > 1
+    assert min(world.gaps("entry")) >= least
+    assert set(world.ticks("entry").values()) == {1}
+
+
+def test_the_beat_that_sent_last_sends_again_and_the_others_ask_once_each(world: World) -> None:
+    """Who sent a tick looks at the next one first; nobody else is late, and nobody races."""
+    for _ in range(3):
+        world.beat({"entry": every(5)})
+        world.run(1.0)
+    world.run(20)
+    world.sent.clear()
+    world.states.asked.clear()
+    world.run(50)
+
+    assert len({each.by for each in world.sent}) == 1
+    assert world.gaps("entry") == pytest.approx([5.0] * 9, abs=0.01)
+    assert world.states.asked.count("take") == 30
+    assert world.states.asked.count("settle") == 10
+
+
+def test_a_beat_alone_makes_two_requests_a_tick_and_one_when_it_starts(world: World) -> None:
+    """Law 10: nothing is asked for an entry that is not due."""
+    world.beat({"entry": every(5), "daily": at(minute="0", hour="3")})
+    world.run(51)
+
+    assert world.states.asked == ["read"] + ["take", "settle"] * 10
+
+
+def test_a_tick_carries_its_identity_and_the_entry_keeps_its_own_options(world: World) -> None:
+    """The same message, whichever beat sends it: its task id and its header follow from the tick."""
+    options = {"queue": "q", "headers": {"mine": 1}, "redislock_catchup": "one"}
+    scheduler = world.beat({"entry": every(5)}, options=options)
+    world.run(6)
+
+    (sent,) = world.sent
+    tick = sent.options["headers"].pop("redislock_tick")
+    assert tick.startswith("shop/entry@2026-06-01T12:00:00")
+    assert sent.options == {"queue": "q", "headers": {"mine": 1}, "task_id": tick_id(tick)}
+    assert scheduler.schedule["entry"].options == options
+
+
+def test_entries_of_other_tasks_are_left_to_each_beat_unless_the_setting_names_them(world: World) -> None:
+    """``redislock_beat``: unique tasks by default; patterns match an entry's name or its task's."""
+    for patterns in [(), ("oth*",), ("pla*",), ("*",)]:
+        world.sent.clear()
+        world.states.texts.clear()
+        settings = LockSettings(beat=patterns)
+        beats = [world.beat({"entry": every(5)}, task="plain", settings=settings) for _ in range(2)]
+        world.run(6)
+
+        assert len(world.sent) == (1 if patterns in {("pla*",), ("*",)} else 2), patterns
+        for each in beats:
+            world.kill(each)
+
+
+@pytest.mark.parametrize("enable_utc", [True, False])
+@pytest.mark.parametrize(
+    "change", [datetime(2026, 3, 29, 1), datetime(2026, 10, 25, 1)], ids=["spring", "autumn"]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        at(minute="0"),
+        at(minute="*/20"),
+        at(minute="30", hour="2"),
+        at(minute="0", hour="3"),
+        at(minute="30", hour="1"),
+        every(1800),
+        every(86400),
+    ],
+    ids=["hourly", "20min", "2:30", "3:00", "1:30", "30min", "24h"],
+)
+def test_a_change_of_daylight_saving_time_sends_what_celery_alone_would(
+    monkeypatch: pytest.MonkeyPatch, make: Any, change: datetime, enable_utc: bool
+) -> None:
+    """Both changes of Europe/Berlin, two days around each, three beats, one of which is killed."""
+    start, conf = change.replace(tzinfo=timezone.utc) - timedelta(hours=20), {"timezone": "Europe/Berlin"}
+    alone = World(monkeypatch, start, enable_utc=enable_utc, **conf)
+    alone.beat({"entry": make}, is_shared=False)
+    alone.run(48 * 3600)
+    shared = World(monkeypatch, start, enable_utc=enable_utc, **conf)
+    beats = [shared.beat({"entry": make}) for _ in range(3)]
+    shared.run(24 * 3600)
+    shared.kill(beats[0])
+    shared.run(24 * 3600)
+
+    def seconds(world: World) -> list[float]:
+        return [each.timestamp() for each in world.times("entry")]
+
+    assert len(seconds(alone)) > 0
+    assert seconds(shared) == pytest.approx(seconds(alone), abs=LOOK_AGAIN + STAND_BY)
+
+
+# --- what ends a beat ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [1, 5, 60])
+def test_another_beat_is_there_at_once_when_the_sender_is_killed(world: World, interval: float) -> None:
+    """A beat killed between two ticks costs the stand-by offset, once, and no tick."""
+    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
+    world.run(interval * 3.5)
+    world.kill(beats[world.sent[-1].by])
+    world.run(interval * 4)
+
+    assert len(world.times("entry")) == 7
+    assert max(world.gaps("entry")) <= interval + STAND_BY + 0.05
+    assert set(world.ticks("entry").values()) == {1}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
+@pytest.mark.parametrize(("interval", "bound"), [(1, 2.0), (5, 5.0), (60, LONGEST_BOUND)])
+def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_identity(
+    world: World, interval: float, bound: float, after: bool
+) -> None:
+    """Sent once more after the bound at most, as the same message: where it had left, that one runs once."""
+    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
+    world.run(interval * 2.5)
+    sender = beats[world.sent[-1].by]
+    kill_at_publish(world, sender, after=after)
+    run_past_a_kill(world, interval * 2 + bound)
+
+    ticks = world.ticks("entry")
+    again = [tick for tick, times in ticks.items() if times > 1]
+    assert len(again) == (1 if after else 0)
+    assert max(world.gaps("entry")) <= interval + bound + LOOK_AGAIN
+    assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
+
+
+def test_a_beat_that_is_started_finds_the_tick_that_a_dead_one_left(world: World) -> None:
+    """One beat, killed in the middle of a daily tick, and replaced: the tick is not lost."""
+    first = world.beat({"daily": at(minute="0", hour="13")})
+    kill_at_publish(world, first, after=False)
+    run_past_a_kill(world, 3601)
+    assert world.sent == []
+    world.beat({"daily": at(minute="0", hour="13")})
+    world.run(30)
+
+    assert len(world.sent) == 1
+
+
+def test_a_beat_told_to_stop_before_the_publish_releases_the_tick(world: World) -> None:
+    """SIGTERM raises SystemExit in whatever beat does; another one sends within about a second."""
+    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
+    world.run(65)
+    sender = (first, second)[world.sent[-1].by]
+
+    def stop(_tick: object) -> bool:
+        world.kill(sender)
+        raise SystemExit
+
+    sender.beat._still_has = stop
+    with pytest.raises(SystemExit):
+        world.run(60)
+    world.run(2)
+
+    assert len(world.sent) == 2
+    assert world.gaps("entry") == pytest.approx([60.0], abs=1.0)
+
+
+def test_a_beat_told_to_stop_in_the_middle_of_its_publish_leaves_the_tick_to_the_bound(world: World) -> None:
+    """Nobody knows whether the message has left: sent again as the same one, and not at once."""
+    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
+    world.run(65)
+    sender = (first, second)[world.sent[-1].by]
+
+    def stop(_entry: Any) -> None:
+        world.kill(sender)
+        raise SystemExit
+
+    sender.publish = stop
+    with pytest.raises(SystemExit):
+        world.run(60)
+    world.run(15)
+
+    assert world.gaps("entry") == pytest.approx([60.0 + LONGEST_BOUND], abs=LOOK_AGAIN + 0.1)
+
+
+@pytest.mark.parametrize("stops_in", ["between ticks", "in the middle"])
+def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str) -> None:
+    """SIGSTOP for 30 s, also after the tick was taken: it asks again before it sends."""
+    beats = [world.beat({"entry": every(5)}) for _ in range(2)]
+    world.run(12)
+    sender = beats[world.sent[-1].by]
+    if stops_in == "between ticks":
+        world.stop(sender, 30)
+    else:
+        still_has = sender.beat._still_has
+
+        def stand_still(tick: Any) -> bool:
+            sender.beat._still_has = still_has
+            world.stop(sender, 30)
+            world.run(30)
+            return bool(still_has(tick))
+
+        sender.beat._still_has = stand_still
+    world.run(60)
+
+    assert set(world.ticks("entry").values()) == {1}
+    assert max(world.gaps("entry")) <= 5 + 5 + LOOK_AGAIN
+
+
+# --- what goes wrong -------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_away_for_the_sender_leaves_the_tick_to_another(world: World) -> None:
+    """The tick is released, and sent a tenth of a second later by who has seen that it is being sent."""
+    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
+    world.run(65)
+    sender = (first, second)[world.sent[-1].by]
+
+    def away(_entry: Any) -> None:
+        world.stop(sender, 5)
+        world.run(0.4)
+        raise OperationalError("away")
+
+    sender.publish = away
+    world.run(120)
+
+    assert world.gaps("entry") == pytest.approx([60.5, 60.0], abs=0.15)
+    assert {each.by for each in world.sent[1:]} == {1 - sender.number}
+
+
+def test_a_tick_that_could_not_be_sent_is_found_by_a_beat_that_is_started(world: World) -> None:
+    """What was released is there as it was before it was taken."""
+    first = world.beat({"hourly": at(minute="0")})
+    world.run(3601)
+
+    def away(_entry: Any) -> None:
+        raise OperationalError("away")
+
+    first.publish = away
+    world.run(3601)
+    ran = world.states.state("hourly").ran
+    world.kill(first)
+    world.beat({"hourly": at(minute="0")})
+    world.run(5)
+
+    assert len(world.sent) == 2
+    assert ran is not None
+
+
+def test_a_broker_that_is_away_for_all_is_tried_each_second_and_the_tick_is_sent_once(world: World) -> None:
+    """As the same message: it may have left when the connection broke."""
+    for _ in range(2):
+        world.beat({"entry": every(60)}).publish = None
+    world.run(30)
+
+    def away(_entry: Any) -> None:
+        raise OperationalError("away")
+
+    for each in world.beats:
+        each.publish = away
+    world.run(40)
+    for each in world.beats:
+        each.publish = None
+    world.run(10)
+
+    assert len(world.sent) == 1
+    assert world.sent[0].at - START <= timedelta(seconds=70 + RETRY + 0.1)
+
+
+@pytest.mark.parametrize("error", [ValueError("no key"), FileNotFoundError("its argument")], ids=str)
+def test_an_entry_that_cannot_be_sent_spends_its_tick_and_holds_up_nobody(
+    world: World, error: Exception
+) -> None:
+    """Its error is logged by Celery; it is not tried for ever, by no beat."""
+    tried = []
+
+    def broken(entry: Any) -> None:
+        if entry.name == "broken":
+            tried.append(entry)
+            raise error
+
+    for _ in range(2):
+        world.beat({"broken": every(5), "entry": every(5)}).publish = broken
+    world.run(26)
+
+    assert len(tried) == 5
+    assert len(world.times("entry")) == 5
+    assert world.states.state("broken").ran is None
+
+
+def test_a_lock_server_that_is_away_holds_an_entry_back_and_no_other(world: World) -> None:
+    """Tried again each second, asked by one; the ticks missed meanwhile are one when it answers again."""
+    beats = [world.beat({"entry": every(5)}) for _ in range(2)]
+    plain = world.beat({"plain": every(5)}, task="plain")
+    world.run(12)
+    world.states.is_away = True
+    before = len(world.states.asked)
+    world.run(20)
+    assert len(world.times("entry")) == 2
+    assert len(world.states.asked) - before == len(beats)
+    world.server_is_back()
+    world.run(6)
+
+    assert len(world.times("entry")) in {3, 4}
+    assert set(world.ticks("entry").values()) == {1}
+    assert world.gaps("plain") == pytest.approx([5.0] * 6, abs=0.05)
+    world.kill(plain)
+
+
+def test_a_lock_server_that_is_away_is_told_once_for_each_entry(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loudly, but not each second."""
+    world.beat({"one": every(5), "two": every(5)})
+    world.states.is_away = True
+    world.run(30)
+    world.server_is_back()
+
+    waits = [
+        each.getMessage() for each in caplog.records if "waits until the lock server" in each.getMessage()
+    ]
+    assert sorted(text.split()[0] for text in waits) == ["one", "two"]
+    assert "entries that waited: one, two" in caplog.text
+
+
+def test_on_lock_error_run_sends_without_asking(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Law 9: the policy is a named option; what it costs is said."""
+    world.app.conf.redislock_on_lock_error = "run"
+    for _ in range(2):
+        world.beat({"entry": every(5)})
+    world.states.is_away = True
+    world.run(6)
+
+    assert len(world.sent) == 2
+    assert "as any other beat may" in caplog.text
+
+
+def test_a_publish_that_finds_the_lock_server_away_does_not_spend_the_tick(world: World) -> None:
+    """Gone between the tick and the task's own claim: tried again."""
+    scheduler = world.beat({"entry": every(5)})
+
+    def away(_entry: Any) -> None:
+        scheduler.publish = None
+        raise LockUnavailable("here", "acquire", "away")
+
+    scheduler.publish = away
+    world.run(8)
+
+    assert len(world.sent) == 1
+
+
+def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(world: World) -> None:
+    """The server went away between the send and its note: the next tick goes on from this beat's state."""
+    scheduler = world.beat({"entry": every(5)})
+
+    def go_away(_entry: Any) -> None:
+        scheduler.publish, world.states.is_away = None, True
+
+    scheduler.publish = go_away
+    world.run(6)
+    world.states.is_away = False
+    world.run(5)
+
+    assert len(world.sent) == 2
+    assert set(world.ticks("entry").values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rubbish", "0 1 {}", "0 1 []", '0 1 {"v":2}', "list", "0 99999999999999999999 {}", "0 1 " + "[" * 9999],
+)
+def test_a_state_that_cannot_be_read_is_absent_and_stops_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """Of another version, of another type, or nonsense: a warning, and the schedule goes on."""
+    world.beat({"entry": every(5)})
+    world.states.texts["entry"] = text
+    world.run(11)
+
+    assert len(world.sent) == 2
+    assert "is treated as absent" in caplog.text
+
+
+def test_data_that_the_lock_server_loses_costs_one_repeat_which_is_the_same_message(world: World) -> None:
+    """The stated limit: lost between a send and another beat's look, the tick is sent by that one too."""
+    for _ in range(2):
+        world.beat({"entry": every(60)})
+    world.run(60.35)
+    world.run(60)
+    world.states.texts.clear()
+    sent = len(world.sent)
+    world.run(5)
+    for tenths in range(20):
+        world.run(61.3 + tenths / 10)
+        world.states.texts.clear()
+    world.run(5)
+
+    assert len(world.sent) >= sent + 20
+    assert len(world.ticks("entry")) >= sent + 20
+    assert max(world.ticks("entry").values()) <= 2
+    assert min(gap for gap in world.gaps("entry") if gap > 1) >= 59
+    assert max(world.gaps("entry")) <= 60.5
+
+
+def test_a_state_lost_between_a_send_and_the_next_look_is_sent_again_as_the_same_message(
+    world: World,
+) -> None:
+    """Its done mark stops the second run, where the marks were not lost as well."""
+    for _ in range(2):
+        world.beat({"entry": every(60)})
+    world.run(65)
+    end = world.now + timedelta(seconds=56)
+    while len(world.sent) == 1 and world.now < end:
+        world.run(0.05)
+    world.states.texts.clear()
+    world.run(5)
+
+    assert len(world.sent) == 3
+    assert len({each.options["task_id"] for each in world.sent}) == 2
+
+
+# --- outages of all beats, pauses, changes ---------------------------------------------------
+
+
+@pytest.mark.parametrize(("catchup", "expected"), [("one", 1), ("none", 0)])
+@pytest.mark.parametrize("where", ["setting", "option"])
+def test_after_an_outage_of_all_beats_a_missed_tick_is_made_up_for_once_or_not(
+    world: World, catchup: str, expected: int, where: str
+) -> None:
+    """Celery's own rule, or ``redislock_catchup = "none"``; what is due next is sent in either case."""
+    settings = LockSettings(catchup=catchup if where == "setting" else "one")
+    options = {} if where == "setting" else {"redislock_catchup": catchup}
+    entries = {"entry": at(minute="0"), "often": every(600)}
+    world.kill(world.beat(entries, settings=settings, options=options))
+    first = world.beat(entries, settings=settings, options=options)
+    world.run(3900)
+    world.kill(first)
+    world.run(5 * 3600)
+    world.sent.clear()
+    for _ in range(2):
+        world.beat(entries, settings=settings, options=options)
+    world.run(60)
+    assert (len(world.times("entry")), len(world.times("often"))) == (expected, expected)
+    world.run(3600)
+
+    assert len(world.times("entry")) == expected + 1
+
+
+def test_a_paused_entry_advances_and_sends_nothing(world: World) -> None:
+    """When it is resumed the next tick is sent, and none is made up for."""
+    for _ in range(2):
+        world.beat({"entry": every(5)})
+    world.run(12)
+    ran = world.states.state("entry").ran
+    world.states.paused.add("entry")
+    world.run(15)
+    assert len(world.times("entry")) == 2
+    assert world.states.state("entry").ran == ran
+    world.states.paused.clear()
+    world.run(10)
+
+    assert len(world.times("entry")) == 4
+    assert world.gaps("entry") == pytest.approx([5.0, 20.0, 5.0], abs=0.3)
+
+
+def test_a_schedule_that_is_changed_is_looked_at_at_once(world: World) -> None:
+    """Also by a beat that waits for a tick another one has sent: database schedules change as they run."""
+    beats = [world.beat({"entry": every(3600)}) for _ in range(2)]
+    world.run(3700)
+    world.kill(beats[world.sent[-1].by])
+    (left,) = (each for each in beats if each.number in world._wakes)
+    left.schedule["entry"].schedule.run_every = timedelta(seconds=60)
+    left._heap = None
+    world.stop(left, 0)
+    world.run(LOOK_AGAIN + 0.1)
+
+    assert len(world.sent) == 2
+
+
+def test_an_entry_whose_moment_is_older_here_is_asked_for_first(world: World) -> None:
+    """django-celery-beat reads its rows again, which another beat may not have written yet."""
+    scheduler = world.beat({"entry": every(60)})
+    world.run(61)
+    scheduler.schedule["entry"].last_run_at = START - timedelta(days=1)
+    scheduler._heap = None
+    world.stop(scheduler, 0)
+    world.run(30)
+
+    assert len(world.sent) == 1
+
+
+def test_an_entry_that_does_not_look_at_when_it_ran_is_sent_once(world: World) -> None:
+    """django-celery-beat's clocked schedules: due from any moment on."""
+
+    class Clocked(schedule):  # type: ignore[misc]  # celery-types has it untyped
+        def is_due(self, _last: datetime) -> tuple[bool, float]:
+            return self.now() >= START + timedelta(seconds=10), 60.0
+
+    class OneOff(ScheduleEntry):
+        def is_due(self) -> Any:
+            return (False, 3600.0) if self.total_run_count else super().is_due()
+
+    def make(now: Any, app: Any) -> Any:
+        return Clocked(timedelta(days=1), nowfun=now, app=app)
+
+    for _ in range(2):
+        world.beat({"entry": make}, entry=OneOff)
+        world.run(0.5)
+    world.run(60)
+
+    assert len(world.sent) == 1
+
+
+# --- joining ---------------------------------------------------------------------------------
+
+
+def service(app: Any, scheduler: Any) -> Any:
+    return type("Service", (), {"app": app, "scheduler": scheduler})()
+
+
+def test_a_scheduler_with_a_tick_of_its_own_cannot_be_shared(world: World) -> None:
+    """Its ticks would be sent by each beat, and nobody would know."""
+
+    class Own(Scheduler):
+        def tick(self, *_args: Any, **_kwargs: Any) -> float:
+            return 1.0
+
+    with pytest.raises(TypeError, match=r"Own has a tick\(\) of its own.*redislock_beat = False"):
+        join(service(world.app, Own(world.app, lazy=True)))
+    world.app.conf.redislock_beat = False
+    assert join(service(world.app, Own(world.app, lazy=True))) is None
+
+
+@pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
+def test_redbeat_is_left_alone_with_a_warning_where_its_lock_is_off(
+    world: World, caplog: pytest.LogCaptureFixture, lock_key: str | None
+) -> None:
+    """It elects a leader by itself."""
+    kind = type("RedBeatScheduler", (Scheduler,), {"__module__": "redbeat.schedulers", "lock_key": lock_key})
+
+    assert join(service(world.app, kind(world.app, lazy=True))) is None
+    assert ("RedBeat's lock is off" in caplog.text) == (lock_key is None)
+
+
+def test_a_switched_off_beat_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``redislock_enabled`` is the switch for an incident, here too."""
+    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
+
+    assert join(service(world.app, Scheduler(world.app, lazy=True))) is None

@@ -1,0 +1,80 @@
+"""Entries that a ``lock_period`` refuses: said when a worker or a beat starts."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab
+
+from celery_redislock import SingletonTask
+from celery_redislock.receiving.hooks import _problems
+from celery_redislock.scheduling.entries import entries_of, period_problems
+
+
+def nothing() -> None:
+    """What the tasks do."""
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.task(name="unique", shared=False, base=SingletonTask, lock_period=300)(nothing)
+    app.task(name="without", shared=False, base=SingletonTask)(nothing)
+    app.task(name="plain", shared=False)(nothing)
+    return app
+
+
+def problems(app: Celery, schedule: Any, task: str = "unique", **options: Any) -> list[str]:
+    app.conf.beat_schedule = {"entry": {"task": task, "schedule": schedule, "options": options}}
+    return period_problems(app, entries_of(app))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        300.0,
+        timedelta(seconds=299),
+        1.0,
+        crontab(),
+        crontab(minute="*/5"),
+        crontab(minute="0,3,30", hour="4"),
+    ],
+    ids=str,
+)
+def test_an_entry_that_is_due_before_its_period_is_over_is_a_problem(app: Celery, schedule: Any) -> None:
+    """Every other tick is refused, and nobody would know why."""
+    (problem,) = problems(app, schedule)
+
+    assert "'entry'" in problem
+    assert "lock_period=300 of its task unique" in problem
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [300.1, timedelta(hours=1), crontab(minute="*/6"), crontab(minute="0", hour="4", day_of_week="1"),
+     BaseSchedule()],
+    ids=["interval", "hourly", "6min", "weekly", "unknown"],
+)  # fmt: skip
+def test_an_entry_that_is_due_later_is_none(app: Celery, schedule: Any) -> None:
+    """Nor is one of which it cannot be told."""
+    assert problems(app, schedule) == []
+
+
+def test_only_tasks_with_a_period_are_looked_at_and_the_entrys_own_option_counts(app: Celery) -> None:
+    """As it does at the publish; a wrong one is a problem, and no error."""
+    assert problems(app, 1.0, task="without") == []
+    assert problems(app, 1.0, task="plain") == []
+    assert problems(app, 1.0, task="unheard-of") == []
+    assert len(problems(app, 1.0, task="without", lock_period=60)) == 1
+    assert problems(app, 600.0, lock_period=60) == []
+    (problem,) = problems(app, 1.0, task="without", lock_period="long")
+    assert "lock_period is 'long'" in problem
+
+
+def test_a_worker_says_it_too(app: Celery) -> None:
+    """Whoever starts the worker may never see beat's log."""
+    app.conf.beat_schedule = {"entry": {"task": "unique", "schedule": 60.0}}
+    worker = type("Worker", (), {"app": app})()
+
+    assert any("lock_period=300 of its task unique" in problem for problem in _problems(worker))

@@ -1,0 +1,100 @@
+"""What is shared about an entry: read whatever is there, and whenever it was written."""
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from celery_redislock.scheduling.state import AHEAD, State, prolonged, settled
+
+AT = datetime(2026, 6, 1, 12, 0, 5, 250_000, tzinfo=timezone.utc)
+ABOUT = {
+    "at": AT.isoformat(),
+    "before": "2026-06-01T14:00:00+02:00",
+    "by": "host:1",
+    "ran": None,
+    "due": 1780315210.25,
+    "nonce": "n",
+}
+
+
+def text(until: int = 0, taken: int = 1780315205250, **more: Any) -> str:
+    return f"{until} {taken} {json.dumps({'v': 1, 'entry': 'e', **ABOUT, **more})}"
+
+
+def test_a_state_is_read_as_it_was_written() -> None:
+    """Moments in UTC, whatever zone they were written in; seconds."""
+    state = State.read(text(1780315215250))
+
+    assert state is not None
+    assert (state.entry, state.at, state.before) == ("e", AT, AT - timedelta(seconds=5.25))
+    assert (state.by, state.ran, state.due) == ("host:1", None, 1780315210.25)
+    assert (state.taken_at, state.sending_until) == (1780315205.25, 1780315215.25)
+
+
+def test_no_state_is_none_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """An entry that was never sent is nothing to worry about."""
+    assert State.read("") is None
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"v": 2},
+        {"entry": 1},
+        {"by": None},
+        {"at": None},
+        {"at": "soon"},
+        {"at": "2026-06-01T12:00:00"},
+        {"before": 3},
+        {"ran": "x"},
+        {"due": "x"},
+        {"due": []},
+    ],
+    ids=str,
+)
+def test_a_field_of_another_kind_makes_the_state_absent(
+    wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Written by another version, or by another program: a warning, and never an error."""
+    assert State.read(text(**wrong)) is None
+    assert "is treated as absent" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("clock", "seen"),
+    [
+        (0, AT),
+        # Three seconds behind the sender: its reading is the later one.
+        (-3, AT),
+        # Three seconds ahead: as long ago as the server has seen it, by the own clock.
+        (3, AT + timedelta(seconds=3)),
+        # More than a minute behind: the sender's clock is not believed.
+        (-AHEAD - 11, AT - timedelta(seconds=AHEAD + 11)),
+    ],
+)
+def test_a_moment_is_the_later_of_the_senders_reading_and_the_servers(clock: float, seen: datetime) -> None:
+    """So beats whose clocks are seconds apart send what one would send; seen two seconds after the tick."""
+    state = State.read(text())
+    assert state is not None
+    here, now = AT + timedelta(seconds=2 + clock), state.taken_at + 2
+
+    assert abs(state.seen_from(here, now) - seen) < timedelta(milliseconds=1)
+
+
+def test_a_settled_state_keeps_when_it_was_taken() -> None:
+    """It is what other beats count from."""
+    state = State.read(settled(text(1780315215250), {**ABOUT, "ran": ABOUT["at"]}, "e"))
+
+    assert state is not None
+    assert (state.sending_until, state.taken_at, state.ran) == (0, 1780315205.25, AT)
+
+
+def test_a_prolonged_state_differs_in_its_end_only() -> None:
+    """The tick of a process that stood still is its own for so much longer."""
+    state = State.read(prolonged(text(1780315215250), 7.5))
+
+    assert state is not None
+    assert state._replace(text="") == State.read(text(1780315222750))._replace(text="")  # type: ignore[union-attr]

@@ -1,0 +1,140 @@
+"""A world with a clock of its own, in which any number of beats run Celery's own scheduler."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry, Scheduler
+
+from celery_redislock import SingletonTask
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.scheduling import beat as module
+from celery_redislock.scheduling.beat import Beat
+from tests.states import MemoryStates
+
+START = datetime(2026, 6, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
+
+#: A schedule, made for a clock.
+Make = Callable[[Callable[[], datetime], Celery], Any]
+
+
+def nothing() -> None:
+    """What the tasks do."""
+
+
+class Sent(SimpleNamespace):
+    """One publish: the entry's ``name``, ``at`` (the world's time), ``by`` (a beat), and the ``options``."""
+
+
+class Recording(Scheduler):
+    """Celery's scheduler, which notes what it would publish."""
+
+    producer = None
+    world: "World"
+    number = 0
+    publish: Callable[[ScheduleEntry], None] | None = None
+
+    def apply_async(self, entry: Any, **_: Any) -> Any:
+        if self.publish is not None:
+            self.publish(entry)
+        self.world.sent.append(
+            Sent(name=entry.name, at=self.world.now, by=self.number, options=dict(entry.options))
+        )
+        return SimpleNamespace(id=entry.options.get("task_id"))
+
+
+class World:
+    """Time, a lock server, and beats; nothing in it waits."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, start: datetime = START, **conf: Any) -> None:
+        self.now, self.sent = start, list[Sent]()
+        self.states = MemoryStates(self.time)
+        self.app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+        self.app.conf.update(conf)
+        self.app.task(name="unique", shared=False, base=SingletonTask)(nothing)
+        self.app.task(name="plain", shared=False)(nothing)
+        self.beats: list[Any] = []
+        self._wakes: dict[int, datetime] = {}
+        clock = SimpleNamespace(time=self.time, monotonic=self.time, sleep=lambda _: None)
+        patch.setattr(module, "time", clock)
+        patch.setattr(module, "boottime", self.time)
+        # The thread that asks on is the test's own: World.server_is_back.
+        patch.setattr(module.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+
+    def time(self) -> float:
+        return self.now.timestamp()
+
+    def beat(
+        self,
+        entries: Mapping[str, Make],
+        *,
+        clock: float = 0.0,
+        task: str = "unique",
+        options: Mapping[str, Any] | None = None,
+        is_shared: bool = True,
+        entry: type[ScheduleEntry] = ScheduleEntry,
+        settings: LockSettings = LockSettings(),  # noqa: B008  immutable
+    ) -> Any:
+        """Start a beat whose clock is so many seconds ahead; returns its scheduler."""
+        scheduler: Any = Recording(self.app, schedule={}, lazy=True)
+        scheduler.world, scheduler.number, scheduler.Entry = self, len(self.beats), entry
+
+        def now() -> datetime:
+            return (self.now + timedelta(seconds=clock)).astimezone(self.app.timezone)
+
+        for name, make in entries.items():
+            fields = {"schedule": make(now, self.app), "task": task, "options": dict(options or {})}
+            scheduler.update_from_dict({name: fields})
+        scheduler.beat = Beat(scheduler, self.states, settings) if is_shared else None
+        self.beats.append(scheduler)
+        self._wakes[scheduler.number] = self.now
+        return scheduler
+
+    def kill(self, scheduler: Any) -> None:
+        """Let a beat be no more."""
+        self._wakes.pop(scheduler.number, None)
+
+    def stop(self, scheduler: Any, seconds: float) -> None:
+        """Let a beat stand still, as after SIGSTOP."""
+        self._wakes[scheduler.number] = self.now + timedelta(seconds=seconds)
+
+    def server_is_back(self) -> None:
+        """Let the lock server answer, and each beat notice it."""
+        self.states.is_away = False
+        for scheduler in self.beats:
+            if scheduler.beat is not None and scheduler.beat._outage is not None:
+                scheduler.beat._ask_on()
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass: each beat ticks, and sleeps for as long as its tick says."""
+        end = self.now + timedelta(seconds=seconds)
+        for _ in range(1_000_000):
+            number, wake = min(self._wakes.items(), key=lambda each: each[1], default=(-1, end))
+            if wake >= end:
+                break
+            self.now = max(self.now, wake)
+            # A tick takes some time, or two of the same beat would be one moment.
+            self.now += timedelta(microseconds=37)
+            delay = self.beats[number].tick()
+            if number in self._wakes and self._wakes[number] <= self.now:
+                self._wakes[number] = self.now + timedelta(seconds=max(delay or 0.0, 0.0005))
+        else:
+            raise AssertionError("the beats do not sleep")
+        self.now = end
+
+    def times(self, name: str) -> list[datetime]:
+        """When an entry was sent."""
+        return [each.at for each in self.sent if each.name == name]
+
+    def ticks(self, name: str) -> Counter[str]:
+        """How often each tick of an entry was sent, by its identity."""
+        return Counter(each.options["headers"]["redislock_tick"] for each in self.sent if each.name == name)
+
+    def gaps(self, name: str) -> list[float]:
+        """Seconds between two sends of an entry."""
+        return [(b - a).total_seconds() for a, b in itertools.pairwise(self.times(name))]
