@@ -13,6 +13,7 @@ from typing import Any
 import celery
 import pytest
 
+from celery_redislock.publishing.message import TICK, tick_id
 from tests.acceptance.brokers import (
     BROKERS_IN_TURN,
     ON_REDIS,
@@ -137,6 +138,39 @@ def test_publishing_a_task_id_again_is_a_new_job(prefork: Project, key: str) -> 
     bodies = prefork.wait_ended(key, 2)
 
     assert [body.task_id for body in bodies] == [first.id] * 2
+
+
+# --- ticks of a schedule ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["executed", "while_executing", "until_executing", "until_expired"])
+def test_a_tick_that_beats_send_again_and_again_runs_once(project: Project, key: str, task: str) -> None:
+    """A beat that dies before it has noted that a tick is sent cannot know; the next one sends it again.
+
+    In every scope, acknowledged early as well: while the first is queued, while it runs, and when it is done.
+    Afterwards nobody is kept out by a claim for what never runs.
+    """
+    tick = f"shop/{key}@2026-06-01T12:00:00+00:00"
+    task_id, entry = tick_id(tick), getattr(project, task)
+
+    def send() -> None:
+        entry.apply_async((key,), task_id=task_id, headers={TICK: tick})
+
+    with project.kept_on(key):
+        send()
+        project.wait_started(key)
+        send()
+        send()
+    project.wait_ended(key)
+    wait_until(lambda: project.app.AsyncResult(task_id).ready(), PATIENCE, "its result")
+    send()
+    wait_late_copy(project, task_id)
+
+    assert len(project.bodies(key)) == 1
+    assert project.app.AsyncResult(task_id).get(timeout=PATIENCE) == f"{key} done"
+    if task != "until_expired":
+        assert not entry.delay(key).is_duplicate
+        project.wait_ended(key, 2)
 
 
 # --- copies, delivered by every broker -------------------------------------------------------
