@@ -13,6 +13,7 @@ FULL = Message(
     has_own_key=True,
     stands_for_period=True,
     was_delivered=True,
+    is_tick=True,
 )
 
 
