@@ -25,7 +25,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from celery.beat import Scheduler
@@ -40,7 +39,7 @@ from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.message import TICK, tick_id
-from celery_redislock.scheduling.entries import period_problems
+from celery_redislock.scheduling.entries import is_shared, period_problems
 from celery_redislock.scheduling.state import (
     KEPT,
     NOTHING,
@@ -196,12 +195,7 @@ class Beat:
                 _place(entry, state.seen_from(_now(entry), now))
 
     def _shares(self, entry: Any) -> bool:
-        """Whether the ticks of an entry are shared: its task is unique, or ``redislock_beat`` names it."""
-        task = self._app.tasks.get(entry.task)
-        if hasattr(type(task), "_lock_names"):
-            return True
-        names = entry.name, str(entry.task)
-        return any(fnmatchcase(name, pattern) for pattern in self._patterns for name in names)
+        return is_shared(self._app, entry, self._patterns)
 
     # --- in place of the scheduler's methods -----------------------------------------------------
 

@@ -1,27 +1,46 @@
-"""The entries of an app's schedule, as Celery reads them, and which of them a ``lock_period`` refuses."""
+"""The entries of an app's schedule, as Celery reads them: which are shared, and which a period refuses."""
 
 from collections.abc import Iterable
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
-from celery.beat import Scheduler
+from celery.beat import PersistentScheduler, Scheduler, Service
 from celery.schedules import crontab
 
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["entries_of", "period_problems"]
+__all__ = ["entries_of", "is_shared", "period_problems", "scheduler_of"]
 
 #: So many due times of a crontab are looked at for the shortest time between two.
 _LOOKED_AT = 50
 
 
-def entries_of(app: Any) -> list[Any]:
-    """Return the entries of ``beat_schedule``; those of a database are known to its scheduler only."""
-    scheduler = Scheduler(app, schedule={}, lazy=True)
-    scheduler.update_from_dict(app.conf.beat_schedule or {})
+def entries_of(app: Any, scheduler: Any = None) -> list[Any]:
+    """Return the entries of ``beat_schedule``; those of a database are known to its *scheduler* only."""
+    if getattr(type(scheduler), "schedule", None) in {None, Scheduler.schedule, PersistentScheduler.schedule}:
+        scheduler = Scheduler(app, schedule={}, lazy=True)
+        scheduler.update_from_dict(app.conf.beat_schedule or {})
+        scheduler.install_default_entries(scheduler.schedule)
     return [*scheduler.schedule.values()]
+
+
+def scheduler_of(app: Any, name: str | None = None) -> Any:
+    """Return the scheduler that the app names, or of this class, as ``celery beat --scheduler`` names it.
+
+    It reads and writes no schedule file.
+    """
+    return Service(app, scheduler_cls=name or app.conf.beat_scheduler).get_scheduler(lazy=True)
+
+
+def is_shared(app: Any, entry: Any, patterns: Iterable[str]) -> bool:
+    """Whether the ticks of an entry are shared: its task is unique, or one of ``redislock_beat`` names it."""
+    if hasattr(type(app.tasks.get(entry.task)), "_lock_names"):
+        return True
+    names = entry.name, str(entry.task)
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 def period_problems(app: Any, entries: Iterable[Any]) -> list[str]:

@@ -5,7 +5,7 @@ key                           type    value                        expiry; writt
 ============================  ======  ===========================  =========================================
 ``redislock:{APP/ENTRY}:beat``   string  ``until srv json``        a week beyond its next due time; tick_take,
                                                                    tick_settle
-``redislock:{APP/ENTRY}:pause``  string  until when (s), or empty  as asked for, else a year; ``pause``
+``redislock:{APP/ENTRY}:pause``  string  until when (s), ``inf``   as asked for, else a year; ``pause``
 ``redislock:beat``               zset    ``APP/ENTRY``, score      twice the longest of them; tick_take
                                          expiry ms
 ============================  ======  ===========================  =========================================
@@ -18,7 +18,9 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 from celery_redislock.locks.naming import lock_name
@@ -171,9 +173,17 @@ class States:
         _, texts = self.read([name.removeprefix(start) for name in names if name.startswith(start)])
         return [state for state in map(State.read, texts) if state is not None]
 
+    def pauses(self, entries: Sequence[str]) -> tuple[float, dict[str, float]]:
+        """Return the server's clock, and when, by it, the pauses of these entries end, if they have one.
+
+        ``inf`` for a pause without an end that is known.
+        """
+        now, texts = self.read(entries, "pause")
+        return now, {entry: _end(text) for entry, text in zip(entries, texts, strict=True) if text}
+
     def pause(self, entry: str, seconds: float | None) -> None:
         """Let the entry's ticks be spent unsent, for so many seconds; ``None``: until it is resumed."""
-        until = "" if seconds is None else f"{self.read([])[0] + seconds:.3f}"
+        until = f"{inf if seconds is None else self.read([])[0] + seconds:.3f}"
         words = self._key(entry, "pause"), until, "PX", _ms(seconds or LONGEST_PAUSE)
         self._scripts.send("pause", "SET", *words, understand=lambda *_: None)
 
@@ -206,6 +216,12 @@ def _moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(text)
     return moment.astimezone(timezone.utc)
+
+
+def _end(text: str) -> float:
+    with suppress(ValueError):
+        return inf if isnan(end := float(text)) else end
+    return inf
 
 
 def _ms(seconds: float) -> str:
