@@ -1,29 +1,36 @@
 """The command line: ``celery -A proj redislock …``, and ``celery-redislock …`` for those without an app.
 
-Exit status: 0 listed, found or released; 1 what was named is not held, or nothing
-was released; 2 usage, settings or server trouble.
+Exit status: 0 listed, found or done; 1 what was named is not held or not there, or nothing
+was done; 2 usage, settings or server trouble.
 
 Every ``celery`` command imports this module (click-plugins loads what the entry point ``celery.commands``
 names), so it imports nothing but what Celery's own command line has imported before: click.
 """
 
+from importlib import import_module
 from typing import Any
 
 import click
+
+#: The commands, each with the module it is in.
+_MODULES = {
+    **dict.fromkeys(("list", "release", "show"), "commands"),
+    **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
+}
 
 
 class _Commands(click.Group):
     """A group whose commands are imported when they are called for; their errors are one line each."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's interface
-        from celery_redislock.cli.commands import COMMANDS  # noqa: PLC0415  see above
-
-        return sorted(COMMANDS)
+        return sorted(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  same
-        from celery_redislock.cli.commands import COMMANDS  # noqa: PLC0415  see above
-
-        return COMMANDS.get(cmd_name)
+        if cmd_name not in _MODULES:
+            return None
+        module = import_module(f"celery_redislock.cli.{_MODULES[cmd_name]}")
+        command: click.Command = module.COMMANDS[cmd_name]
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         from celery_redislock.cli.subject import Trouble  # noqa: PLC0415  see above
@@ -37,12 +44,14 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def redislock() -> None:
-    """Look at the locks of unique tasks, and release them.
+    """Look at the locks of unique tasks, and release them; look at the schedule that beats share.
 
     \b
     celery -A proj redislock list
     celery -A proj redislock show proj.sync_account 42
     celery -A proj redislock release proj.sync_account 42 --reason "host died"
+    celery -A proj redislock beat
+    celery -A proj redislock pause nightly-report --for 2h
     """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped
 
 

@@ -1,4 +1,4 @@
-"""The commands: ``list``, ``show`` and ``release``."""
+"""The commands about locks: ``list``, ``show`` and ``release``."""
 
 import logging
 import sys
@@ -13,19 +13,21 @@ from celery_redislock.cli.subject import (
     Place,
     Seen,
     Trouble,
+    as_json_option,
     duration,
     held,
     look,
+    moment,
     nobody,
     place_of,
     printable,
+    table,
     write_json,
 )
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
 
 logger = logging.getLogger("celery_redislock")
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 _subject = click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
 
 
@@ -35,7 +37,7 @@ _subject = click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most so many."
 )
-@_as_json
+@as_json_option
 @click.pass_context
 def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """List the locks that are held, soonest to expire first.
@@ -76,14 +78,12 @@ def _table(shown: Sequence[Seen]) -> str:
         times = [duration(seen.age), "no end" if seen.remaining is None else duration(seen.remaining)]
         cells = [seen.key, holder.state, holder.task or "-", owner, seen.where, *times]
         rows.append([printable(cell) for cell in cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return table(rows)
 
 
 @click.command()
 @_subject
-@_as_json
+@as_json_option
 @click.pass_context
 def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     """Show who holds a lock, and how to release it.
@@ -108,8 +108,7 @@ def _description(place: Place, seen: Seen) -> str:
     holder = seen.holder
     since, remaining = "-", "no end"
     if seen.age is not None:
-        moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(time.time() - seen.age))
-        since = f"{moment} ({duration(seen.age)} ago)"
+        since = moment(time.time() - seen.age)
     if seen.remaining is not None:
         remaining = duration(seen.remaining) + ("" if holder.state == ACCEPTED else ", unless renewed")
     rows = {
@@ -132,7 +131,7 @@ def _description(place: Place, seen: Seen) -> str:
 @click.option("--reason", required=True, help="Why; it is logged.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
-@_as_json
+@as_json_option
 @click.pass_context
 def release(
     ctx: click.Context, subject: tuple[str, ...], reason: str, queued: bool, yes: bool, as_json: bool

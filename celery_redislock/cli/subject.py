@@ -24,6 +24,9 @@ ALL = 100_000
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 
+as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
 class Trouble(click.ClickException):
     """What keeps a command from answering, wherever it is noticed; one line, exit status 2."""
 
@@ -217,6 +220,20 @@ def held(place: Place) -> Iterator[Seen]:
 def write_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to standard output; what was seen becomes an object."""
     click.echo(json.dumps(document, indent=2, default=Seen.as_json))
+
+
+def moment(when: float) -> str:
+    """Write seconds since the epoch for people: local time, and how long ago that is, or how long until."""
+    text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(max(0.0, min(YEAR_10000, when))))
+    age = time.time() - when
+    return f"{text} ({duration(age)} ago)" if age >= 0 else f"{text} (in {duration(-age)})"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Align the columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def duration(seconds: float | None) -> str:

@@ -1,0 +1,264 @@
+"""The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from math import isfinite
+from typing import Any, NoReturn
+
+import click
+
+from celery_redislock.cli.subject import (
+    Trouble,
+    as_json_option,
+    moment,
+    place_of,
+    printable,
+    table,
+    write_json,
+)
+from celery_redislock.declaring.call_options import OF_ENTRIES
+from celery_redislock.declaring.kinds import hint
+from celery_redislock.declaring.options import read_settings
+from celery_redislock.exceptions import DuplicateTask, RedisLockError
+from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.scheduling.beat import app_name
+from celery_redislock.scheduling.entries import entries_of, is_shared, scheduler_of
+from celery_redislock.scheduling.state import LONGEST_PAUSE, NOTHING, State, States
+
+logger = logging.getLogger("celery_redislock")
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_entry = click.argument("name", metavar="ENTRY")
+_scheduler = click.option(
+    "-S", "--scheduler", metavar="CLASS", help="As for celery beat; by default the app's beat_scheduler."
+)
+
+
+class Schedule:
+    """The entries of an app's schedule, and what its beats share about them.
+
+    Attributes:
+        scheduler: Celery's, of the class that beat has.
+        entries: by name, as they are in this program; the database's, if the scheduler has one.
+        states: what is shared, on the lock server.
+    """
+
+    def __init__(self, ctx: click.Context, scheduler: str | None) -> None:
+        """Find the entries; connects to no lock server yet.
+
+        Raises:
+            Trouble: there is no app, or its schedule cannot be read or is not shared.
+        """
+        place = place_of(ctx)
+        app, store = place.app, place.store
+        if app is None or not isinstance(store, RedisStore):
+            raise Trouble("a schedule is an app's: name the app, celery -A proj redislock …")
+        place.tasks()
+        name = scheduler or app.conf.beat_scheduler
+        try:
+            self.scheduler = scheduler_of(app, name)
+            self.entries = {entry.name: entry for entry in entries_of(app, self.scheduler)}
+        except Exception as error:
+            message = f"the entries of the scheduler {name} cannot be read: {type(error).__name__}: {error}"
+            raise Trouble(message) from error
+        if type(self.scheduler).__module__.partition(".")[0] == "redbeat":
+            raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
+        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+        self._patterns = settings.beat if settings.enabled else None
+        self._app, self.states = app, States(store, app_name(app))
+
+    def shares(self, entry: Any) -> bool:
+        """Whether beats share an entry's ticks, by the settings and tasks of this program."""
+        return self._patterns is not None and is_shared(self._app, entry, self._patterns)
+
+    def has_state(self, name: str) -> bool:
+        """Whether a beat has shared an entry of this name."""
+        return self.states.read([name])[1] != [NOTHING]
+
+    def refuse(self, ctx: click.Context, name: str) -> NoReturn:
+        """Say that there is no such entry; exit status 1."""
+        remedy = hint(name, self.entries, "beat shows those there are")
+        click.echo(printable(f"the schedule has no entry {name!r}; {remedy}"))
+        ctx.exit(1)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the objects of ``--json``, by name: of each entry, and of each state that has none."""
+        states = {state.entry: state for state in self.states.listed()}
+        names = sorted({*self.entries, *states})
+        now, pauses = self.states.pauses(names)
+        ahead = time.time() - now  # of the server's clock
+        return [self._row(name, states.get(name), pauses.get(name), ahead) for name in names]
+
+    def _row(self, name: str, state: State | None, pause: float | None, ahead: float) -> dict[str, Any]:
+        entry = self.entries.get(name)
+        is_sending = state is not None and state.sending_until
+        return {
+            "name": name,
+            "task": entry and str(entry.task),
+            "schedule": entry and " ".join(str(entry.schedule).split()).strip("<> "),
+            "in_schedule": entry is not None,
+            "shared": entry is None or self.shares(entry),
+            "last_run": _ms(state.ran.timestamp()) if state and state.ran else None,
+            "beat": state and state.by,
+            "next_due": _ms(state.due if state else _due(entry)),
+            "sending_since": _ms(state.taken_at + ahead) if state and is_sending else None,
+            "paused": pause is not None,
+            "paused_until": _ms(None if pause is None else pause + ahead),
+        }
+
+
+def _due(entry: Any) -> float | None:
+    """Return when an entry is due that no beat has shared; an interval counts from when its beat began."""
+    if not hasattr(entry.schedule, "run_every"):
+        with suppress(Exception):  # somebody's own schedule
+            left = entry.schedule.remaining_estimate(entry.last_run_at)
+            return time.time() + float(left.total_seconds())
+    return None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None or not isfinite(seconds) else round(seconds, 3)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Return an entry's line of the table."""
+    said = [] if row["in_schedule"] else ["not in this schedule"]
+    if not row["shared"]:
+        said.append("not shared: each beat sends it")
+    if row["sending_since"] is not None:
+        said.append(f"sending since {moment(row['sending_since'])}")
+    if row["paused"]:
+        end = row["paused_until"]
+        said.append("paused" if end is None else f"paused until {moment(end)}")
+    never = "never" if row["shared"] else "-"
+    last_run = never if row["last_run"] is None else moment(row["last_run"])
+    due = None if row["next_due"] is None else moment(row["next_due"])
+    state = ", ".join(said) or "shared"
+    cells = row["name"], row["task"], row["schedule"], last_run, row["beat"], due, state
+    return [printable(cell or "-") for cell in cells]
+
+
+@click.command()
+@_scheduler
+@as_json_option
+@click.pass_context
+def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
+    """List the entries of the schedule, and what the beats have made of them.
+
+    The state is "shared" (of any number of beats one sends each tick), "not shared: each beat sends it"
+    (its task is not unique, and redislock_beat does not name it), "sending since …" (for more than ten
+    seconds: its beat has died or stands still, and there is no other), or "paused".
+    An entry that is "not in this schedule" has been sent by a beat with another one, such as a
+    database's (--scheduler), or has been removed.
+
+    Exit status: 0, also if there are none; 2 trouble.
+    """
+    schedule = Schedule(ctx, scheduler)
+    rows = schedule.rows()
+    if as_json:
+        write_json({"server": schedule.states.server, "entries": rows})
+    elif rows:
+        head = ["NAME", "TASK", "SCHEDULE", "LAST RUN", "BEAT", "NEXT DUE", "STATE"]
+        click.echo(table([head, *map(_cells, rows)]))
+    else:
+        click.echo("the schedule has no entries")
+
+
+@click.command("run-now")
+@_entry
+@_scheduler
+@click.pass_context
+def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
+    """Publish an entry's task now, with its arguments and options.
+
+    The schedule does not notice: the entry's next tick is sent when it is due, and a paused entry stays
+    paused. A unique task that is queued or running already is skipped, as by delay().
+
+    Exit status: 0 sent, 1 it is a duplicate, or there is no such entry, 2 trouble.
+    """
+    schedule = Schedule(ctx, scheduler)
+    entry = schedule.entries.get(name)
+    if entry is None:
+        schedule.refuse(ctx, name)
+    entry.options = {key: value for key, value in entry.options.items() if key != OF_ENTRIES}
+    try:
+        result = schedule.scheduler.apply_async(entry, advance=False)
+    except Exception as error:
+        cause = error.__context__ or error  # Celery raises a SchedulingError in place of it
+        if isinstance(cause, DuplicateTask):
+            click.echo(printable(f"skipped {name}: {cause}"))
+            ctx.exit(1)
+        if isinstance(cause, RedisLockError):
+            raise cause from None
+        message = f"{name} was not sent: {type(cause).__name__}: {cause}"
+        raise Trouble(message) from error
+    if getattr(result, "is_duplicate", False):
+        click.echo(printable(f"skipped {name}: duplicate of task {result.id}"))
+        ctx.exit(1)
+    click.echo(printable(f"sent {name}: {entry.task}[{result.id}]"))
+
+
+def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
+    if value is None:
+        return None
+    found = re.fullmatch("([0-9]{1,12})([smhd]?)", value)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= LONGEST_PAUSE:
+        message = f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d"
+        raise click.BadParameter(message)
+    return seconds
+
+
+@click.command()
+@_entry
+@click.option("--for", "seconds", callback=_seconds, metavar="TIME", help="90, 90s, 15m, 1h or 2d.")
+@_scheduler
+@click.pass_context
+def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str | None) -> None:
+    """Let an entry's ticks pass unsent, on all beats.
+
+    For the TIME given, else until the entry is resumed, a year at most. Ticks that have passed are not
+    made up for. What has been sent before runs. A second pause replaces the first.
+
+    Exit status: 0 paused, 1 there is no such entry, 2 trouble.
+    """
+    schedule = Schedule(ctx, scheduler)
+    entry = schedule.entries.get(name)
+    if not schedule.has_state(name):
+        if entry is None:
+            schedule.refuse(ctx, name)
+        if not schedule.shares(entry):
+            message = f"{name} is not shared, so no beat asks whether it is paused; name it in redislock_beat"
+            raise Trouble(message)
+    schedule.states.pause(name, seconds)
+    until = "until it is resumed" if seconds is None else f"until {moment(time.time() + seconds)}"
+    logger.warning("paused the entry %r of the schedule by hand, %s", name, until)
+    click.echo(printable(f"paused {name} {until}"))
+
+
+@click.command()
+@_entry
+@_scheduler
+@click.pass_context
+def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
+    """End an entry's pause: its next tick is sent when it is due.
+
+    Exit status: 0 resumed, 1 it was not paused, or there is no such entry, 2 trouble.
+    """
+    schedule = Schedule(ctx, scheduler)
+    if schedule.states.resume(name):
+        logger.warning("resumed the entry %r of the schedule by hand", name)
+        click.echo(printable(f"resumed {name}"))
+        return
+    if name not in schedule.entries and not schedule.has_state(name):
+        schedule.refuse(ctx, name)
+    click.echo(printable(f"{name} is not paused"))
+    ctx.exit(1)
+
+
+COMMANDS: Mapping[str, click.Command] = {"beat": beat, "pause": pause, "resume": resume, "run-now": run_now}

@@ -1,0 +1,410 @@
+"""``celery -A proj redislock beat``, ``run-now``, ``pause`` and ``resume``, as processes, on real states."""
+
+import base64
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redislock.locks import connect
+from celery_redislock.scheduling.state import TAKEN, State, States, settled
+from tests.facts import wait_until
+from tests.integration.test_cli import _CELERY, ROOT, Shell
+
+APP = "tests.integration.cli_beat_app"
+
+#: An entry's name with all that a shell, a hash tag or a lock's name may stumble over.
+ODD = "a {odd} ünï 'name' %41*"
+
+
+class Beats(Shell):
+    """Runs commands about a schedule, and does what beats do to its states."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "CLI_APP_ODD": ODD}
+
+    @property
+    def states(self) -> States:
+        return States(self.store, "cli_beat_app")
+
+    @property
+    def client(self) -> Any:
+        return redis.Redis.from_url(self.url)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.celery(*words, app=APP)
+
+    def take(self, entry: str, *, bound: float = 60.0, is_sent: bool = True) -> State:
+        """Take a tick as a beat of another host does, and say that it is sent."""
+        now = datetime.now(timezone.utc)
+        about = {
+            "at": now.isoformat(),
+            "before": now.isoformat(),
+            "by": "web1:77",
+            "ran": None,
+            "due": time.time() + 3600.0,
+            "nonce": uuid.uuid4().hex,
+        }
+        known = self.states.read([entry])[1][0]
+        answer = self.states.take(entry, known, about, bound=bound, ttl=600.0)
+        assert answer.status == TAKEN
+        if is_sent:
+            following = settled(answer.text, {**about, "ran": about["at"]}, entry)
+            assert self.states.settle(entry, answer.text, following, 600.0)
+        state = self.state(entry)
+        assert state is not None
+        return state
+
+    def state(self, entry: str) -> State | None:
+        return State.read(self.states.read([entry])[1][0])
+
+    def rows(self, *words: str) -> dict[str, Any]:
+        done = self.run("beat", "--json", *words)
+        assert done.returncode == 0, done.stderr
+        return {row["name"]: row for row in json.loads(done.stdout)["entries"]}
+
+    def messages(self, queue: str = "celery") -> list[Any]:
+        """Return what was published, last first: headers, arguments (``body``) and properties."""
+        found = [json.loads(text) for text in self.client.lrange(f"{self.prefix}{queue}", 0, -1)]
+        return [
+            {
+                **message["headers"],
+                "body": json.loads(base64.b64decode(message["body"]))[:2],
+                "properties": message["properties"],
+            }
+            for message in found
+        ]
+
+
+@pytest.fixture
+def beats(redis_url: str, celery_url: str, prefix: str) -> Iterator[Beats]:
+    store = connect(redis_url, prefix=f"{prefix}-redislock")
+    shell = Beats(redis_url, celery_url, f"{prefix}-", store)
+    yield shell
+    keys = [*shell.client.scan_iter(f"{prefix}*", count=1000)]
+    if keys:
+        shell.client.delete(*keys)
+    store.close()
+
+
+def _line(done: subprocess.CompletedProcess[str], name: str) -> str:
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name} ")]
+    return line
+
+
+class TestBeat:
+    def test_every_entry_is_shown_with_its_last_run_and_its_next(self, beats: Beats) -> None:
+        """When and by which beat it was sent, when it is due; moments are local, with their age."""
+        before = beats.take("nightly")
+
+        done = beats.run("beat")
+
+        assert (done.returncode, done.stderr) == (0, "")
+        heads = re.split("  +", done.stdout.splitlines()[0])
+        assert heads == ["NAME", "TASK", "SCHEDULE", "LAST RUN", "BEAT", "NEXT DUE", "STATE"]
+        cells = re.split("  +", _line(done, "nightly"))
+        assert cells[:3] == ["nightly", "shop.nightly", "crontab: 0 3 * * * (m/h/dM/MY/d)"]
+        assert before.ran is not None
+        assert cells[3].startswith(
+            time.strftime("%Y-%m-%d %H:%M:%S %z (", time.localtime(before.at.timestamp()))
+        )
+        assert re.search(r"\(\d\.\d s ago\)$|\(0:\d\d:\d\d ago\)$", cells[3])
+        assert cells[4] == "web1:77"
+        assert re.search(r"\(in (0:59:\d\d|1:00:00)\)$", cells[5])
+        assert cells[6] == "shared"
+
+    def test_what_has_never_run_and_what_is_not_shared_says_so(self, beats: Beats) -> None:
+        """Shared is what a beat shares: unique tasks, and what ``redislock_beat`` names."""
+        done = beats.run("beat")
+
+        states = {
+            name: re.split("  +", _line(done, name)) for name in ("tick", "nightly", "alone", "by name")
+        }
+        assert (states["tick"][3], states["tick"][6]) == ("never", "shared")
+        assert (states["nightly"][3], states["nightly"][6]) == ("never", "shared")
+        assert states["alone"][6] == states["by name"][6] == "not shared: each beat sends it"
+        assert states["alone"][3] == states["by name"][3] == "-"
+        assert states["by name"][1] == "another.programs"
+        # A time of day is due whenever its beat began; an interval counts from there.
+        assert "(in " in states["alone"][5]
+        assert states["tick"][5] == "-"
+
+    def test_a_beat_that_is_stuck_in_a_tick_is_seen(self, beats: Beats) -> None:
+        """Since when, by the server's clock, also after its time to send is over."""
+        beats.take("nightly")
+        before = beats.take("nightly", bound=0.001, is_sent=False)
+
+        done, rows = beats.run("beat"), beats.rows()
+
+        said = re.split("  +", _line(done, "nightly"))[6]
+        assert re.fullmatch(r"sending since .* \(.* ago\)", said)
+        assert abs(rows["nightly"]["sending_since"] - before.taken_at) < 1.0
+        assert rows["nightly"]["last_run"] is None
+        assert rows["nightly"]["beat"] == "web1:77"
+        assert rows["tick"]["sending_since"] is None
+
+    def test_a_state_without_an_entry_is_shown_too(self, beats: Beats) -> None:
+        """An entry that was removed, or a database's."""
+        beats.take("removed {one}")
+        beats.states.pause("removed {one}", None)
+
+        done = beats.run("beat")
+        row = beats.rows()["removed {one}"]
+
+        assert "web1:77" in _line(done, "removed {one}")
+        assert _line(done, "removed {one}").endswith("not in this schedule, paused")
+        assert (row["in_schedule"], row["task"], row["schedule"]) == (False, None, None)
+
+    def test_json_is_one_document_with_the_documented_names(self, beats: Beats) -> None:
+        """Times are seconds since the epoch."""
+        before = beats.take(ODD)
+        beats.states.pause("nightly", 600.0)
+        beats.states.pause("tick", None)
+
+        done = beats.run("beat", "--json")
+
+        document = json.loads(done.stdout)
+        assert list(document) == ["server", "entries"]
+        rows = {row["name"]: row for row in document["entries"]}
+        assert [*rows] == sorted(rows)
+        assert list(rows[ODD].values()) == [
+            ODD, "shop.nightly", "freq: 1.00 hour", True, True, pytest.approx(before.at.timestamp()),
+            "web1:77", pytest.approx(time.time() + 3600.0, abs=60.0), None, False, None,
+        ]  # fmt: skip
+        assert list(rows[ODD]) == [
+            "name", "task", "schedule", "in_schedule", "shared", "last_run",
+            "beat", "next_due", "sending_since", "paused", "paused_until",
+        ]  # fmt: skip
+        assert rows["nightly"]["paused"] is True
+        assert rows["nightly"]["paused_until"] == pytest.approx(time.time() + 600.0, abs=60.0)
+        assert (rows["tick"]["paused"], rows["tick"]["paused_until"]) == (True, None)
+
+    def test_another_scheduler_brings_its_own_entries(self, beats: Beats) -> None:
+        """As ``celery beat --scheduler`` does; a command that looks sets up no schedule."""
+        rows = beats.rows("-S", f"{APP}:Rows")
+
+        assert list(rows) == ["row"]
+        row = rows["row"]
+        assert (row["task"], row["schedule"], row["shared"]) == ("shop.nightly", "each: minute", True)
+
+    @pytest.mark.parametrize(
+        ("scheduler", "said"),
+        [
+            (f"{APP}:Broken", "ConnectionError: no database at db:5432"),
+            ("no.such:One", "No module named 'no'"),
+        ],
+    )
+    def test_a_schedule_that_cannot_be_read_is_one_line(
+        self, beats: Beats, scheduler: str, said: str
+    ) -> None:
+        done = beats.run("beat", "-S", scheduler)
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert f"the entries of the scheduler {scheduler} cannot be read: " in done.stderr
+        assert said in done.stderr
+
+
+class TestRunNow:
+    def test_it_publishes_the_entry_and_leaves_the_schedule_alone(self, beats: Beats) -> None:
+        """With its arguments and options, as a new message: it carries no tick's identity."""
+        before = beats.take(ODD)
+
+        done = beats.run("run-now", ODD)
+
+        assert done.returncode == 0, done.stderr
+        (message,) = beats.messages()
+        assert done.stdout == f"sent {ODD}: shop.nightly[{message['id']}]\n"
+        assert message["body"] == [[42], {}]
+        assert not [name for name in message if "tick" in name]
+        assert '"b"' not in message["redislock"]
+        assert beats.state(ODD) == before
+
+    def test_a_plain_task_gets_its_evaluated_arguments_and_no_option_of_ours(self, beats: Beats) -> None:
+        """``redislock_catchup`` is the entry's own; ``BeatLazyFunc`` is called as beat calls it."""
+        done = beats.run("run-now", "alone")
+
+        assert done.returncode == 0, done.stderr
+        (message,) = beats.messages("other\x06\x163")  # of priority 3
+        assert message["body"] == [[1], {"lazy": beats.prefix}]
+        assert message["properties"]["priority"] == 3
+        assert not [name for name in message if "redislock" in name]
+        assert "catchup" not in json.dumps(message)
+
+    def test_a_task_that_this_program_does_not_know_is_sent_by_its_name(self, beats: Beats) -> None:
+        done = beats.run("run-now", "by name")
+
+        assert done.returncode == 0, done.stderr
+        assert [message["task"] for message in beats.messages()] == ["another.programs"]
+
+    @pytest.mark.parametrize("entry", ["nightly", "refused"])
+    def test_a_duplicate_is_not_sent_and_says_of_what(self, beats: Beats, entry: str) -> None:
+        """Whatever ``on_conflict`` says: the holder's id, and exit status 1."""
+        owner = beats.hold("night", state="running")
+
+        done = beats.run("run-now", entry)
+
+        assert (done.returncode, done.stderr) == (1, "")
+        assert done.stdout.startswith(f"skipped {entry}: duplicate of task {owner}")
+        assert beats.messages() == []
+
+    @pytest.mark.parametrize("command", ["run-now", "pause", "resume"])
+    def test_an_unknown_entry_is_refused_with_the_nearest_name(self, beats: Beats, command: str) -> None:
+        done = beats.run(command, "nihgtly")
+
+        assert (done.returncode, done.stderr) == (1, "")
+        assert done.stdout == "the schedule has no entry 'nihgtly'; did you mean 'nightly'?\n"
+        assert beats.messages() == []
+        assert beats.states.pauses(["nihgtly"])[1] == {}
+
+    def test_what_cannot_be_sent_is_trouble(self, beats: Beats) -> None:
+        """In one line, with what the publish said."""
+        done = beats.run("run-now", "broken")
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert "broken was not sent: " in done.stderr
+
+
+class TestPause:
+    @pytest.mark.parametrize(
+        ("words", "seconds"),
+        [(["90"], 90), (["90s"], 90), (["15m"], 900), (["1h"], 3600), (["2d"], 172800), (["366d"], 31622400)],
+    )
+    def test_it_lasts_for_the_time_given(self, beats: Beats, words: list[str], seconds: int) -> None:
+        """By the server's clock; the key on the server lives no longer."""
+        done = beats.run("pause", "nightly", "--for", *words)
+
+        assert done.returncode == 0, done.stderr
+        now, ends = beats.states.pauses(["nightly", "tick"])
+        assert [*ends] == ["nightly"]
+        assert ends["nightly"] == pytest.approx(now + seconds, abs=60.0)
+        (key,) = beats.client.keys(f"{beats.prefix}*:pause")
+        assert beats.client.pttl(key) / 1000 == pytest.approx(ends["nightly"] - now, abs=1.0)
+        assert done.stdout.startswith("paused nightly until 2")
+        assert "paused the entry 'nightly' of the schedule by hand, until 2" in done.stderr
+        assert _line(beats.run("beat"), "nightly").rpartition("  ")[2].startswith("paused until 2")
+
+    def test_without_a_time_it_lasts_until_it_is_resumed(self, beats: Beats) -> None:
+        """A year at most: nothing on the server is for ever. Both are in the log, as a release is."""
+        paused = beats.run("pause", ODD)
+        (key,) = beats.client.keys(f"{beats.prefix}*:pause")
+        ttl = beats.client.pttl(key) / 1000
+        shown = beats.run("beat")
+        resumed, again = beats.run("resume", ODD), beats.run("resume", ODD)
+
+        assert (paused.returncode, paused.stdout) == (0, f"paused {ODD} until it is resumed\n")
+        assert f"paused the entry {ODD!r} of the schedule by hand" in paused.stderr
+        assert 365 * 86400 < ttl <= 366 * 86400
+        assert _line(shown, ODD).endswith("  paused")
+        assert (resumed.returncode, resumed.stdout) == (0, f"resumed {ODD}\n")
+        assert f"resumed the entry {ODD!r} of the schedule by hand" in resumed.stderr
+        assert (again.returncode, again.stdout) == (1, f"{ODD} is not paused\n")
+        assert beats.states.pauses([ODD])[1] == {}
+
+    @pytest.mark.parametrize("given", ["0", "-1", "1w", "h", "1.5h", "367d", "٣", ""])
+    def test_a_time_that_is_none_is_refused(self, beats: Beats, given: str) -> None:
+        done = beats.run("pause", "nightly", f"--for={given}")
+
+        assert done.returncode == 2
+        assert "write 90, 90s, 15m, 1h or 2d" in done.stderr
+        assert beats.states.pauses(["nightly"])[1] == {}
+
+    def test_an_entry_that_beats_do_not_share_cannot_be_paused(self, beats: Beats) -> None:
+        """A pause that no beat asks for would be a lie."""
+        done = beats.run("pause", "alone")
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "name it in redislock_beat" in done.stderr
+        assert beats.states.pauses(["alone"])[1] == {}
+
+    def test_an_entry_of_another_schedule_can_be_paused_by_its_state(self, beats: Beats) -> None:
+        beats.take("a database's")
+
+        assert beats.run("pause", "a database's").returncode == 0
+        assert list(beats.states.pauses(["a database's"])[1]) == ["a database's"]
+        assert beats.run("resume", "a database's").returncode == 0
+
+    def test_a_real_beat_advances_a_paused_entry_and_sends_nothing(
+        self, beats: Beats, tmp_path: Path
+    ) -> None:
+        """And sends again once it is resumed; the beat goes on all the while."""
+        command = ["-A", APP, "beat", "-s", str(tmp_path / "schedule"), "--pidfile=", "-l", "info"]
+        with (tmp_path / "log").open("wb") as log:
+            beat = subprocess.Popen(
+                [sys.executable, "-c", _CELERY, *command],
+                cwd=ROOT, env=beats.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+
+                def taken_after(moment: float) -> bool:
+                    state = beats.state("tick")
+                    return state is not None and state.taken_at > moment and not state.sending_until
+
+                assert wait_until(lambda: len(beats.messages()) > 0, 60), (tmp_path / "log").read_text()
+                assert beats.run("pause", "tick").returncode == 0
+                paused_at = beats.states.read([])[0]
+                assert wait_until(lambda: taken_after(paused_at), 30), (tmp_path / "log").read_text()
+                sent, ran = len(beats.messages()), beats.rows()["tick"]["last_run"]
+                assert wait_until(lambda: taken_after(beats.states.read([])[0] - 0.5), 30)
+                assert wait_until(lambda: taken_after(paused_at + 3.0), 30)
+
+                assert len(beats.messages()) == sent
+                assert beats.rows()["tick"]["last_run"] == ran
+                assert beats.rows()["tick"]["beat"].endswith(f":{beat.pid}")
+
+                assert beats.run("resume", "tick").returncode == 0
+                assert wait_until(lambda: len(beats.messages()) > sent + 1, 30), (
+                    tmp_path / "log"
+                ).read_text()
+                assert beats.rows()["tick"]["last_run"] > ran
+                assert beat.poll() is None
+            finally:
+                beat.terminate()
+                beat.wait(30)
+
+
+class TestTrouble:
+    @pytest.mark.parametrize("words", [["beat"], ["run-now", "x"], ["pause", "x"], ["resume", "x"]])
+    def test_without_an_app_each_command_says_that_it_needs_one(self, beats: Beats, words: list[str]) -> None:
+        done = beats.standalone(*words)
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "Error: a schedule is an app's: name the app, celery -A proj redislock …\n"
+
+    @pytest.mark.parametrize("words", [["beat"], ["run-now", ODD], ["pause", "tick"], ["resume", "tick"]])
+    def test_an_unreachable_server_is_one_line_without_its_password(
+        self, prefix: str, words: list[str]
+    ) -> None:
+        """Also where the publish fails of it, whose error Celery wraps."""
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            url = f"redis://me:hush@127.0.0.1:{unused.getsockname()[1]}/0"
+
+            done = Beats(url, url, prefix, connect(url)).run(*words)
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert "Connection refused" in done.stderr
+        assert "hush" not in done.stderr
+
+    def test_a_schedule_file_is_neither_read_nor_written(self, beats: Beats, tmp_path: Path) -> None:
+        """Beat's own, which a beat may have open at this moment."""
+        program = f"import os; os.chdir({str(tmp_path)!r}); {_CELERY}"
+        command = [sys.executable, "-c", program, "-A", APP, "redislock"]
+        environment = {**beats.environment, "PYTHONPATH": str(ROOT)}
+        for words in (["beat"], ["run-now", "tick"], ["pause", "tick"], ["resume", "tick"]):
+            subprocess.run([*command, *words], env=environment, check=True, capture_output=True, timeout=60)
+
+        assert list(tmp_path.iterdir()) == []
