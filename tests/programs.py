@@ -23,12 +23,12 @@ def until(fact):
 
 
 def connection_id():
-    connection = store._connections.take()
+    connection = store.connections.take()
     connection.send_command("CLIENT", "ID")
     try:
         return connection.read_response()
     finally:
-        store._connections.give_back(connection)
+        store.connections.give_back(connection)
 
 
 def in_child(work):

@@ -39,12 +39,12 @@ def work(task: Any) -> int:
     with Lock(store, f"child-{number}", ttl=6.0) as lock:
         before = watchdog_of(store).renewals
         assert wait_until(lambda: watchdog_of(store).renewals > before, 20), f"is it held still: {lock.held}"
-    connection = store._connections.take()
+    connection = store.connections.take()
     connection.send_command("CLIENT", "ID")
     try:
         return int(connection.read_response())
     finally:
-        store._connections.give_back(connection)
+        store.connections.give_back(connection)
 
 
 def work_afresh(url: str, prefix: str) -> int:

@@ -71,7 +71,7 @@ def test_five_hundred_greenlets_exclude_each_other(plain_case: RedisCase, patche
         together(500, work)
         assert sorted(runs) == list(range(500))
         assert len(watchdogs()) == 1
-        print(len(store._connections._idle[None]))
+        print(len(store.connections._idle[None]))
     """
     )
     idle = int(run_program(program, plain_case.url, plain_case.prefix, first=patched, timeout=110))
