@@ -6,6 +6,7 @@ pickling and Celery's result backends, which rebuild an exception as ``type(*arg
 """
 
 import math
+import time
 from collections.abc import Sequence
 
 __all__ = [
@@ -26,13 +27,23 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         task_id: the holder's task id. Advisory: it held the key when the server answered.
         expires_in: seconds until the hold ends unless renewed; ``inf`` where another program set no end.
         is_period: the holder was accepted less than ``lock_period`` ago. Its run may have ended: that time
-            is not renewed, and does not end with a run.
+            is not renewed.
+        state: how the holder's run had ended before the call, and ``ended_at`` when, in seconds since the
+            epoch; ``None`` where nobody has looked.
     """
 
-    def __init__(self, key: str, task_id: str, expires_in: float, is_period: bool = False) -> None:
-        super().__init__(key, task_id, expires_in, is_period)
-        self.key, self.task_id = key, task_id
-        self.expires_in, self.is_period = expires_in, is_period
+    def __init__(
+        self,
+        key: str,
+        task_id: str,
+        expires_in: float,
+        is_period: bool = False,
+        state: str | None = None,
+        ended_at: float | None = None,
+    ) -> None:
+        super().__init__(key, task_id, expires_in, is_period, state, ended_at)
+        self.key, self.task_id, self.expires_in, self.is_period = key, task_id, expires_in, is_period
+        self.state, self.ended_at = state, ended_at
 
     @property
     def retry_after(self) -> int | None:
@@ -41,9 +52,12 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __str__(self) -> str:
         if self.is_period:
+            ended = "" if self.state is None else f", which ended with {self.state}"
+            if self.ended_at is not None:
+                ended += time.strftime(" at %Y-%m-%d %H:%M:%S UTC", time.gmtime(self.ended_at))
             return (
-                f"duplicate of task {self.task_id}, accepted less than its lock_period ago: {self.key!r} is "
-                f"taken for another {self.expires_in:.1f} s; call again then"
+                f"duplicate of task {self.task_id}{ended}, accepted less than its lock_period ago: "
+                f"{self.key!r} is taken for another {self.expires_in:.1f} s; call again then"
             )
         if math.isinf(self.expires_in):
             return f"duplicate: {_endless(self.key, self.task_id, 'celery -A proj redislock')}"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         CallOptions,
         ConflictChoice,
         ErrorChoice,
+        FailureChoice,
         KeyChoice,
         LockChoice,
         LossChoice,
@@ -89,6 +90,8 @@ class SingletonTask(Task):
     lock_max_hold: "Seconds | None" = None
     #: Least time in seconds between two accepted calls of one key; none.
     lock_period: "Seconds | None" = None
+    #: What becomes of the period when a job ends without success: ``release``, or ``keep``.
+    lock_period_on_failure: "FailureChoice" = None
     #: Longest pause in seconds until a waiting run looks again; 5.
     lock_retry_delay: "Seconds | None" = None
     #: What happens when a running task loses its lease: ``log``, ``terminate`` or a callable.

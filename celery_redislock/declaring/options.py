@@ -43,6 +43,7 @@ class LockOptions(NamedTuple):
     lock_queue_ttl: float = DEFAULTS["lock_queue_ttl"]
     lock_max_hold: float | None = DEFAULTS["lock_max_hold"]
     lock_period: float | None = DEFAULTS["lock_period"]
+    lock_period_on_failure: str = DEFAULTS["lock_period_on_failure"]
     lock_retry_delay: float = DEFAULTS["lock_retry_delay"]
     on_lock_lost: Choice = DEFAULTS["on_lock_lost"]
     on_lock_error: str = DEFAULTS["on_lock_error"]
@@ -163,6 +164,10 @@ def problems_of(
             for name in asked
             if TASK_ROWS[name].is_of_a_lease
         ]
+    if "lock_period_on_failure" in asked and options.lock_period is None:
+        problems.append(
+            "lock_period_on_failure is about lock_period, which is not set; set that, or leave this out"
+        )
     try:
         parse_key(options.lock_key, task_name=where, parameters=parameters)
     except LockOptionError as error:

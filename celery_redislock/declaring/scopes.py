@@ -48,7 +48,7 @@ SCOPES: Mapping[str, Scope] = {
               claims_at_publish=True, holds_while_running=True, ends="end", client="skip", server="skip"),
         Scope("until_executing", "from publish until the run starts",
               claims_at_publish=True, holds_while_running=False, ends="start", client="skip", server="skip"),
-        Scope("until_expired", "from publish until `lock_period` has passed, however the run ends",
+        Scope("until_expired", "from publish until `lock_period` has passed, or the job has failed",
               claims_at_publish=True, holds_while_running=False, ends="period", client="skip", server="skip"),
         Scope("while_executing", "while it runs; any number may be queued",
               claims_at_publish=False, holds_while_running=True, ends="end", client=None, server="retry"),

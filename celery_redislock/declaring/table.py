@@ -62,7 +62,10 @@ ROWS: tuple[Row, ...] = (
         is_of_a_lease=True, meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
     Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
         meaning="least time between two accepted calls of one key; required by `until_expired`. "
-        "For a scheduled task choose 0.8 of its interval"),
+        "Scheduled tasks need none"),
+    Row(attribute="lock_period_on_failure", default="release", kind=one_of("keep", "release"),
+        meaning="what becomes of the period when a job ends without success: it goes on, or it ends, so that "
+        "the job can be run again"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
         meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
         "has held the lock so far"),

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
 
 __all__ = [
-    "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "KeyChoice", "LockChoice", "LossChoice",
-    "ScopeName", "Seconds", "Side", "Strategies", "Strategy", "StrategyChoice", "TaskOptions",
+    "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "FailureChoice", "KeyChoice", "LockChoice",
+    "LossChoice", "ScopeName", "Seconds", "Side", "Strategies", "Strategy", "StrategyChoice", "TaskOptions",
 ]  # fmt: skip
 
 #: A duration: seconds, or a ``timedelta``.
@@ -42,6 +42,8 @@ ConflictChoice: TypeAlias = StrategyChoice | Strategies | None
 LossChoice: TypeAlias = Literal["log", "terminate"] | Callable[["Lease"], object] | None
 #: ``on_lock_error``: what happens when the lock server cannot be reached.
 ErrorChoice: TypeAlias = Literal["raise", "run"] | None
+#: ``lock_period_on_failure``: what becomes of the period of a job that ends without success.
+FailureChoice: TypeAlias = Literal["keep", "release"] | None
 
 
 class _Options(TypedDict, total=False):
@@ -52,6 +54,7 @@ class _Options(TypedDict, total=False):
     lock_queue_ttl: Seconds | None
     lock_max_hold: Seconds | None
     lock_period: Seconds | None
+    lock_period_on_failure: FailureChoice
     lock_retry_delay: Seconds | None
     on_lock_error: ErrorChoice
 

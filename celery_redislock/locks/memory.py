@@ -76,11 +76,13 @@ class MemoryStore(LockStore):
                 renewed.append(None if held is None else owned)
             return Renewal(renewed, now, self._clock())
 
-    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
+    def release(
+        self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
+    ) -> Release:
         with self._lock:
             self._leave(name, mark)
-            accepted = self._live(self._periods, name) if undo else None
-            if accepted is not None and _belongs(accepted[0], token):
+            accepted = self._live(self._periods, name)
+            if accepted is not None and _belongs(accepted[0], period_of):
                 del self._periods[name]
             held = self._live(self._locks, name)
             if held is None:

@@ -130,7 +130,7 @@ class RedisStore(LockStore):
         reply, replicas = replies
         answer = _granted(name, reply, *when)
         if isinstance(answer, Grant) and replicas < self._min_replicas:
-            self.release(name, token, undo=True)
+            self.release(name, token, period_of=token)
             reason = f"only {replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
         return answer
@@ -156,27 +156,35 @@ class RedisStore(LockStore):
         rest = self.renew(more, within=within)
         return Renewal([*first.renewed, *rest.renewed], first.sent_at, rest.answered_at)
 
-    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
+    def release(
+        self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
+    ) -> Release:
         keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
-        if undo:
-            keys.append(self._base(name) + "period")
-        self._leave(mark, name, keys, args)
+        if period_of or mark is not None:
+            self._leave(mark, name, keys, args, period_of)
         return self._scripts.begin("release", keys, args, _released, name=name)()
 
     def release_and_store(
-        self, name: str, token: str, key: str, result: str, seconds: int, *, mark: Mark | None = None
-    ) -> tuple[Release, bool]:
-        """Release, and store a task's result; also whether that, or a success before it, is stored now.
+        self, name: str, token: str, key: str, result: str, seconds: int,
+        *, period_of: str | None = None, mark: Mark | None = None,
+    ) -> tuple[Release, bool]:  # fmt: skip
+        """As :meth:`release`, and store a result; also whether that, or a success before it, is stored now.
 
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
         """
         keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
-        self._leave(mark, name, keys, args)
+        if period_of or mark is not None:
+            self._leave(mark, name, keys, args, period_of)
         keys, args = [*keys, key], [*args, result, str(seconds)]
         return self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)()
 
-    def _leave(self, mark: Mark | None, name: str, keys: list[str], args: list[str]) -> None:
-        """Add what leaves a mark."""
+    def _leave(
+        self, mark: Mark | None, name: str, keys: list[str], args: list[str], period_of: str | None = None
+    ) -> None:
+        """Add what ends a period, and what leaves a mark."""
+        if period_of:
+            keys.append(self._base(name) + "period")
+            args.append(period_of + "\0")
         if mark is not None:
             keys.append(f"{self._base(name)}mark:{mark.message}")
             args += ("done" if mark.is_done else "ending", _ms(mark.ttl))

@@ -62,9 +62,10 @@ class Hold:
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
         is_period: nothing is held, but ``lock_period`` has not passed since the last acceptance.
+        text: what the holder wrote, JSON. A piece of that with a quotation mark is part of nothing else.
     """
 
-    __slots__ = ("_about", "_text", "expires_in", "is_period", "name", "token")
+    __slots__ = ("_about", "expires_in", "is_period", "name", "text", "token")
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Hold:
     ) -> None:
         """Describe a holder; ``about``: its facts, ``None`` where ``text`` is the JSON to read them from."""
         self.name, self.token, self.expires_in, self.is_period = name, token, expires_in, is_period
-        self._about, self._text = about, text
+        self._about, self.text = about, text
 
     def __repr__(self) -> str:
         facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_period)
@@ -87,12 +88,8 @@ class Hold:
     def about(self) -> Mapping[str, Any]:
         """What the holder wrote about itself: task, state, host, pid, since and others."""
         if self._about is None:
-            self._about = _facts(self._text)
+            self._about = _facts(self.text)
         return self._about
-
-    def says(self, fact: bytes) -> bool:
-        """Whether the holder's text has this piece of JSON; one with a quotation mark is part of no text."""
-        return fact in self._text
 
     @property
     def owner(self) -> str:
@@ -294,10 +291,12 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def release(self, name: str, token: str, *, undo: bool = False, mark: Mark | None = None) -> Release:
+    def release(
+        self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
+    ) -> Release:
         """Release the hold if ``token`` still has it; one round trip.
 
-        ``undo``: nothing ran under it, so the period it opened ends too. ``mark`` is left behind in any case,
+        ``period_of``: the period that began under this token ends too. ``mark`` is left behind in any case,
         whoever holds the lock.
         """
 

@@ -40,6 +40,8 @@ from celery_redislock.locks.store import (
 from celery_redislock.locks.watchdog import watchdog_of
 
 T = TypeVar("T")
+#: Asks for a release and for something else in one step.
+Now = Callable[[], Release] | None
 
 logger = logging.getLogger("celery_redislock")
 
@@ -138,15 +140,16 @@ class TaskLock(NamedTuple):
         return lease
 
     def finish(
-        self, lease: Lease, *, mark: Mark | None = None, now: Callable[[], Release] | None = None
+        self, lease: Lease, *, period_of: str | None = None, mark: Mark | None = None, now: Now = None
     ) -> bool:
         """Stop renewing a lease and release it; tell whether it was still ours, where unknown counts as yes.
 
-        ``now`` asks for it and for something else in one step; what is owed is the release alone.
+        ``period_of`` and ``mark`` are as for :meth:`release`. ``now`` asks for it and something else in one
+        step; what is owed is the release alone.
         """
         watchdog_of(self.store).forget(lease.token)
         lease.end()
-        answer = self.release(lease.token, ran=True, mark=mark, now=now)
+        answer = self.release(lease.token, period_of=period_of, mark=mark, now=now)
         # Not lease.trusted, which costs more: that it expired unseen before a repeated release is rare.
         return answer is None or answer.released or answer.gave_back(trusted=not lease.lost)
 
@@ -169,30 +172,30 @@ class TaskLock(NamedTuple):
         return self._now_or_later(ask, ttl)
 
     def release(
-        self, token: str, *, ran: bool, mark: Mark | None = None, now: Callable[[], Release] | None = None
+        self, token: str, *, period_of: str | None = None, mark: Mark | None = None, now: Now = None
     ) -> Release | None:
         """Release the hold of a token; never raises. The answer is ``None`` where there is none: it is owed.
 
-        ``ran``: a body began under it; otherwise the period it opened ends as well. ``mark`` is left for the
-        copies of its message; ``now`` is as for :meth:`finish`.
+        ``period_of``: the period that began under this token ends as well. ``mark`` is left for the copies of
+        its message; ``now`` is as for :meth:`finish`.
         """
-        ask = partial(self.store.release, self.key, token, undo=not ran, mark=mark)
+        ask = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
         return self._now_or_later(ask, mark.ttl if mark is not None else 0.0, now)
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
-        if not hold.says(b'"at":') or hold.state != RUNNING or not is_dead(hold.about.get("at")):
+        if b'"at":' not in hold.text or hold.state != RUNNING or not is_dead(hold.about.get("at")):
             return False
-        answer = self.release(hold.token, ran=True)
+        answer = self.release(hold.token)
         if answer is not None and answer.released:
             line = "%r was held by %r, but its worker was killed (pid %r): released"
             logger.warning(line, hold.name, hold.owner, hold.about.get("pid"))
         return True
 
-    def release_later(self, token: str, *, ran: bool) -> None:
+    def release_later(self, token: str, *, period_of: str | None = None) -> None:
         """Owe the release of a token that an unanswered request may have left held; it is renewed no more."""
         watchdog_of(self.store).forget(token)
-        self._later(partial(self.store.release, self.key, token, undo=not ran))
+        self._later(partial(self.store.release, self.key, token, period_of=period_of))
 
     def mark_done(self, message: str, ttl: float) -> None:
         """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""

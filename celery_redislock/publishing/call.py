@@ -33,6 +33,10 @@ class PublishingRun(Protocol):
     lock: TaskLock
     in_body: bool
 
+    @property
+    def accepted_as(self) -> str | None:
+        """Token under which its job was accepted, where the period of that ends unless it succeeds."""
+
     def holds(self, key: str) -> bool:
         """Whether the run has a lease on this key, lost or not."""
 
@@ -64,9 +68,11 @@ class Call:
         is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.
         header: what its message carries, once that is made.
+        first: as the message's (see ``Message``).
     """
 
     header = ""
+    first: str | None = None
     lock: TaskLock
     scope: Scope
     ignores_result: bool
@@ -166,7 +172,7 @@ class Call:
         is_period = claimed and self.scope.ends == "period"
         message = Message(
             self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
-            is_tick=self.is_tick,
+            self.is_tick, self.first,
         )  # fmt: skip
         self.header, headers = message.dumps(), self.options.get("headers")
         self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}

@@ -45,13 +45,15 @@ def skip(call: Call, hold: Hold) -> Any:
         )
     if call.has_fixed_id and call.task_id != owner and not call.is_eager and not call.ignores_result:
         _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
-    if call.is_eager or not (hold.says(b'"task":"') or hold.about.get("task")):
+    if call.is_eager or not (b'"task":"' in hold.text or hold.about.get("task")):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
         # package's, another program's lock).
         return LockEagerResult.duplicate(owner, lock.task, f"{DUPLICATE_OF} {owner}")
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores. The holder
     # may do so although this call does not: by its own call, or as another task with the same key.
-    return LockResult.of_holder(owner, task, ignored=call.ignores_result or hold.says(b'"ignored":true'))
+    return LockResult.of_holder(
+        hold, owner, task, ignored=call.ignores_result or b'"ignored":true' in hold.text
+    )
 
 
 def refuse(call: Call, hold: Hold) -> NoReturn:  # noqa: ARG001  as every strategy

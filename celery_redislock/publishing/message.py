@@ -8,7 +8,7 @@ every publish: a second copy of a message has the same one, publishing a task id
 
     {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
      "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before,
-     "b": a tick of beat's}
+     "b": a tick of beat's, "a": token under which the job was accepted}
 """
 
 import json
@@ -22,7 +22,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import celery.app.task
 
-from celery_redislock.declaring.options import read_settings
+from celery_redislock.declaring.options import LockOptions, read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.store import Mark, owner_name
@@ -80,9 +80,11 @@ class Message(NamedTuple):
         options: per-call options that travel.
         has_own_key: ``lock_key`` was given per call, so the worker cannot compute the key.
         stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
+        is_tick: sent by a beat, which may die before it has said so: then another one sends it again.
+        first: token under which the job that this message goes on with was accepted, where its period ends
+            unless it succeeds; ``None`` elsewhere, and where that is ``token``.
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
-        is_tick: sent by a beat, which may die before it has said so: then another one sends it again.
     """
 
     key: str | None
@@ -92,8 +94,24 @@ class Message(NamedTuple):
     options: Mapping[str, Any] = NO_OPTIONS
     has_own_key: bool = False
     stands_for_period: bool = False
-    was_delivered: bool = False
     is_tick: bool = False
+    first: str | None = None
+    was_delivered: bool = False
+
+    @property
+    def held_as(self) -> str:
+        """The token of its claim."""
+        return self.first if self.first and self.stands_for_period else self.token
+
+    @staticmethod
+    def accepted_as(message: "Message | None", options: LockOptions, run: str) -> str | None:
+        """Return the token under which a job's period began, its run's where that accepted the message.
+
+        ``None`` where it has no period that ends with a failure.
+        """
+        if options.lock_period is None or options.lock_period_on_failure == "keep":
+            return None
+        return run if message is None else message.first or (message.token if message.claimed else run)
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -103,6 +121,8 @@ class Message(NamedTuple):
             return text + ',"c":1}'
         if self.options:
             text += f',"o":{_encode(dict(self.options))}'
+        if self.first:
+            text += f',"a":{_quoted(self.first)}'
         return text + "".join(f',"{one}":1' for one, flag in _FLAGS.items() if getattr(self, flag)) + "}"
 
     @classmethod
@@ -142,6 +162,8 @@ class Message(NamedTuple):
             said: dict[str, Any] = {_FLAGS[one]: bool(data[one]) for one in _FLAGS.keys() & data.keys()}
             if "o" in data:
                 said["options"] = dict(data["o"])
+            if "a" in data:
+                said["first"] = data["a"].encode().decode()
             return cls(key, token, **said)
         except (AttributeError, KeyError, TypeError, ValueError, StopIteration, RecursionError):
             return None
@@ -191,8 +213,8 @@ def is_result_ignored(task: Any, asked: bool | None) -> bool:
 def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> None:
     """Release the claim of a message that will never enter its lock; logs what goes wrong.
 
-    The app's settings name the lock server. ``ran``: another delivery of it may have run; otherwise its
-    period ends as well.
+    The app's settings name the lock server. ``ran``: a delivery of it, or of what it goes on with, may have
+    run, so its period goes on; otherwise that ends as well.
     """
     if message is None or message.key is None or not message.claimed or (ran and message.stands_for_period):
         return
@@ -203,19 +225,21 @@ def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> No
             mark = Mark(message.token, UNKNOWN_TTL, is_done=True) if message.must_run else None
             store = store_of(app, settings)
             lock = TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, message.key, "")
-            lock.release(message.token, ran=ran, mark=mark)
+            period_of = None if ran else message.first or message.token
+            lock.release(message.held_as, period_of=period_of, mark=mark)
     except RedisLockError as problem:
         logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
 
 
 def release_unrun(app: Any, headers: Any, delivery_info: Any, *, is_received: bool = False) -> None:
-    """Release the claim of a message that is dropped, and its period unless a body has run for it.
+    """Release the claim of a message that is dropped, and its period unless that stays for a body that ran.
 
     ``is_received``: also where it says that it has none, as its publisher may not have learnt of it.
     """
     headers, delivery_info = headers or {}, delivery_info or {}
     message = Message.of(headers, str(headers.get("id")))
     if message is not None:
-        ran = delivery_info.get("redelivered") or headers.get("retries") or message.was_delivered
+        ran = delivery_info.get("redelivered") or message.was_delivered
+        ran = ran or (headers.get("retries") and not message.first)
         message = message._replace(claimed=True) if is_received else message
         release_claim(app, message, ran=bool(ran))

@@ -82,7 +82,7 @@ class Passage:
                 self.ask()
         if self._is_alone:
             release = self.lock.release if self.is_granted else self.lock.release_later
-            release(self.call.token, ran=False)
+            release(self.call.token, period_of=self.call.token)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)

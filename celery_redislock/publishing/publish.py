@@ -46,7 +46,7 @@ def publish(  # noqa: PLR0911  one for each kind of publish
             return _publish_what_follows(call, run)
         if run is None and inherited is not None and inherited.key == key:
             # Published by the worker's main process, or by before_start: it keeps its identity and claim.
-            call.token, call.must_run = inherited.token, True
+            call.token, call.first, call.must_run = inherited.token, inherited.first, True
             return call.send(claimed=inherited.claimed)
         if run is None and inherited is None:
             call.take_tick()
@@ -67,18 +67,18 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     Published only when the body has unwound, it would be lost with a child that is killed before. The
     message may start earlier than the body ends: it is refused by the run's lease, and waits.
     """
-    lock, scope, call.must_run = call.lock, call.scope, True
-    if run.holds(lock.key):
+    lock, scope, call.must_run, call.first = call.lock, call.scope, True, run.accepted_as
+    if run.holds(lock.key) or not scope.claims_at_publish or scope.ends == "period":
         result = call.send(claimed=True)
-        # After the publish, never before: a claim without a message would stay for an hour.
-        run.note_follow_up(call.token, call.claim_ttl)
-        return result
-    if not scope.claims_at_publish or scope.ends == "period":
-        return call.send(claimed=True)
-    call.lock = lock._replace(period=None)  # the run was accepted: no period refuses what follows, or begins
-    with Passage(call) as claim:
-        claim.ask()
-        return call.send(claimed=claim.is_granted)
+    else:
+        # The run was accepted: no period refuses what follows, or begins.
+        call.lock = lock._replace(period=None)
+        with Passage(call) as claim:
+            claim.ask()
+            result = call.send(claimed=claim.is_granted)
+    # After the publish, never before: a claim without a message would stay for an hour.
+    run.note_follow_up(call.token, call.claim_ttl)
+    return result
 
 
 def _publish_in_place(call: Call) -> Any:

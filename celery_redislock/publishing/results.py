@@ -1,11 +1,16 @@
 """The results publishes return: Celery's own, which also say whether they belong to somebody else."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+import time
+from datetime import timezone
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery.exceptions import Ignore, TaskRevokedError
 from celery.result import AsyncResult, EagerResult
-from celery.states import REVOKED
+from celery.states import PROPAGATE_STATES, REVOKED
 from vine import promise
+
+from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.locks.store import ACCEPTED, Hold
 
 if TYPE_CHECKING:  # celery-types has them generic, Celery has not
     AnyResult: TypeAlias = AsyncResult[Any]
@@ -13,12 +18,29 @@ if TYPE_CHECKING:  # celery-types has them generic, Celery has not
 else:
     AnyResult, AnyEagerResult = AsyncResult, EagerResult
 
+#: What a claim that stands for a period says of itself.
+_ACCEPTED = f'"state":"{ACCEPTED}"'.encode()
+
 #: Begins the reason under which a skipped duplicate is revoked.
 DUPLICATE_OF = "duplicate of"
 
 
+class Period(NamedTuple):
+    """A period that skipped a call.
+
+    Attributes:
+        key: the lock's name.
+        skipped_at: when it did; ``ends_at``: when it ends. Seconds since the epoch by this machine's clock.
+    """
+
+    key: str
+    skipped_at: float
+    ends_at: float
+
+
 def _described(result: Any) -> str:
-    return f"<{type(result).__name__}: {result.id}{' (duplicate)' if result.is_duplicate else ''}>"
+    how = "" if not result.is_duplicate else " (duplicate, by period)" if result.period else " (duplicate)"
+    return f"<{type(result).__name__}: {result.id}{how}>"
 
 
 class LockResult(AnyResult):
@@ -30,9 +52,13 @@ class LockResult(AnyResult):
     Attributes:
         is_duplicate: nothing was published: this is the *holder's* result. Revoking or forgetting
             it concerns the holder's task.
+        period: of the holder, where that skipped the call, whether its run has ended or not. ``get()``
+            returns what the run returned, or raises what it raised. Where that had failed before the call,
+            it raises :class:`DuplicateTask` from that error.
     """
 
     is_duplicate: bool = False
+    period: Period | None = None
     __repr__ = _described
 
     if TYPE_CHECKING:
@@ -51,6 +77,21 @@ class LockResult(AnyResult):
             self.on_ready  # noqa: B018  made when it is asked for
             return super().get(*args, **kwargs)
 
+        def maybe_throw(self, propagate: bool = True, callback: Any = None) -> Any:
+            """Return or raise what the run left, as Celery's does; an old failure is no new one."""
+            if self.period is not None and propagate and self.state in PROPAGATE_STATES:
+                self._raise_if_old(self.period)
+            return super().maybe_throw(propagate, callback)
+
+        maybe_reraise = maybe_throw
+
+        def _raise_if_old(self, period: Period) -> None:
+            done = self.date_done  # in UTC where it does not say; some backends keep none
+            ended_at = done and (done if done.tzinfo else done.replace(tzinfo=timezone.utc)).timestamp()
+            if ended_at is None or ended_at <= period.skipped_at:
+                left = max(0.0, period.ends_at - time.time())
+                raise DuplicateTask(period.key, self.id, left, True, self.state, ended_at) from self.result
+
         def __getattr__(self, name: str) -> Any:
             if name == "on_ready":
                 self.on_ready = promise(self._on_fulfilled, weak=True)  # as celery 5.7.0, result.py
@@ -59,13 +100,15 @@ class LockResult(AnyResult):
             raise AttributeError(message)
 
     @classmethod
-    def of_holder(cls, task_id: str, task: Any, *, ignored: bool) -> "LockResult":
+    def of_holder(cls, hold: Hold, owner: str, task: Any, *, ignored: bool) -> "LockResult":
         """Return the holder's result for a skipped duplicate; a waiter's things are made when one waits.
 
         ``ignored``: nobody stores that result, so that ``get()`` returns at once.
         """
         result = cls.__new__(cls)
-        result.id, result.app, result.backend = task_id, task.app, task.backend
+        result.id, result.app, result.backend = owner, task.app, task.backend
+        if hold.is_period or _ACCEPTED in hold.text:
+            result.period = Period(hold.name, now := time.time(), now + hold.expires_in)
         result._cache, result._ignored, result.is_duplicate = None, ignored, True
         return result
 
@@ -75,7 +118,7 @@ class LockResult(AnyResult):
             super().__del__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
+        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate, self.period)
 
 
 class LockEagerResult(AnyEagerResult):
@@ -88,6 +131,7 @@ class LockEagerResult(AnyEagerResult):
     """
 
     is_duplicate: bool = False
+    period: Period | None = None
     __repr__ = _described
 
     @classmethod
@@ -115,8 +159,8 @@ class Skipped(Ignore):
 
 
 def _rebuild(
-    cls: type[LockResult | LockEagerResult], args: tuple[Any, ...], is_duplicate: bool
+    cls: type[Any], args: tuple[Any, ...], is_duplicate: bool, period: Period | None = None
 ) -> LockResult | LockEagerResult:
-    result = cls(*args)
-    result.is_duplicate = is_duplicate
+    result: LockResult | LockEagerResult = cls(*args)
+    result.is_duplicate, result.period = is_duplicate, period
     return result

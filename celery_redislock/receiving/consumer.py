@@ -91,7 +91,7 @@ class Revoked:
                 hold = store.inspect(name, to_decide=True)
                 if hold is None or hold.state != QUEUED or hold.owner not in ids:
                     continue
-                if store.release(name, hold.token, undo=True).released:
+                if store.release(name, hold.token, period_of=hold.token).released:
                     logger.info("released the claim of %s on %r: it was revoked", hold.owner, name)
 
 

@@ -4,7 +4,8 @@ import logging
 import sys
 from typing import Any
 
-from celery import signals, states
+from celery import signals
+from celery.states import FAILURE, IGNORED, REJECTED
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 
@@ -35,7 +36,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
     run = request.__dict__.get("redislock_run", False)
     if run is False:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.
-        if state in {states.FAILURE, states.IGNORED, states.REJECTED} and not request.is_eager and request.id:
+        if state in {FAILURE, IGNORED, REJECTED} and not request.is_eager and request.id:
             from celery_redislock.publishing.message import release_unrun
             from celery_redislock.running.finish import is_requeued
 
@@ -43,10 +44,12 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
                 headers = {**(request.headers or {}), "id": request.id, "retries": request.retries}
                 release_unrun(task.app, headers, request.delivery_info)
         return
-    if run is not None and (run.can_come_again or run.lease is None or not run.lease.ended):
+    if run is not None and (
+        run.can_come_again or run.lease is None or not run.lease.ended or state == FAILURE
+    ):
         from celery_redislock.running.finish import conclude
 
-        conclude(run)
+        conclude(run, state)
 
 
 def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:

@@ -146,13 +146,14 @@ class LockRequest(Request):
             answer = lock.convert(self._run_token, token, ttl=options.lock_queue_ttl + delay)
             if answer is not None and answer.released and self._lock_message is not None:
                 # The message that Celery is about to publish for this id carries this claim.
-                text = self._lock_message._replace(token=token, claimed=True).dumps()
+                first = Message.accepted_as(self._lock_message, options, self._run_token)
+                text = self._lock_message._replace(token=token, claimed=True, first=first).dumps()
                 for headers in (self._request_dict, self._context.headers or {}):
                     headers[HEADER] = text
         else:
-            running.release(self._run_token, ran=True)
+            answer = running.release(self._run_token)
             if again is None:
-                self._release_claim(lock)
+                self._release_claim(lock, options, had_started=answer is not None and answer.released)
         self._end()
 
     def _comes_again(self, error: BaseException) -> tuple[str, float] | None:
@@ -184,10 +185,11 @@ class LockRequest(Request):
         """Shorten the lease of a body that met its hard time limit: its child dies within seconds."""
         if self._is_over or (locked := self._what_is_locked()) is None:
             return
-        lock, running, _ = locked
+        lock, running, options = locked
         self._end()
+        had_started = False
         try:
-            lock.store.renew([Term(running.key, self._run_token, DYING_TTL)])
+            had_started = lock.store.renew([Term(running.key, self._run_token, DYING_TTL)]).renewed[0] is True
         except RedisLockError as error:
             what = (
                 "could not shorten the lease on %r after a hard time limit; it expires %g s after its last "
@@ -197,12 +199,21 @@ class LockRequest(Request):
         # Whether Celery requeues it (5.5.0 to 5.7.0, on_timeout): since 5.7 by a name beside the older one.
         acks = getattr(self.task, "acks_on_timeout", None)
         if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
-            self._release_claim(lock)  # killed in before_start, it had not started
+            self._release_claim(lock, options, had_started=had_started)
 
-    def _release_claim(self, lock: TaskLock) -> None:
-        message = self._lock_message
+    def _release_claim(self, lock: TaskLock, options: LockOptions, *, had_started: bool) -> None:
+        """Release what the message of a dead child has left: its claim, killed in before_start; its period.
+
+        A copy, which may find its message done, ends no period, unless it ``had_started``.
+        """
+        message, period_of = self._lock_message, None
+        if had_started or not was_delivered(message, self.delivery_info):
+            period_of = Message.accepted_as(message, options, self._run_token)
+        token = period_of
         if message is not None and message.claimed and not message.stands_for_period:
-            lock.release(message.token, ran=True)
+            token = message.token
+        if token is not None:
+            lock.release(token, period_of=period_of)
 
     @property
     def _lock_message(self) -> Message | None:

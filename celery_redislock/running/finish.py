@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
+from celery.states import FAILURE
 
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import LockStore, Mark, Release, new_token
@@ -35,11 +36,15 @@ def settle(run: Run, error: BaseException | None) -> None:
         # SystemExit and KeyboardInterrupt end the child: only the main process knows whether the message is
         # delivered again.
         run.has_ended = isinstance(error, Exception) and not requeued
+        if not _goes_on(run, error, requeued=requeued) and (period_of := run.accepted_as) is not None:
+            run.period_of = period_of
+            if not run.scope.holds_while_running:
+                run.lock.release(period_of, period_of=period_of)
     lease = run.lease
     if lease is None:
         message = run.message  # its claim is there yet, if it had to start without its lock
         if message is not None and message.claimed and run.scope.holds_while_running and not requeued:
-            run.lock.release(message.token, ran=True)
+            run.lock.release(message.token, period_of=run.period_of)
     elif (run.followed_by or requeued) and run.scope.holds_while_running:
         if run.followed_by:
             token, claim_ttl = run.followed_by[0]
@@ -60,13 +65,13 @@ def release(run: Run, lease: Lease, now: Callable[[Mark | None], Release] | None
     ``now`` asks for the release and something else in one step, with this mark.
     """
     mark = _mark(run) if run.can_come_again else None
-    if not run.running_lock.finish(lease, mark=mark, now=now and partial(now, mark)):
+    if not run.running_lock.finish(lease, period_of=run.period_of, mark=mark, now=now and partial(now, mark)):
         _warn(run, lease)
     elif lock_released.receivers and run.scope.holds_while_running:
         lock_released.send(sender=run.task, key=lease.key, task_id=run.lock.owner, lease=lease)
 
 
-def conclude(run: Run) -> None:
+def conclude(run: Run, state: str) -> None:
     """Note that the message is done, if it is: its result is stored, and what follows is published.
 
     Called by ``task_postrun``, in the process and thread of the body. A run whose end was interrupted, or
@@ -77,6 +82,9 @@ def conclude(run: Run) -> None:
     """
     if run.lease is not None and not run.lease.ended:
         release(run, run.lease)
+    returned = run.has_ended and not (run.period_of or run.followed_by)
+    if state == FAILURE and returned and (period_of := run.accepted_as) is not None:
+        run.lock.release(period_of, period_of=period_of)  # what it returned could not be stored
     if (mark := _mark(run)) is not None and sys.exc_info()[1] is None:
         run.has_ended = False
         run.running_lock.mark_done(mark.message, mark_ttl(run.task.app))
@@ -85,6 +93,14 @@ def conclude(run: Run) -> None:
 def is_requeued(task: Any, error: BaseException) -> bool:
     """Whether a message goes back to its queue for the error that ended its run: acknowledged late only."""
     return isinstance(error, Reject) and bool(error.requeue) and bool(task.acks_late)
+
+
+def _goes_on(run: Run, error: BaseException, *, requeued: bool) -> bool:
+    """Whether a job may go on after its run: in another message, as another task, in the next child."""
+    if isinstance(error, Exception):
+        is_replaced = isinstance(error, Ignore) and str(error).startswith("Replaced by")  # Task.replace
+        return bool(requeued or run.followed_by or is_replaced or isinstance(error, Retry))
+    return type(error).__name__ != "GreenletExit"  # by that gevent ends what is revoked
 
 
 def _is_left_to_result(run: Run, error: BaseException | None) -> bool:

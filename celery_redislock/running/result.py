@@ -66,7 +66,8 @@ class _Ending(RedisBackend):  # type: ignore[misc]  # celery-types has it untype
             expires = more.get("expires")
             seconds = (self.expires if expires is None else expires) or 0
             ask: Callable[..., tuple[Release, bool]] = run.lock.store.release_and_store
-            answer, is_stored = ask(lease.key, lease.token, key.decode(), value, seconds, mark=mark)
+            of = lease.key, lease.token, key.decode(), value, seconds
+            answer, is_stored = ask(*of, period_of=run.period_of, mark=mark)
             return answer
 
         is_short = isinstance(value, str) and len(value) <= LARGEST

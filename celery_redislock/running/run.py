@@ -80,6 +80,7 @@ class Run:
             with this run, its lease, and what asks the server for both.
         followed_by: tokens of the messages of its own id that the body published, each with what tells
             the seconds its claim lives.
+        period_of: token under which the period began that ends with this run, if one does.
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
     """
 
@@ -98,6 +99,7 @@ class Run:
     in_body = has_ended = False
     release: Callable[..., None] | None = None
     followed_by: Sequence[tuple[str, Callable[[], float]]] = ()
+    period_of: str | None = None
     interrupt: Callable[[], None] | None = None
 
     @classmethod
@@ -171,6 +173,11 @@ class Run:
     def is_accepted(self) -> bool:
         """The message was accepted before, at its publish or as the run it is a retry of."""
         return bool(self.request.retries) or (self.message is not None and self.message.claimed)
+
+    @property
+    def accepted_as(self) -> str | None:
+        """Token under which this job's period began, where only a success keeps that; ``None`` elsewhere."""
+        return Message.accepted_as(self.message, self.options, self.token)
 
     @property
     def must_wait(self) -> bool:

@@ -101,7 +101,7 @@ def _take_over(
     if isinstance(answer, Marked):
         if answer.is_done and run.message is not None and run.message.is_tick and run.scope.ends != "period":
             # Sent twice, and claimed again when it had run.
-            run.lock.release(run.message.token, ran=True)
+            run.lock.release(run.message.token)
         pause = run.running_lock.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
     return answer
@@ -127,7 +127,7 @@ def _leave_queue(run: Run) -> None:
     lock, message = run.lock, run.message
     if message is not None and (run.is_accepted or (run.must_wait and lock.period is None)):
         # Without a claim as well: its publisher may not have learned that it was granted.
-        lock.release(message.token, ran=True)
+        lock.release(message.token)
         return
     hold = _queued_before(run)
     if hold is not None and lock.release_if_dead(hold):
@@ -138,7 +138,7 @@ def _leave_queue(run: Run) -> None:
     is_own = hold.is_period or message is None or hold.token == message.token
     if hold.owner != lock.owner or not is_own:
         raise at_start(run, hold)
-    lock.release(hold.token, ran=True)
+    lock.release(hold.token)
 
 
 def _queued_before(run: Run) -> Hold | None:
@@ -148,7 +148,7 @@ def _queued_before(run: Run) -> Hold | None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
     answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity or lock.owner))
     if answer is not None and not isinstance(answer, Refusal):
-        lock.release(run.token, ran=True)
+        lock.release(run.token)
     return answer.hold if isinstance(answer, Refusal) else None
 
 
@@ -178,7 +178,7 @@ def _ask_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
         LockUnavailable: and the broker did not take it.
     """
     if run.options.on_lock_error == "run":
-        lock.release_later(run.token, ran=False)
+        lock.release_later(run.token, period_of=run.token)
         logger.warning(
             "running %s without its lock, so another one may run at the same time: %s", run.lock, error
         )
@@ -186,7 +186,7 @@ def _ask_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
     try:
         return keep_trying(attempt, for_seconds=declaration_of(run.task).settings.start_timeout)
     except LockUnavailable as last:
-        lock.release_later(run.token, ran=False)
+        lock.release_later(run.token, period_of=run.token)
         if run.request.is_eager:
             raise last.with_remark(NEEDS_NO_SERVER) from last
         logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, last)
@@ -205,14 +205,15 @@ def _leave(run: Run, error: BaseException) -> None:
     if not isinstance(error, Ignore | Reject | RedisLockError):
         # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
         for lock in maybe_held:
-            lock.release_later(run.token, ran=False)
+            lock.release_later(run.token, period_of=run.token)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
     message = run.message
     if message is None or (run.scope.ends == "period" and run.was_delivered):
         return
+    token, period_of = message.held_as, None if run.was_delivered else message.first or message.token
     if isinstance(error, Exception):
         mark = Mark(message.token, mark_ttl(run.task.app), is_done=True) if message.must_run else None
-        run.lock.release(message.token, ran=run.was_delivered, mark=mark)
+        run.lock.release(token, period_of=period_of, mark=mark)
     elif not run.task.acks_late:  # acknowledged late, it is delivered again
-        run.lock.release_later(message.token, ran=run.was_delivered)
+        run.lock.release_later(token, period_of=period_of)

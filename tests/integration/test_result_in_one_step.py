@@ -143,6 +143,18 @@ def test_a_result_that_cannot_be_encoded_fails_in_one_step(open_shop: ShopMaker)
     assert shop.is_free()
 
 
+def test_a_failure_ends_its_period_in_one_step(open_shop: ShopMaker) -> None:
+    """Nobody sees the failure before the job can be run again."""
+    shop = open_shop()
+    task = shop.unique(fail, lock_period=600)
+    asked = asked_of(shop)
+    run(shop, task)
+
+    assert shop.state("t") == "FAILURE"
+    assert asked == ["acquire", "acquire", "release_and_store"]
+    assert task.lock_for().holder() is None
+
+
 #: What is there, whether Celery would store over it, and whether the script can tell.
 BEFORE: Mapping[str, tuple[object, bool]] = {
     "success": ({"status": "SUCCESS", "result": "first"}, False),

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Term
+from celery_redislock.locks.store import Mark, Term
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
@@ -67,16 +67,44 @@ class TestPeriod:
     def test_it_is_given_back_when_nothing_ran(self, case: StoreCase) -> None:
         """A publish that failed must not use up the hour."""
         case.take(A, period=60.0)
-        case.store.release("n", A, undo=True)
+        case.store.release("n", A, period_of=A)
 
         granted(case.take(B, period=60.0))
 
-    def test_undo_gives_back_nobody_elses(self, case: StoreCase) -> None:
+    @pytest.mark.parametrize("mark", [None, Mark("m", 5.0)], ids=["", "and a mark"])
+    def test_it_ends_with_another_hold_of_the_same_job(self, case: StoreCase, mark: Mark | None) -> None:
+        """A run that failed: the claim began it, and the lease is what is released."""
+        case.take(A, period=60.0)
+        case.take(B, instead_of=A, period=60.0)
+
+        assert case.store.release("n", B, period_of=A, mark=mark).released
+        assert case.store.names() == []
+        assert (case.remaining(part="mark:m") is not None) == (mark is not None)
+        granted(case.take("job-c/1", period=60.0))
+        assert not case.store.release("n", B, period_of=A, mark=mark).released
+        assert (case.holder(), case.remaining(part="period") is None) == ("job-c/1", False)
+
+    @pytest.mark.parametrize("whose", [B, "job-a", "job-a/", "job-a/11"])
+    def test_it_ends_for_nobody_else(self, case: StoreCase, whose: str) -> None:
+        """Law 3: not even for a token that begins, or goes on, as the right one."""
         case.take(A, period=60.0)
         case.store.release("n", A)
-        case.store.release("n", B, undo=True)
+        case.store.release("n", whose, period_of=whose)
+        case.store.release("n", A)
 
         assert refused(case.take(B, period=60.0)).hold.is_period
+
+    def test_it_ends_although_the_hold_is_gone_or_another_ones(self, case: StoreCase) -> None:
+        """A run that lost its lease ends its job all the same."""
+        for taken in (False, True):
+            case.take(A, period=60.0)
+            case.expire()
+            if taken:
+                granted(case.take(B))
+
+            assert not case.store.release("n", A, period_of=A).released
+            assert case.remaining(part="period") is None
+            assert case.holder() == (B if taken else None)
 
     def test_inspect_shows_it_when_nothing_is_held(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
@@ -139,7 +167,7 @@ class TestListing:
 
     def test_a_period_that_was_given_back_is_not_listed(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
-        case.store.release("n", A, undo=True)
+        case.store.release("n", A, period_of=A)
         assert case.store.names() == []
 
         case.take(A, period=60.0)

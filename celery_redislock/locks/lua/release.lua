@@ -2,30 +2,31 @@
 --
 -- KEYS  1  lock     string `token NUL json`
 --       2  index    sorted set of names
---       3  period   string `token NUL json`; absent unless what was accepted never ran, so that its period
---                   ends as well
+--       3  period   string `token NUL json`; absent unless a period ends as well
 --       last  mark  to leave behind; only with a state
 -- ARGV  1  token    of the hold to release, and NUL
 --       2  name     of the lock, the index member
---       3  state    `ending` or `done`, what the mark says; absent: none is left
---       4  keep     ms the mark lives
+--       3  opener   token, and NUL, under which the period began that ends; absent without one
+--       3 or 4      state: `ending` or `done`, what the mark says; absent: none is left
+--       last  keep  ms the mark lives
 -- RETURNS 1                   released
 --         0                   missing: expired, or released before
 --         {-1, value, pttl}   held by another token, untouched
 local call = redis.call
+local opener = #ARGV % 2 == 1 and table.remove(ARGV, 3)
 local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local mark = state and table.remove(KEYS)
 local lock, index, period = KEYS[1], KEYS[2], KEYS[3]
 
-local function belongs(value)
-  return value and string.find(value, token, 1, true) == 1
+local function belongs(value, to)
+  return value and string.find(value, to, 1, true) == 1
 end
 
 -- It changes nothing, but counts as a write: a replica, which may not have heard of this hold yet, fails; and
 -- a server short of memory refuses SET as a script's first write only.
 local held = call('GETEX', lock)
-local ours = belongs(held)
-local opened = period and belongs(call('GET', period))
+local ours = belongs(held, token)
+local is_over = opener and belongs(call('GET', period), opener)
 if ours then
   call('DEL', lock)
 end
@@ -33,7 +34,7 @@ if ours or not held then
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
 end
-if opened then
+if is_over then
   call('DEL', period)
   redis.pcall('ZREM', index, name .. '\0period')
 end

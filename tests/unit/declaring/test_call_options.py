@@ -79,6 +79,7 @@ def test_a_callable_of_one_call_counts_at_publish_only():
 TRAVELS = {
     "lock": "until_executed",
     "lock_period": timedelta(seconds=90),
+    "lock_period_on_failure": "keep",
     "lock_ttl": 60,
     "lock_queue_ttl": 10,
     "lock_max_hold": 100,

@@ -205,6 +205,16 @@ def test_until_expired_needs_a_period():
     assert called(lock="until_expired", lock_period=60).lock_period == 60.0
 
 
+def test_what_becomes_of_no_period_is_a_problem() -> None:
+    """An option without an effect; a call may bring the period that its task has not."""
+    keeps = {"lock_period": 9, "lock_period_on_failure": "keep"}
+
+    assert "which is not set" in problems(read, {"lock_period_on_failure": "keep"})[0]
+    assert "which is not set" in problems(called, lock_period_on_failure="keep")[0]
+    assert "give 'keep' or 'release'" in problems(read, {**keeps, "lock_period_on_failure": "end"})[0]
+    assert read(keeps).lock_period_on_failure == called(**keeps).lock_period_on_failure == "keep"
+
+
 def test_the_longest_hold_is_longer_than_a_lease():
     assert "longer than lock_ttl" in problems(read, {"lock_ttl": 60, "lock_max_hold": 60})[0]
     assert read({"lock_ttl": 60, "lock_max_hold": 60.1}).lock_max_hold == 60.1

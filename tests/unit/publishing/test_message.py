@@ -14,6 +14,7 @@ FULL = Message(
     stands_for_period=True,
     was_delivered=True,
     is_tick=True,
+    first="t1/first",
 )
 
 
@@ -43,6 +44,8 @@ def test_a_header_is_read_as_it_was_written_and_an_ordinary_one_is_short() -> No
         '{"v": 1, "k": "k", "t": null}',
         r'{"v": 1, "k": "\ud800", "t": "t"}',
         r'{"v": 1, "k": "k", "t": "t\ud800"}',
+        '{"v": 1, "k": "k", "t": "t", "a": 5}',
+        r'{"v": 1, "k": "k", "t": "t", "a": "t\ud800"}',
         "[" * 100_000,
     ],
     ids=lambda text: str(text)[:40],

@@ -275,13 +275,14 @@ def test_who_is_interrupted_as_its_period_begins_owes_what_it_began_it_by(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_until_expired_keeps_its_claim_however_it_ends(shop: Shop, *, fails: bool) -> None:
+def test_until_expired_keeps_its_claim_and_asks_nobody(shop: Shop, *, fails: bool) -> None:
     """The period counts from acceptance at publish, and the run asks nobody."""
 
     def sync(account_id: int) -> int:
         return account_id // (not fails)
 
-    shop.unique(sync, lock="until_expired", lock_period=50, lock_key=KEY).delay(7)
+    keeping = {"lock_period_on_failure": "keep"} if fails else {}
+    shop.unique(sync, lock="until_expired", lock_period=50, lock_key=KEY, **keeping).delay(7)
     (accepted,) = shop.held().values()
     shop.store.calls.clear()
 
