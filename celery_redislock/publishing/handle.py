@@ -16,8 +16,8 @@ class Holder:
     Attributes:
         owner: the task id.
         state: ``queued`` (its message is on the way), ``running``, ``period`` (accepted within
-            ``lock_period``, whatever became of its run) or ``foreign`` (another program's lock on
-            the same key).
+            ``lock_period``, whether its run has ended or not) or ``foreign`` (another program's lock
+            on the same key).
         task: the task's name.
         host: where the claim or the run was taken.
         pid: of that process.
