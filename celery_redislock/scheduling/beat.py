@@ -24,6 +24,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -32,10 +33,9 @@ from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
 from celery_redislock.declaring.call_options import OF_ENTRIES
-from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.server import store_of
-from celery_redislock.exceptions import LockOptionError, LockUnavailable
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.message import TICK, tick_id
@@ -45,6 +45,7 @@ from celery_redislock.scheduling.state import (
     NOTHING,
     PAUSED,
     REFUSED,
+    TAKEN,
     Answer,
     State,
     States,
@@ -321,31 +322,30 @@ class Beat:
         schedule, clock = due.entry.schedule, due.entry.default_now()
         is_due, next_in = schedule.is_due(_like(moment, clock))
         has_been_sent = not found.sending_until and moment > _utc(due.last)
-        if is_due and has_been_sent and schedule.is_due(_like(_utc(due.reserved.last_run_at), clock))[0]:
+        if is_due and not (
             # Its schedule does not look at when it was sent (django-celery-beat's clocked); it has been.
-            self._leave(due, moment, due.runs + 1)
-            return False
-        if is_due:
+            has_been_sent and schedule.is_due(_like(_utc(due.reserved.last_run_at), clock))[0]
+        ):
             return True
         logger.debug("%s was sent by %s", due.entry.name, found.by)
         self._known[due.entry.name] = found
-        self._leave(due, moment, due.runs + 1, (next_in or 0.0) + STAND_BY)
+        self._leave(due, moment, due.runs + 1, None if is_due else (next_in or 0.0) + STAND_BY)
         return False
 
     def _is_to_be_sent(self, tick: _Tick, since: datetime, status: int) -> bool:
         """Whether a tick that was taken is to be sent: its entry is not paused, and it was not missed."""
         due, name = tick.due, tick.due.entry.name
+        late = self._missed_by(due, since)
+        if status == TAKEN and not late:
+            return True
+        self._leave(due, _utc(due.reserved.last_run_at), due.runs)
         if status == PAUSED:
             logger.info("%s is paused: its tick is not sent", name)
-            self._leave(due, _utc(due.reserved.last_run_at), due.runs)
-            return False
-        if late := self._missed_by(due, since):
+        else:
             logger.warning("%s is %.0f s late, and is not sent (redislock_catchup='none')", name, late)
-            self._leave(due, _utc(due.reserved.last_run_at), due.runs)
             tick.outcome = _SPENT
             self._settle(tick)
-            return False
-        return True
+        return False
 
     def _missed_by(self, due: _Due, since: datetime) -> float:
         """Return the seconds by which a tick was missed that is not to be made up for, or 0."""
@@ -451,7 +451,9 @@ class Beat:
         """Do what ``on_lock_error`` says with a tick that could not be taken; ask in the background."""
         if due is not None:
             name = due.entry.name
-            if self._on_lock_error(due.entry) == "run":
+            task = self._app.tasks.get(due.entry.task)
+            asked = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")
+            if asked == "run":
                 logger.warning("sending %s, as any other beat may: %s", name, error)
                 self._apply(due.entry, self._scheduler.producer)
                 return
@@ -466,26 +468,14 @@ class Beat:
     def _ask_on(self) -> None:
         """Ask each second whether the server answers again, for all entries; in a thread of its own."""
         since = time.monotonic()
-        while True:
+        while self._outage is not None:
             time.sleep(RETRY)
-            try:
+            with suppress(LockUnavailable):
                 self._states.read([])
-                break
-            except LockUnavailable:
-                continue
+                self._outage = None
         names, self._held_back = sorted(self._held_back), set()
-        self._outage = None
         text = "the lock server answers again after %.0f s; entries that waited: %s"
         logger.warning(text, time.monotonic() - since, ", ".join(names) or "none")
-
-    def _on_lock_error(self, entry: Any) -> str:
-        task = self._app.tasks.get(entry.task)
-        if hasattr(type(task), "_lock_names"):
-            try:
-                return declaration_of(task).options.on_lock_error
-            except LockOptionError:
-                return "raise"  # its publish says what is wrong
-        return self._app.conf.get("redislock_on_lock_error") or "raise"
 
 
 def _place(entry: Any, moment: datetime, count: int | None = None) -> None:
