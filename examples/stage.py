@@ -130,10 +130,10 @@ class Stage:
         ]
         return self._start("worker", *_ALONE, *options, *arguments)
 
-    def beat(self) -> Process:
-        """Start a beat; it ticks when this returns."""
+    def beat(self, app: str | None = None) -> Process:
+        """Start a beat, of the stage's app or of another one; it ticks when this returns."""
         schedule = tempfile.mktemp(prefix="beat-", dir=self.directory)  # noqa: S306  a directory of ours
-        return self._start("beat", "--schedule", schedule)
+        return self._start("beat", "--schedule", schedule, app=app)
 
     def lines(self, *words: str) -> list[str]:
         """Return the lines workers and beats have written that contain all these words, in order."""
@@ -154,13 +154,13 @@ class Stage:
             process.stop()
         self._transcript.close()
 
-    def _start(self, *arguments: str) -> Process:
+    def _start(self, *arguments: str, app: str | None = None) -> Process:
         addresses = {"BROKER_URL": self.url, "RESULT_URL": self.url, "REDISLOCK_URL": self.url}
         # Buffered, print(..., flush=True) writes a line and its end at once; else others write in between.
         environment = {**addresses, "TMPDIR": self.directory, "PYTHONUNBUFFERED": ""}
         try:
             process = Process(
-                self._app, environment, *arguments, output=self._transcript.pipe, errors=self._errors
+                app or self._app, environment, *arguments, output=self._transcript.pipe, errors=self._errors
             )
         except RuntimeError:
             self._transcript.show()

@@ -1,23 +1,31 @@
-"""Two periodic tasks: one that takes longer than its interval, and one that is due once per tick."""
+"""Four periodic tasks and their schedule: nothing in it knows how many beats there are."""
 
 import os
+import tempfile
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from celery import Celery
 from celery.schedules import schedule
 
 from celery_redislock import SingletonTask
 
-__all__ = ["DURATION", "INTERVAL", "EverySeconds", "app", "rebuild", "tally"]
+__all__ = [
+    "DURATION", "INTERVAL", "NIGHT", "PRICES", "EverySeconds", "app", "backup", "nightly", "rebuild", "tally",
+]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
-#: Seconds between two ticks, and how long the long task takes.
+#: Seconds between two ticks, and how long the slow task takes.
 INTERVAL, DURATION = 4.0, 5.0
+#: Seconds between two nights.
+NIGHT = 15.0
+#: What the nightly job reads.
+PRICES = Path(tempfile.gettempdir()) / "prices"
 
 
 class EverySeconds(schedule):
-    """Due at whole multiples of the interval, as a crontab is at whole minutes: two beats tick together."""
+    """Due at whole multiples of the interval, as a crontab is at whole minutes: all beats tick together."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time until the next tick after the last one."""
@@ -32,9 +40,17 @@ app = Celery(
     backend=os.environ.get("RESULT_URL", LOCAL),
 )
 app.conf.beat_schedule = {
-    "rebuild": {"task": f"{__name__}.rebuild", "schedule": EverySeconds(INTERVAL)},
     "tally": {"task": f"{__name__}.tally", "schedule": EverySeconds(INTERVAL)},
+    "rebuild": {"task": f"{__name__}.rebuild", "schedule": INTERVAL},
+    "backup": {"task": f"{__name__}.backup", "schedule": INTERVAL},
+    "nightly": {"task": f"{__name__}.nightly", "schedule": NIGHT},
 }
+
+
+@app.task(base=SingletonTask)
+def tally() -> None:
+    """Be quick: over long before a second beat comes with the same tick."""
+    print(f"tally begins, of tick {time.time() // INTERVAL:.0f}", flush=True)
 
 
 @app.task(base=SingletonTask)
@@ -45,11 +61,14 @@ def rebuild() -> None:
     print("rebuild ends", flush=True)
 
 
-@app.task(base=SingletonTask, lock="until_expired", lock_period=0.8 * INTERVAL)
-def tally() -> None:
-    """Be quick, and run once per tick, however many beats there are.
+@app.task(base=SingletonTask, bind=True)
+def backup(self: SingletonTask) -> None:
+    """Say which message it is."""
+    print(f"backup begins: {self.request.id}", flush=True)
 
-    A lock alone would long be free again when a second, slower beat ticks; the period is not over then.
-    """
-    tick, late = divmod(time.time(), INTERVAL)
-    print(f"tally begins, {late:.2f} s after tick {tick:.0f}", flush=True)
+
+@app.task(base=SingletonTask, throws=(FileNotFoundError,))
+def nightly() -> None:
+    """Fail until somebody has put the prices there."""
+    print("nightly begins", flush=True)
+    print(f"nightly has read {PRICES.read_text()}", flush=True)

@@ -127,7 +127,7 @@ def test_an_example_sees_what_it_expects_and_leaves_nothing(name: str, temporary
 
 
 @pytest.mark.parametrize(
-    "name", ["per_resource", "testing", slow("demo"), slow("canvas"), slow("django_project")]
+    "name", ["per_resource", "testing", slow("demo"), slow("beat"), slow("canvas"), slow("django_project")]
 )
 def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example shows something else."""
