@@ -5,7 +5,7 @@ Needs a running worker: docker compose exec worker python press.py
 
 from itertools import pairwise
 
-from shop import charge, report, sync_account
+from shop import charge, sync_account
 
 __all__ = ["main"]
 
@@ -32,10 +32,6 @@ def main() -> None:
         print(f"  amount {one['amount']}: {began:.2f} s to {ended:.2f} s")
     overlaps = sum(one["ended"] > after["began"] for one, after in pairwise(charges))
     print(f"  overlaps: {overlaps}")
-
-    print("report.delay(), three times: at most one within 4 s, beat's included")
-    accepted = sum(not report.delay().is_duplicate for _ in range(3))
-    print(f"  accepted: {accepted} (0 if beat was first)")
 
 
 if __name__ == "__main__":
