@@ -1,4 +1,4 @@
-"""The demo: six promises, kept in front of your eyes by a real worker."""
+"""The demo: seven promises, kept in front of your eyes by a real worker and two beats."""
 
 import sys
 import threading
@@ -73,6 +73,8 @@ def _play(here: Stage, commentary: Commentary) -> list[Verdict]:
     commentary.say("server: one of our own")
     worker = here.worker(concurrency=4)
     commentary.say(f"worker: process {worker.pid}, 4 pool processes")
+    pids = [here.beat().pid for _ in range(2)]
+    commentary.say(f"beats: processes {pids[0]} and {pids[1]}")
     verdicts: list[Verdict] = []
     try:
         for group in GROUPS:

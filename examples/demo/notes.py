@@ -30,11 +30,15 @@ class Notes:
     @contextmanager
     def run(self, subject: str, task_id: str, **facts: object) -> Iterator[None]:
         """Write down the start and the end of a body; a killed one has no end."""
-        self._write(subject, what="start", task_id=task_id, pid=os.getpid(), **facts)
+        self.write(subject, what="start", task_id=task_id, pid=os.getpid(), **facts)
         try:
             yield
         finally:
-            self._write(subject, what="end")
+            self.write(subject, what="end")
+
+    def write(self, subject: str, **note: object) -> None:
+        """Write something down."""
+        self._client.rpush(f"notes:{subject}", json.dumps(note))
 
     def of(self, subject: str) -> list[Note]:
         """Return what was written down about a subject so far."""
@@ -53,9 +57,6 @@ class Notes:
     @property
     def _client(self) -> Any:
         return self._app.backend.client
-
-    def _write(self, subject: str, **note: object) -> None:
-        self._client.rpush(f"notes:{subject}", json.dumps(note))
 
 
 def count_runs(notes: Sequence[Note]) -> int:

@@ -1,4 +1,4 @@
-"""The six promises: what each must show, and the scene that publishes, waits and returns what it saw."""
+"""The seven promises: what each must show, and the scene that publishes, waits and returns what it saw."""
 
 import os
 import signal
@@ -140,6 +140,27 @@ def long(say: Say) -> Facts:
 
 
 @promise(
+    "two beats with the same schedule, one of them killed",
+    "beats: {beats}; ticks: {ticks}; runs: {runs}",
+    beats=2, ticks=4, runs=4,
+)  # fmt: skip
+def beats(say: Say) -> Facts:
+    """Each tick runs once, while there are two beats and when there is one."""
+    say(f"two beats, both with pulse every {shop.PULSE:g} s")
+    pids = [note["pid"] for note in shop.notes.of("beats")]
+    before = len(_ticks())
+    runs = 0
+    for tick in range(1, 5):
+        runs_of_it = _wait_for_tick(before + tick)
+        say(f"a tick: it ran {_times(runs_of_it)}")
+        runs += runs_of_it
+        if tick == 2:
+            say(f"kill -9 {pids[0]}, one of the two beats")
+            os.kill(pids[0], signal.SIGKILL)
+    return {"beats": len(pids), "ticks": tick, "runs": runs}
+
+
+@promise(
     "kill -9 of the pool process that holds a lock",
     "held before: {held}; free within 10 s: {free}; next run: {next_run}",
     held="yes", free="yes", next_run="SUCCESS",
@@ -200,7 +221,7 @@ def chord(say: Say) -> Facts:
 
 
 #: In the order of the table; those of one group play at the same time.
-GROUPS = ((crowd,), (account, long), (kill, failure, chord))
+GROUPS = ((crowd,), (account, long, beats), (kill, failure, chord))
 
 
 def _wait_for_start(subject: str) -> int:
@@ -210,6 +231,28 @@ def _wait_for_start(subject: str) -> int:
         raise TimeoutError(message)
     pid: int = shop.notes.of(subject)[0]["pid"]
     return pid
+
+
+def _ticks() -> list[int]:
+    """Return the number of runs of each tick: those that follow each other by less than half an interval."""
+    ticks, last = list[int](), 0.0
+    for note in shop.notes.of("pulse"):
+        if note["what"] == "start":
+            if note["at"] - last < shop.PULSE / 2:
+                ticks[-1] += 1
+            else:
+                ticks.append(1)
+            last = note["at"]
+    return ticks
+
+
+def _wait_for_tick(number: int) -> int:
+    """Wait for a tick, and until a second run of it would be there, too; return how often it ran."""
+    if not wait_until(lambda: len(_ticks()) >= number, PATIENCE):
+        message = f"no tick within {PATIENCE:.0f} s"
+        raise TimeoutError(message)
+    time.sleep(shop.PULSE / 2)
+    return _ticks()[number - 1]
 
 
 def _times(number: int) -> str:

@@ -5,18 +5,21 @@ import time
 from typing import Any
 
 from celery import Celery
+from celery.signals import beat_init
 
 from celery_redislock import SingletonTask
 from examples.demo.notes import Notes
 
 __all__ = [
-    "SHORT_TTL", "TIMES_LONGER", "app", "charge", "decline", "export", "long_import", "notes", "refund",
-    "square", "thumbnail", "total",
+    "PULSE", "SHORT_TTL", "TIMES_LONGER", "app", "charge", "decline", "export", "long_import", "notes",
+    "pulse", "refund", "square", "thumbnail", "total",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
 #: The time to live of the long task's lock, in seconds, and how many times longer its body takes.
 SHORT_TTL, TIMES_LONGER = 3.0, 5
+#: Seconds between two ticks of the schedule.
+PULSE = 2.5
 
 app = Celery(
     __name__,
@@ -25,7 +28,14 @@ app = Celery(
 )
 # A third of the shortest lock_ttl below.
 app.conf.redislock_socket_timeout = SHORT_TTL / 3
+app.conf.beat_schedule = {"pulse": {"task": f"{__name__}.pulse", "schedule": PULSE}}
 notes = Notes(app)
+
+
+@beat_init.connect
+def note_beat(**_: object) -> None:
+    """Write down which processes are beats."""
+    notes.write("beats", pid=os.getpid())
 
 
 @app.task(base=SingletonTask, bind=True)
@@ -84,6 +94,13 @@ def decline(self: Any, card: int) -> None:
     with notes.run("decline", self.request.id, held=self.lease.held):
         message = f"card {card} was declined"
         raise ValueError(message)
+
+
+@app.task(base=SingletonTask, bind=True)
+def pulse(self: Any) -> None:
+    """Be over long before a second beat comes with the same tick."""
+    with notes.run("pulse", self.request.id, at=time.time()):
+        pass
 
 
 @app.task(base=SingletonTask, bind=True)

@@ -41,7 +41,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "demo": Example(is_slow=True, processes=8, says="6 of 6 promises kept"),
+    "demo": Example(is_slow=True, processes=10, says="7 of 7 promises kept"),
     "quickstart": Example(is_slow=True),
     "per_resource": Example(),
     "on_conflict": Example(),
