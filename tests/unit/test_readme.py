@@ -149,8 +149,8 @@ def check_redis_cli(rest: list[str]) -> None:
 
 def check_docker(rest: list[str]) -> None:
     assert rest[0] == "compose"
-    assert rest[1] in {"up", "exec", "logs", "down"}
-    if rest[1] in {"exec", "logs"}:
+    assert rest[1] in {"up", "exec", "logs", "kill", "down"}
+    if rest[1] in {"exec", "logs", "kill"}:
         assert rest[2] in COMPOSE["services"], rest
 
 
