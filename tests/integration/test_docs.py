@@ -16,7 +16,9 @@ import redis
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Mark, Term
+from celery_redislock.scheduling.state import NOTHING, REFUSED, TAKEN, States
 from tests.pages import PAGES, ROOT, blocks_of
 
 #: In the pages this is where the server is.
@@ -52,6 +54,13 @@ balance, fence = database.execute("SELECT balance, fence FROM account").fetchone
 assert balance == 50 and fence > 0
 database.execute("UPDATE account SET fence = 9e18")  # a later holder was here
 assert "later holder" in str(set_balance.apply((1, 60)).result)
+""",
+    "docs/periodic-tasks.md": """
+from celery_redislock.declaring.options import read_settings
+from celery_redislock.scheduling.entries import entries_of, is_shared, scheduler_of
+entries = entries_of(app, scheduler_of(app, app.conf.beat_scheduler))
+patterns = read_settings("shop", app.conf.get, {}).beat
+assert len(entries) == 3 and all(is_shared(app, entry, patterns) for entry in entries)
 """,
     "docs/quickstart.md": """
 import contextlib, io, logging.config
@@ -152,6 +161,19 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
             store.acquire("name", token, 0.001, about="{}")
         store.force_release("name")
         assert store.eviction_policy() == "noeviction"
+        send_a_tick(store)
+
+
+def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
+    """Share an entry of the schedule as a beat does that sends its tick, and pause it."""
+    states = States(store, "APP")
+    refused = states.take(entry, NOTHING, {}, bound=5.0, ttl=6.0)
+    assert refused.status == REFUSED  # what is no state is there
+    taken = states.take(entry, refused.text, {}, bound=5.0, ttl=6.0)
+    assert taken.status == TAKEN
+    assert states.settle(entry, taken.text, "", 6.0)
+    states.pause(entry, 5.0)
+    assert states.resume(entry)
 
 
 def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server: EmbeddedServer) -> None:
@@ -168,6 +190,7 @@ def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server
         admin.select(1)
         admin.zadd("redislock:index", stale)
         admin.pexpire("redislock:index", 60_000)
+        admin.hset("redislock:{APP/ENTRY}:beat", "no", "state")
         admin.acl_deluser("locks")
         ask(admin, *[word for word in rule if word != without])
         try:
@@ -204,6 +227,9 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
         admin.delete("the broker's")
         store.acquire("N", "owner/token", 5.0, about="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
+        states = States(store, "APP")
+        assert states.take("ENTRY", NOTHING, {}, bound=5.0, ttl=6.0).status == TAKEN
+        states.pause("ENTRY", 5.0)
     kinds = {b"zset": "sorted set", b"string": "string"}
     keys = ask(admin, "KEYS", "*")
     found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}

@@ -13,8 +13,7 @@
 --       5  name    of the entry, the index member
 -- RETURNS {1, state, now}   taken
 --         {2, state, now}   spent: the entry is paused
---         {0, state, now}   another state is there, or another beat is sending; '' for none, the
---                           type's name if the key has another one
+--         {0, state, now}   another state is there, or another beat is sending; '' for none
 include('index')
 local key, pause, entries = KEYS[1], KEYS[2], KEYS[3]
 local known, json, bound, ttl, name = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -28,7 +27,7 @@ end
 -- What is no string is shown as what it is not: a state. The beat that knows this replaces it.
 local found = redis.pcall('GET', key) or ''
 if type(found) ~= 'string' then
-  found = call('TYPE', key).ok
+  found = 'no string'
 end
 local ends, said = string.match(found, '^(%d+) %d+ (.*)$')
 if said == json then
