@@ -26,6 +26,7 @@ OTHER_NAMES = {
     "redislock_memory",
     "redislock_off",
     "redislock_skipped",
+    "redislock_tick",  # a header
     "lock_expiry",  # celery-singleton's
 }
 #: Where a file may be that a page names.
