@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo test test-all attack lint docs clean
 
 help:
-	@echo "make demo      see it work: embedded server, real worker, real tasks (about 20 s)"
+	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
