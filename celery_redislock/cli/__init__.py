@@ -4,13 +4,15 @@ Exit status: 0 listed, found or done; 1 what was named is not held or not there,
 was done; 2 usage, settings or server trouble.
 
 Every ``celery`` command imports this module (click-plugins loads what the entry point ``celery.commands``
-names), so it imports nothing but what Celery's own command line has imported before: click.
+names), so it imports nothing but what Celery's own command line has imported before.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
 import click
+from celery.signals import beat_init
 
 #: The commands, each with the module it is in.
 _MODULES = {
@@ -40,6 +42,17 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except RedisLockError as error:  # whose text shows no password
             raise Trouble(" ".join(str(error).split())) from error
+
+
+def _share_schedule(sender: Any, **_: Any) -> None:
+    """Let ``celery beat`` share its schedule as ``redislock_beat`` says, with no unique task imported."""
+    if sender.app.conf.get("redislock_beat") and "celery_redislock.task" not in sys.modules:
+        from celery_redislock.receiving.hooks import prepare_beat  # noqa: PLC0415  see above
+
+        prepare_beat(sender)
+
+
+beat_init.connect(_share_schedule, weak=False)
 
 
 @click.group(cls=_Commands)

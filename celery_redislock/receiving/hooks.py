@@ -9,7 +9,7 @@ from celery.states import FAILURE, IGNORED, REJECTED
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 
-__all__ = ["install"]
+__all__ = ["install", "prepare_beat"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -24,7 +24,7 @@ def install() -> None:
     signals.task_rejected.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
     signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
-    signals.beat_init.connect(_prepare_beat, weak=False, dispatch_uid="celery_redislock.beat")
+    signals.beat_init.connect(prepare_beat, weak=False, dispatch_uid="celery_redislock.beat")
     signals.celeryd_after_setup.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
 
 
@@ -78,7 +78,7 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
         _check_worker(sender)  # one in another program, whose log is its own matter
 
 
-def _prepare_beat(sender: Any = None, **_: Any) -> None:
+def prepare_beat(sender: Any = None, **_: Any) -> None:
     """``beat_init``, in beat's process, which goes on whatever a receiver raises but for ``SystemExit``."""
     from celery_redislock.scheduling.beat import join
 

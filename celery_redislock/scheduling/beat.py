@@ -303,7 +303,7 @@ class Beat:
             if known is None:
                 continue
             if (left := known.sending_until - answer.now) > 0:
-                logger.info("%s is being sent by %s", name, known.by)
+                logger.debug("%s is being sent by %s", name, known.by)
                 has_just_begun = left > due.bound - LOOK_AGAIN
                 self._wait(due, LOOK if has_just_begun else min(LOOK_AGAIN, left))
                 return None

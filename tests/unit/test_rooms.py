@@ -32,6 +32,7 @@ FLOORS: Mapping[str, int] = {
 
 #: Rooms and modules that may import Celery, and those that may import redis-py.
 CELERYS = {
+    "cli",
     "task",
     "testing",
     "receiving",
