@@ -39,6 +39,7 @@ class Journal:
         number = uuid4().hex
         about = {
             "task": task.name.rpartition(".")[2],
+            "args": repr(task.request.args),
             "task_id": task.request.id,
             "pid": os.getpid(),
             "retries": task.request.retries,

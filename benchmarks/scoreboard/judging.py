@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Body", "Outcome", "bodies_of", "most_at_once", "number_of"]
+__all__ = ["Body", "Outcome", "bodies_of", "most_at_once", "number_of", "once_a_tick"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Body:
 
     Attributes:
         task: name of the task, without that of the app.
+        args: its positional arguments, as text.
         task_id: of the message that it runs for.
         pid: the process it was in.
         retries: how often the message was retried before.
@@ -43,6 +44,7 @@ class Body:
     """
 
     task: str
+    args: str
     task_id: str
     pid: int
     retries: int
@@ -73,3 +75,24 @@ def most_at_once(bodies: Iterable[Body]) -> int:
 def number_of(count: int, thing: str) -> str:
     """Return ``"1 run"``, ``"2 runs"``."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def once_a_tick(bodies: Iterable[Body], first: float, every: float, ticks: int, entries: int = 1) -> Outcome:
+    """Judge whether each of some ticks had one run, within the time until the next one.
+
+    Args:
+        bodies: those that began before or after these ticks do not count.
+        first: seconds, when the time of the first tick begins, by the clock of the bodies.
+        every: seconds between two of them.
+        ticks: how many each entry had.
+        entries: how many there were; each has arguments of its own.
+    """
+    each = [(body.args, math.floor((body.start - first) / every)) for body in bodies]
+    counted = [(args, tick) for args, tick in each if 0 <= tick < ticks]
+    wanted = ticks * entries
+    seen = f"{number_of(len(counted), 'run')} for {number_of(wanted, 'tick')}"
+    missed = wanted - len(set(counted))
+    repeated = len(counted) - len(set(counted))
+    if missed:
+        seen += f": {missed} missed" + (f", {repeated} repeated" if repeated else "")
+    return Outcome(not missed and not repeated, seen)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LIBRARIES", "OURS", "PLAN", "SHORT", "Declaration", "Library"]
+__all__ = ["EVERY", "LIBRARIES", "OURS", "PLAN", "SHORT", "Declaration", "Library"]
 
-#: The environment variable that tells the library and the server's URL, as JSON.
+#: The environment variable that tells the library, the server's URL and the visibility timeout, as JSON.
 PLAN = "CELERY_REDISLOCK_SCOREBOARD_PLAN"
 #: Seconds of the lock of a task that outlives it: scenario 11.
 SHORT = 2
+#: Seconds between two ticks of a schedule: scenarios 19 to 21.
+EVERY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,12 @@ class Declaration:
     Attributes:
         unique: for a unique task.
         short_lived: for one whose lock has a TTL of ``SHORT`` seconds; ``None`` where none can be set.
+        periodic: for one that beat sends every ``EVERY`` seconds; ``None``: as any unique task.
     """
 
     unique: Mapping[str, Any]
     short_lived: Mapping[str, Any] | None
+    periodic: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ def _heimdall(app: Any, url: str) -> Declaration:
     return Declaration(
         {"base": HeimdallTask, "heimdall": heimdall},
         {"base": HeimdallTask, "heimdall": {**heimdall, "unique_timeout": SHORT}},
+        # Its "unique interval task". With a timeout as long as the interval it loses ticks.
+        {
+            "base": HeimdallTask,
+            "heimdall": {**heimdall, "unique_timeout": 0.8 * EVERY, "unique_wait_for_expiry": True},
+        },
     )
 
 

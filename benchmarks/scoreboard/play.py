@@ -40,7 +40,9 @@ def main() -> None:
         if arguments.scenario == "about":
             print(json.dumps(_about(arguments.library, server.redis_url)))
             return
-        os.environ[PLAN] = json.dumps({"library": arguments.library, "url": server.url})
+        visibility = SCENARIOS[arguments.scenario].visibility
+        plan = {"library": arguments.library, "url": server.url, "visibility": visibility}
+        os.environ[PLAN] = json.dumps(plan)
         stage = Stage(quick=arguments.quick, verbose=arguments.verbose)
         with closing(stage):
             print(json.dumps(_outcome(arguments.scenario, stage).as_json()))

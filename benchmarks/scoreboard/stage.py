@@ -1,8 +1,10 @@
-"""A scenario's surroundings: one worker, the facts about it, and nothing left of it afterwards."""
+"""A scenario's surroundings: its workers and beats, the facts about them, and nothing left afterwards."""
 
 import math
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
+from benchmarks.scoreboard.beat import GO, LOADED, TICKING, BeatProcess
 from benchmarks.scoreboard.judging import Body, Outcome
-from benchmarks.scoreboard.worker import CONCURRENCY, NODE, READY, WorkerProcess
+from benchmarks.scoreboard.worker import CONCURRENCY, READY, WorkerProcess
 
 __all__ = ["PATIENCE", "WITHIN", "Clock", "NeverCameError", "Stage"]
 
@@ -49,7 +52,7 @@ class Stage:
 
     Args:
         quick: play with a tenth of the numbers.
-        verbose: show the worker's log.
+        verbose: show the logs of workers and beats.
         clock: reads the time and lets it pass.
     """
 
@@ -57,7 +60,8 @@ class Stage:
         self._quick = quick
         self._clock = clock
         self._verbose = verbose
-        self._worker: WorkerProcess | None = None
+        self._workers: list[WorkerProcess] = []
+        self._beats: list[BeatProcess] = []
 
     @cached_property
     def shop(self) -> ModuleType:
@@ -66,26 +70,67 @@ class Stage:
 
         return shop
 
+    @cached_property
+    def directory(self) -> Path:
+        """Where the beats keep their schedules; removed at the end."""
+        return Path(tempfile.mkdtemp(prefix="scoreboard-"))
+
     def start_worker(self) -> None:
-        """Start the worker; it starts while the publisher imports its tasks."""
-        self._worker = WorkerProcess(verbose=self._verbose)
+        """Start a worker; it starts while the publisher imports its tasks."""
+        node = f"scoreboard{len(self._workers) + 1}@localhost"
+        self._workers.append(WorkerProcess(node, verbose=self._verbose))
 
     def wait_ready(self) -> None:
-        """Return when the worker takes messages.
+        """Return when the workers take messages.
 
         Raises:
-            RuntimeError: it ended, or does not.
+            RuntimeError: one ended, or does not.
         """
-        assert self._worker is not None
-        worker = self._worker
-        ready = self.until(lambda: self.shop.journal.is_noted(READY) or not worker.is_running, STARTING)
-        if not ready or not worker.is_running:
-            raise RuntimeError("the worker did not start; --verbose shows its log")
+
+        def are_ready() -> bool:
+            return all(self.shop.journal.is_noted(READY + worker.node) for worker in self._workers)
+
+        def have_ended() -> bool:
+            return not all(worker.is_running for worker in self._workers)
+
+        self.until(lambda: are_ready() or have_ended(), STARTING)
+        if not are_ready() or have_ended():
+            raise RuntimeError("a worker did not start; --verbose shows its log")
+
+    def load_beat(self, schedule: str, name: str, *, entries: int = 1) -> BeatProcess:
+        """Start a beat that has all it needs and waits to be let go; return when it does.
+
+        Args:
+            schedule: of its entries, which run ``periodic``.
+            name: of its schedule file: whoever comes later under this name finds what is in it.
+            entries: how many.
+
+        Raises:
+            NeverCameError: it did not start.
+        """
+        file = self.directory / name
+        beat = BeatProcess(len(self._beats), schedule, entries, file, verbose=self._verbose)
+        self._beats.append(beat)
+        self.must(lambda: self.shop.journal.is_noted(LOADED + beat.number), "beat never started")
+        return beat
+
+    def let_go(self, beat: BeatProcess) -> None:
+        """Let a beat make its entries; return when it ticks.
+
+        Raises:
+            NeverCameError: it never does.
+        """
+        self.shop.journal.note(GO + beat.number)
+        self.must(lambda: self.shop.journal.is_noted(TICKING + beat.number), "beat never ticked")
 
     def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.end()
+        """End the beats and the workers."""
+        for beat in self._beats:
+            beat.end()
+        for worker in self._workers:
+            worker.end()
+        if self._beats:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def times(self, number: int) -> int:
         """Return how often to do something: as often as said, unless it must be quick."""
@@ -175,7 +220,7 @@ class Stage:
         return not self._on() and not self._queued() and self.is_received() and not self._queued()
 
     def is_reserved(self, task_id: str) -> bool:
-        """Return whether the worker has a message that waits for a free place in its pool."""
+        """Return whether a worker has a message that waits for a free place in its pool."""
         return any(request["id"] == task_id for request in self._in_hand("reserved"))
 
     @contextmanager
@@ -188,11 +233,16 @@ class Stage:
             yield
 
     def revoke(self, result: Any, *, terminate: bool = False) -> None:
-        """Revoke a task; return when the worker has heard of it."""
+        """Revoke a task; return when the workers have heard of it."""
         answers = self.shop.app.control.revoke(
-            result.id, terminate=terminate, destination=[NODE], reply=True, timeout=ANSWER
+            result.id, terminate=terminate, destination=self._nodes, reply=True, timeout=ANSWER
         )
-        assert answers, "the worker heard of no revocation"
+        assert len(answers) == len(self._nodes), "a worker heard of no revocation"
+
+    def wait_for(self, moment: float) -> None:
+        """Return at a moment of the clock by which bodies note when they begin."""
+        while (left := moment - self._clock.monotonic()) > 0:
+            self._clock.sleep(left)
 
     def wait_gone(self, body: Body) -> None:
         """Return when the process of a body is no more.
@@ -230,10 +280,15 @@ class Stage:
         return [body for body in self.shop.journal.bodies() if body.end is None and _exists(body.pid)]
 
     def _in_hand(self, state: str) -> list[Any]:
-        """Return the worker's requests in a state; one that does not answer has its hands full."""
-        inspect = self.shop.app.control.inspect([NODE], timeout=ANSWER, limit=1)
+        """Return the workers' requests in a state; one that does not answer has its hands full."""
+        nodes = self._nodes
+        inspect = self.shop.app.control.inspect(nodes, timeout=ANSWER, limit=len(nodes))
         answers = getattr(inspect, state)() or {}
-        return list(answers.get(NODE, [{"id": None}]))
+        return [request for node in nodes for request in answers.get(node, [{"id": None}])]
+
+    @property
+    def _nodes(self) -> list[str]:
+        return [worker.node for worker in self._workers]
 
 
 def _exists(pid: int) -> bool:

@@ -12,13 +12,12 @@ import sys
 import tempfile
 import threading
 
-__all__ = ["CONCURRENCY", "NODE", "READY", "WorkerProcess", "main"]
+__all__ = ["CONCURRENCY", "READY", "WorkerProcess", "die_with_the_publisher", "main"]
 
 #: Processes in the pool.
 CONCURRENCY = 6
-NODE = "scoreboard@localhost"
-#: What it notes in the journal when it takes messages.
-READY = "ready"
+#: What it notes in the journal when it takes messages, with its name.
+READY = "ready:"
 #: Seconds until a killed process is gone.
 ENDING = 30.0
 
@@ -27,15 +26,17 @@ class WorkerProcess:
     """The worker as the scenario sees it.
 
     Args:
+        node: its name.
         verbose: show its log.
     """
 
-    def __init__(self, *, verbose: bool) -> None:
+    def __init__(self, node: str, *, verbose: bool) -> None:
+        self.node = node
         # What its pool leaves there when it is killed is not left behind.
         self._temporary = tempfile.mkdtemp(prefix="scoreboard-")
         output = sys.stderr if verbose else subprocess.DEVNULL
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.scoreboard.worker", self._temporary],
+            [sys.executable, "-m", "benchmarks.scoreboard.worker", node, self._temporary],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -58,22 +59,23 @@ class WorkerProcess:
 
 
 def main() -> None:
-    """Run the worker, in its main process; the command line names its directory for temporary files."""
-    (temporary,) = sys.argv[1:]
-    end = threading.Thread(target=_die_with_the_publisher, args=(temporary,), daemon=True)
+    """Run the worker, in its main process; the command line has its name and its temporary directory."""
+    node, temporary = sys.argv[1:]
+    end = threading.Thread(target=die_with_the_publisher, args=(temporary,), daemon=True)
     end.start()
     from celery.signals import worker_ready
 
     from benchmarks.scoreboard.shop import app, journal
 
-    worker_ready.connect(lambda **_: journal.note(READY), weak=False)
+    worker_ready.connect(lambda **_: journal.note(READY + node), weak=False)
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "INFO"]
     app.worker_main(
-        ["worker", "--pool", "prefork", "--concurrency", str(CONCURRENCY), "--hostname", NODE, *quiet]
+        ["worker", "--pool", "prefork", "--concurrency", str(CONCURRENCY), "--hostname", node, *quiet]
     )
 
 
-def _die_with_the_publisher(temporary: str) -> None:
+def die_with_the_publisher(temporary: str) -> None:
+    """Remove a directory and end this process and its group, once standard input is at its end."""
     while os.read(0, 1):
         pass
     shutil.rmtree(temporary, ignore_errors=True)

@@ -14,12 +14,15 @@ __all__ = [
     "argument_of_another_type",
     "button_pressed_often",
     "default_spelled_out",
+    "delivered_again",
     "eager_beside_queued",
     "longer_than_its_ttl",
     "positional_and_keyword",
     "sent_by_name",
 ]
 
+#: Seconds until the broker delivers again what a worker has not acknowledged, and until a task is due.
+VISIBILITY, DUE = 3, 14
 #: Seconds between two attempts to publish while a body outlives its lock's TTL.
 STEADILY = 0.5
 
@@ -123,6 +126,24 @@ def argument_of_another_type(stage: Stage) -> Outcome:
         return _one_run(stage, call_twice)
     except TypeError as error:
         return Outcome(False, type(error).__name__)
+
+
+@scenario(
+    "22",
+    "3 messages due after the visibility timeout, three workers: 3 runs",
+    starts_worker=True,
+    visibility=VISIBILITY,
+)
+def delivered_again(stage: Stage) -> Outcome:
+    """The broker takes a message that waits for its ETA for lost, and gives it to the next worker as well."""
+    for _ in range(3):
+        stage.start_worker()
+    stage.wait_ready()
+    results = [stage.shop.job.apply_async((number,), countdown=DUE) for number in range(3)]
+    stage.must(lambda: len({body.task_id for body in stage.bodies("job")}) == len(results), "one never ran")
+    stage.settle()
+    runs = len(stage.bodies("job"))
+    return Outcome(runs == len(results), number_of(runs, "run"))
 
 
 def _one_run(stage: Stage, publish: Callable[[], Any]) -> Outcome:

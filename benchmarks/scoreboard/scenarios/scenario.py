@@ -20,14 +20,18 @@ class Scenario:
         title: what happens, and what is wanted.
         play: plays it and judges what was seen.
         starts_worker: it starts the worker itself, when it is time.
+        visibility: seconds after which the broker delivers again what is not acknowledged; ``None``: an hour.
     """
 
     number: str
     title: str
     play: Play
     starts_worker: bool = False
+    visibility: int | None = None
 
 
-def scenario(number: str, title: str, *, starts_worker: bool = False) -> Callable[[Play], Scenario]:
+def scenario(
+    number: str, title: str, *, starts_worker: bool = False, visibility: int | None = None
+) -> Callable[[Play], Scenario]:
     """Make a scenario of the function that plays it."""
-    return lambda play: Scenario(number, title, play, starts_worker)
+    return lambda play: Scenario(number, title, play, starts_worker, visibility)
