@@ -1,8 +1,10 @@
 """What beat sends: each tick runs once, however many beats there are and whatever becomes of one.
 
 The beats are real ones, with nothing set but the schedule and the file of each.
-The task is declared as every unique task is; only celery-heimdall's own pages
-know a declaration for what recurs (``libraries.py``).
+The pages of the four others do not speak of beat. celery-singleton, celery-once
+(``graceful``, a timeout of an hour) and celery-once-task (all of its set-up) are
+used as in every other scenario, and so is ours. celery-heimdall's have a "unique
+interval task", which is what is played, with 0.8 of the interval.
 """
 
 import time
