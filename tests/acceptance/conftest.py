@@ -85,6 +85,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "call" and report.failed:
         for project in _OPEN:
             if project in getattr(item, "funcargs", {}).values() or project in getattr(item, "_projects", []):
+                for beat in project.beats:
+                    report.sections.append(("beat log", beat.log[-12000:]))
                 for worker in project.workers:
                     report.sections.append(("worker log", worker.log[-12000:]))
                     report.sections.append(("worker stacks", worker.stacks()))

@@ -13,9 +13,11 @@ import redis
 from celery.utils import uuid
 
 from celery_redislock.publishing.handle import Holder
+from tests.acceptance.beats import Beat
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.project import open_project
 from tests.acceptance.terms import PATIENCE
+from tests.acceptance.ticks import Tick, ticks_in
 from tests.acceptance.worker import Worker
 from tests.history import violations
 
@@ -48,7 +50,14 @@ def throughout(seconds: float, fact: Callable[[], T]) -> list[T]:
 
 
 class Project:
-    """One app with a queue, key names and journal of its own, and the workers that serve it."""
+    """One app with a queue, key names and journal of its own, and the workers and beats that serve it.
+
+    Attributes:
+        plan: what they read.
+        schedule: what beats send, read when they start (``scheduled.py``).
+        workers: all that were started.
+        beats: all that were started.
+    """
 
     def __init__(
         self,
@@ -80,7 +89,9 @@ class Project:
         self.app = open_project(json.loads(json.dumps(self.plan)))
         self.redis = redis.Redis.from_url(journal)
         self._lock_server = redis.Redis.from_url(locks or journal)
+        self.schedule: dict[str, Mapping[str, Any]] = {}
         self.workers: list[Worker] = []
+        self.beats: list[Beat] = []
         self.pool = ""
 
     def __getattr__(self, name: str) -> Any:
@@ -104,10 +115,40 @@ class Project:
         self.workers.append(Worker(self.plan, pool, concurrency, arguments))
         return self.workers[-1]
 
+    def launch_beat(self, *arguments: str, plan: Mapping[str, Any] | None = None, **options: Any) -> Beat:
+        """Start a beat with the project's schedule; ``plan`` is added to the project's own."""
+        plan = {**self.plan, "schedule": self.schedule, **(plan or {})}
+        self.beats.append(Beat(plan, *arguments, **options))
+        return self.beats[-1]
+
+    def start_beat(self, *arguments: str, **options: Any) -> Beat:
+        """Start a beat as :meth:`launch_beat` does, and return it when it works."""
+        beat = self.launch_beat(*arguments, **options)
+        beat.wait_ready()
+        return beat
+
+    def ticks(self, key: str, server: "redis.Redis[bytes] | None" = None) -> list[Tick]:
+        """Return what beats sent for this key, and no worker took.
+
+        ``server``: the broker, where it is not the journal's server.
+        """
+        found = ticks_in(server or self.redis, f"{self.plan['prefix']}:celery")
+        return [tick for tick in found if tick.key == key]
+
+    def leaving(self, key: str) -> list[Tick]:
+        """Return what beats were about to send for this key, whether it has left or not."""
+        return [Tick(**about) for about in self.notes(f"{key} leaves")]
+
+    def wait_ticks(self, key: str, number: int, timeout: float = PATIENCE, **where: Any) -> list[Tick]:
+        """Return them once there are so many."""
+        what = f"{number} ticks of {key!r} are sent"
+        wait_until(lambda: len(self.ticks(key, **where)) >= number, timeout, what)
+        return self.ticks(key, **where)
+
     def close(self) -> None:
-        """End the workers, and remove what the project left on the server."""
-        for worker in self.workers:
-            worker.end()
+        """End workers and beats, and remove what the project left on the server."""
+        for process in (*self.beats, *self.workers):
+            process.end()
         if self.is_on_rabbitmq:
             with self.app.connection_for_write() as connection:
                 for name in (self.plan["prefix"], self.aside):

@@ -1,0 +1,108 @@
+"""A real beat process: started, looked at, stopped, killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.programs import Process
+from tests.acceptance.worker import STARTING
+
+#: Seconds a beat may take to stop, and to end once it is told to.
+_STOPPING, _ENDING = 10.0, 30.0
+
+
+class Beat:
+    """One ``celery beat`` process in a folder of its own.
+
+    Attributes:
+        schedule_file: where it keeps its schedule (Celery's own scheduler).
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        *arguments: str,
+        schedule_file: Path | None = None,
+        app: str = "tests.acceptance.scheduled",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; :meth:`wait_ready` tells when it works.
+
+        Args:
+            plan: what ``app`` reads.
+            arguments: of ``celery beat``.
+            schedule_file: another beat's, to go on from; ``None``: its own.
+            app: a module that reads the plan.
+            environment: variables over those of this process.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="beat-"))
+        self.schedule_file = schedule_file or self._folder / "schedule"
+        command = [sys.executable, "-m", "celery", "-A", app, "beat", "-l", "INFO"]
+        command += ["-s", str(self.schedule_file), "--pidfile=", *arguments]
+        environment = {"PROJECT_PLAN": json.dumps(plan), **(environment or {})}
+        # It ends with its starter, however that ends (``end_with_parent``).
+        self._process = Process(command, environment, self._folder, stdin=subprocess.PIPE)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.popen.pid
+
+    @property
+    def log(self) -> str:
+        """Everything it has written so far."""
+        return self._process.log
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.runs
+
+    def wait_ready(self) -> None:
+        """Return when it looks at its schedule."""
+        deadline = time.monotonic() + STARTING
+        while "beat: Starting..." not in self.log and self.runs:
+            assert time.monotonic() < deadline, f"the beat is not ready:\n{self.log}"
+            time.sleep(0.01)
+        assert self.runs, f"the beat ended at once:\n{self.log}"
+
+    def wait_ended(self, timeout: float = _ENDING) -> int:
+        """Return its exit status once it has ended by itself."""
+        return self._process.popen.wait(timeout)
+
+    def terminate(self) -> int:
+        """Tell it to end (SIGTERM), and return its exit status."""
+        self._process.popen.terminate()
+        return self.wait_ended()
+
+    def kill(self) -> None:
+        """End it by SIGKILL: it does nothing any more, and its schedule file is as it was."""
+        self._process.popen.kill()
+        self._process.popen.wait(_ENDING)
+
+    def pause(self) -> None:
+        """Stop it (SIGSTOP), and return when it stands."""
+        os.kill(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + _STOPPING
+        stat = Path(f"/proc/{self.pid}/stat")
+        while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, "it does not stop"
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it by force, and remove its folder. Idempotent."""
+        self._process.popen.kill()
+        self._process.end(_ENDING)
+        shutil.rmtree(self._folder, ignore_errors=True)

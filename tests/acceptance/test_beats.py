@@ -1,0 +1,432 @@
+"""Any number of beats send each tick once, whatever becomes of one of them.
+
+Ticks are read from a queue that no worker serves: a message says when it left, and from which beat
+(``ticks.py``). Their task is unique while it runs, so that no tick is a duplicate of one that waits there.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.acceptance.beats import Beat
+from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.terms import PATIENCE, SOCKET_TIMEOUT
+from tests.acceptance.ticks import Tick, gaps
+from tests.acceptance.worker import Worker
+from tests.faults import faulty_proxy
+from tests.servers import EmbeddedServer
+
+#: Seconds a beat may be late on a busy machine.
+SLACK = 0.7
+#: Seconds by which a beat stands back that did not send the tick before, so that not all ask at once.
+STANDBY = 0.2
+#: Seconds after which the tick of a beat that died between taking and sending it is sent by another, at most.
+BOUND = 10.0
+
+#: Two beats of an entry of this interval, started so far apart, would send in turn.
+INTERVAL, APART = 2.0, 1.0
+
+UNIQUE, PLAIN = "project.while_executing", "project.unlocked"
+
+ProjectMaker = Callable[..., Project]
+
+
+def entry(key: str, schedule: Any = INTERVAL, task: str = UNIQUE, **more: Any) -> dict[str, Any]:
+    return {"task": task, "schedule": schedule, "args": [key], **more}
+
+
+def start_apart(project: Project, *plans: dict[str, Any], seconds: float = APART) -> list[Beat]:
+    """Start beats (two, unless plans are given) whose intervals end so many seconds apart."""
+    plans = plans or ({}, {})
+    names = [f"beat {len(project.beats) + place}" for place in range(len(plans))]
+    kept = [project.kept_on(f"{name}@starting") for name in names]
+    for each in kept:
+        each.__enter__()
+    beats = [
+        project.launch_beat(plan={"name": name, **plan}) for name, plan in zip(names, plans, strict=True)
+    ]
+    for name in names:
+        wait_until(lambda name=name: project.notes(f"{name}@starting"), PATIENCE, f"{name} is up")
+    for each, beat in zip(kept, beats, strict=True):
+        each.__exit__(None, None, None)
+        beat.wait_ready()
+        time.sleep(seconds if beat is not beats[-1] else 0.0)
+    return beats
+
+
+def beat_of(project: Project, tick: Tick) -> Beat:
+    """Return the beat that sent a tick."""
+    return next(beat for beat in project.beats if beat.pid == tick.pid)
+
+
+def assert_once(ticks: list[Tick], interval: float = INTERVAL, late: float = STANDBY) -> None:
+    """Assert that each tick of an interval is among these once; one may be late by ``late`` seconds."""
+    about = [(round(tick.at, 2), tick.pid, tick.tick) for tick in ticks]
+    assert len({tick.tick for tick in ticks} - {None}) == len(ticks), about
+    assert min(gaps(ticks)) > interval - SLACK, about
+    assert max(gaps(ticks)) < interval + late + SLACK, about
+
+
+@pytest.mark.timing
+def test_two_beats_send_each_tick_of_an_interval_once(new_project: ProjectMaker, key: str) -> None:
+    """Two beats whose intervals end at different moments send as often as one, without a setting."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    start_apart(project)
+
+    assert_once(project.wait_ticks(key, 5))
+
+
+@pytest.mark.timing
+def test_two_beats_send_each_tick_of_the_clock_once(new_project: ProjectMaker, key: str) -> None:
+    """A schedule that goes by the clock, as a crontab, is due for all beats at the same moment."""
+    project = new_project()
+    project.schedule["on the clock"] = entry(key, {"multiples": 2})
+    start_apart(project)
+
+    ticks = project.wait_ticks(key, 5)
+    numbers = [tick.wall // 2 for tick in ticks]
+    assert numbers == list(range(int(numbers[0]), int(numbers[0]) + 5))
+    assert max(tick.wall % 2 for tick in ticks) < STANDBY + SLACK
+
+
+@pytest.mark.timing
+def test_the_others_send_when_a_beat_is_killed_and_one_joins_when_it_is_replaced(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """No tick is missing and none comes twice: one is late by the stand-by offset."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    start_apart(project)
+    sender = beat_of(project, project.wait_ticks(key, 2)[-1])
+    sender.kill()
+    project.start_beat()
+
+    ticks = project.wait_ticks(key, 6)
+    assert_once(ticks)
+    assert {tick.pid for tick in ticks[2:]} - {sender.pid}
+
+
+@pytest.mark.timing
+def test_a_beat_with_an_old_schedule_file_sends_nothing_again(new_project: ProjectMaker, key: str) -> None:
+    """It asks the lock server when it starts, so it goes on from what was sent while it was away."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    first, _second = start_apart(project)
+    project.wait_ticks(key, 1)
+    assert first.terminate() == 0
+    before = project.wait_ticks(key, len(project.ticks(key)) + 2)
+    time.sleep(INTERVAL / 2)
+    project.start_beat(schedule_file=first.schedule_file)
+
+    assert_once(project.wait_ticks(key, len(before) + 2))
+
+
+@pytest.mark.timing
+def test_a_beat_that_stood_still_sends_nothing_again(new_project: ProjectMaker, key: str) -> None:
+    """When it goes on (SIGSTOP, SIGCONT), ticks are due for it that another one has sent."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    start_apart(project)
+    stopped = beat_of(project, project.wait_ticks(key, 1)[-1])
+    stopped.pause()
+    others = wait_until(
+        lambda: others if len(others := [t for t in project.ticks(key) if t.pid != stopped.pid]) == 2 else [],
+        PATIENCE,
+        "another beat sends two ticks",
+    )
+    time.sleep(max(0.0, others[-1].at + INTERVAL / 2 - time.monotonic()))
+    stopped.resume()
+
+    ticks = project.wait_ticks(key, len(project.ticks(key)) + 2)
+    assert_once(ticks, late=STANDBY + 1)  # the one that stood still may have been about to ask
+
+
+@pytest.mark.timing
+def test_the_tick_of_a_beat_killed_before_it_sent_it_is_sent_once_as_the_same_message(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """Nobody can know whether it was sent before the beat died: so it keeps its identity."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    with project.kept_on(f"{key}@sending"):
+        start_apart(project)
+        (killed,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
+        beat_of(project, killed).kill()
+        died = time.monotonic()
+    first, *_ = ticks = project.wait_ticks(key, 3)
+
+    assert (first.task_id, first.token, first.tick) == (killed.task_id, killed.token, killed.tick)
+    assert first.pid != killed.pid
+    assert first.at < died + BOUND + 1 + SLACK
+    assert_once(ticks)
+
+
+@pytest.mark.timing
+def test_the_tick_of_a_beat_killed_after_it_sent_it_runs_once(new_project: ProjectMaker, key: str) -> None:
+    """It is sent again as the same message, and the second copy does nothing: the first is over."""
+    project = new_project()
+    project.schedule["often"] = entry(key, task="project.executed")
+    project.start_worker("prefork")
+    with project.kept_on(f"{key}@sent"):
+        start_apart(project)
+        wait_until(lambda: project.notes(f"{key}@sent"), PATIENCE, "a beat has sent it")
+        (killed,) = project.leaving(key)
+        project.wait_ended(key)
+        beat_of(project, killed).kill()
+    project.wait_received(killed.task_id, 2)
+    project.wait_ended(key, 2)
+
+    assert [body.task_id for body in project.bodies(key)].count(killed.task_id) == 1
+    assert [tick.token for tick in project.leaving(key)].count(killed.token) == 2
+
+
+@pytest.mark.timing
+def test_a_beat_that_is_told_to_end_before_it_has_sent_a_tick_gives_it_back(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """SIGTERM between taking and sending: nothing was sent, and another beat sends it within a second."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    with project.kept_on(f"{key}@sending"):
+        start_apart(project)
+        (given_back,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
+        assert beat_of(project, given_back).terminate() == 0
+        ended = time.monotonic()
+        assert not project.ticks(key)
+    first, *_ = ticks = project.wait_ticks(key, 3)
+
+    assert first.pid != given_back.pid
+    assert first.at < ended + 1 + SLACK
+    assert_once(ticks)
+
+
+@pytest.mark.timing
+def test_a_beat_whose_broker_is_away_gives_its_ticks_to_the_others(
+    new_project: ProjectMaker, celery_url: str, key: str
+) -> None:
+    """A publish that the broker never got is no sent tick: another beat, which reaches it, sends it."""
+    with EmbeddedServer(port=0) as server, redis.Redis.from_url(server.redis_url) as broker:
+        assert server.port is not None
+        with faulty_proxy(server.port) as proxy:
+            conf = {"redislock_url": celery_url}
+            project = new_project(broker=server.url, backend=celery_url, conf=conf)
+            project.schedule["often"] = entry(key)
+            cut_off, reaching = start_apart(project, {"broker": proxy.url}, {})
+            wait_until(lambda: project.leaving(key), PATIENCE, "one has sent")
+            proxy.close()
+            before = project.wait_ticks(key, 1, server=broker)
+            ticks = project.wait_ticks(key, len(before) + 4, server=broker)
+
+            # The cut-off one is asked for retries (0.6 s) each time it is the first to take a tick.
+            assert_once(ticks, late=1 + STANDBY)
+            assert {tick.pid for tick in ticks[len(before) :]} == {reaching.pid}
+            assert cut_off.runs
+            project.close()
+
+
+@pytest.mark.timing
+def test_an_entry_that_cannot_be_sent_is_logged_and_disturbs_no_other(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """Arguments that make no key: the tick is spent, as with Celery alone, and not tried again and again."""
+    project = new_project()
+    project.schedule["broken"] = entry(None)  # type: ignore[arg-type]  # it is what is wrong
+    project.schedule["often"] = entry(key)
+    beats = start_apart(project)
+    ticks = project.wait_ticks(key, 5)
+
+    errors = [line for beat in beats for line in beat.log.splitlines() if "Message Error" in line]
+    assert 3 <= len(errors) <= 6
+    assert_once(ticks)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("trouble", ["gone", "silent"])
+def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
+    new_project: ProjectMaker, lock_server: EmbeddedServer, key: str, trouble: str
+) -> None:
+    """The entry is tried again each second, loudly, and sent once on return; beat lives, nobody else waits.
+
+    A server that is silent is waited for as long as ``redislock_socket_timeout``, once a second at most.
+    """
+    plain = f"{key} plain"
+    project = new_project(conf={"redislock_url": lock_server.url}, locks=lock_server.redis_url)
+    project.schedule["unique"] = entry(key)
+    project.schedule["plain"] = entry(plain, 1.0, task=PLAIN)
+    beat = project.start_beat()
+    project.wait_ticks(key, 1)
+    (lock_server.kill if trouble == "gone" else lock_server.pause)()
+    away = time.monotonic()
+    project.wait_ticks(plain, len(project.ticks(plain)) + 6)
+    assert [tick for tick in project.ticks(key) if tick.at > away] == []
+    assert [line for line in beat.log.splitlines() if "unique" in line and "ERROR" in line]
+    (lock_server.restart if trouble == "gone" else lock_server.resume)()
+    back = time.monotonic()
+    sent = project.wait_ticks(key, 4)[1:]
+
+    assert sent[0].at < back + 1 + SOCKET_TIMEOUT + SLACK
+    assert_once(sent)
+    waited = SOCKET_TIMEOUT if trouble == "silent" else 0.0
+    assert max(gaps(project.ticks(plain))) < 1 + waited + SLACK
+    assert beat.runs
+
+
+@pytest.mark.timing
+def test_while_the_lock_server_is_away_ticks_are_sent_where_that_is_asked_for(
+    new_project: ProjectMaker, lock_server: EmbeddedServer, key: str
+) -> None:
+    """``redislock_on_lock_error="run"``: each beat sends, as without this package."""
+    conf = {"redislock_url": lock_server.url, "redislock_on_lock_error": "run"}
+    project = new_project(conf=conf, locks=lock_server.redis_url)
+    project.schedule["unique"] = entry(key)
+    project.start_beat()
+    project.wait_ticks(key, 1)
+    lock_server.kill()
+    away = time.monotonic()
+
+    ticks = wait_until(
+        lambda: sent if len(sent := [tick for tick in project.ticks(key) if tick.at > away]) == 3 else [],
+        PATIENCE,
+        "three ticks are sent without a lock server",
+    )
+    assert max(gaps(ticks)) < INTERVAL + SLACK
+
+
+@pytest.mark.timing
+def test_entries_of_one_name_in_two_apps_are_told_apart(new_project: ProjectMaker, key: str) -> None:
+    """Two apps on one server and prefix, each with its own beat: each sends all its ticks."""
+    project = new_project()
+    others = f"{key} of another app"
+    project.schedule["often"] = entry(key)
+    other = {"main": "another", "schedule": {"often": entry(others)}}
+    start_apart(project, {}, other)
+
+    assert_once(project.wait_ticks(key, 4))
+    assert_once(project.wait_ticks(others, 4))
+
+
+@pytest.mark.timing
+def test_a_shared_state_that_cannot_be_read_stops_no_schedule(new_project: ProjectMaker, key: str) -> None:
+    """Rubbish, another version, another type: a warning, treated as absent."""
+    rubbish = ["rubbish", "0 0 {}", '0 0 {"v": 99}', "99999999999999999999 0 null", b"\xff\x00", ["a list"]]
+    project = new_project()
+    keys = [f"{key} {number}" for number in range(len(rubbish))]
+    project.schedule.update({f"often {each}": entry(each) for each in keys})
+    beats = start_apart(project)
+    for each in keys:  # more than one: after the first, the other beat has not asked yet
+        project.wait_ticks(each, 3)
+    names = list(project.redis.scan_iter(f"{project.plan['prefix']}:redislock:{{*}}:beat", count=1000))
+    for name, value in zip(names, rubbish, strict=True):
+        project.redis.delete(name)
+        if isinstance(value, list):
+            project.redis.rpush(name, *value)
+        else:
+            project.redis.set(name, value)
+
+    for each in keys:
+        assert_once(project.wait_ticks(each, 6))
+    assert any("WARNING" in line and "state" in line for beat in beats for line in beat.log.splitlines())
+
+
+@pytest.mark.timing
+def test_the_setting_says_which_entries_are_sent_once(new_project: ProjectMaker, key: str) -> None:
+    """``redislock_beat``: patterns, for tasks that are not unique, or that beat does not import."""
+    sent_twice = f"{key} twice"
+    project = new_project(conf={"redislock_beat": ["guarded*"]})
+    project.schedule["guarded plain"] = entry(key, task=PLAIN)
+    project.schedule["left alone"] = entry(sent_twice, task=PLAIN)
+    start_apart(project, {"unknown": [PLAIN]}, {"unknown": [PLAIN]})
+
+    assert_once(project.wait_ticks(key, 4))
+    assert min(gaps(project.wait_ticks(sent_twice, 6))) < INTERVAL - SLACK
+
+
+def test_a_scheduler_that_goes_its_own_way_ends_beat_with_a_sentence(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """Its ticks could come twice, which nobody would notice; ``redislock_beat=False`` lets it run."""
+    own = ("-S", "tests.acceptance.scheduled:OwnTick")
+    project = new_project()
+    project.schedule["often"] = entry(key, 1.0)
+    beat = project.launch_beat(*own)
+    assert beat.wait_ended(PATIENCE) != 0
+    assert "OwnTick" in beat.log
+    assert "redislock_beat" in beat.log
+    assert not project.ticks(key)
+
+    project = new_project(conf={"redislock_beat": False})
+    project.schedule["often"] = entry(key, 1.0)
+    project.start_beat(*own)
+    project.wait_ticks(key, 2)
+
+
+@pytest.mark.timing
+def test_a_beat_inside_each_of_two_workers_sends_each_tick_once(
+    new_project: ProjectMaker, key: str, tmp_path: Path
+) -> None:
+    """``celery worker -B``: for development, says Celery, and started twice by accident."""
+    project = new_project()
+    project.schedule["often"] = entry(key, task="project.executed")
+    plan = {**project.plan, "schedule": project.schedule}
+    for place in range(2):
+        options = ("-B", "-s", str(tmp_path / f"schedule-{place}"))
+        project.workers.append(Worker(plan, "prefork", 1, options, app="tests.acceptance.scheduled"))
+        project.workers[-1].wait_ready()
+        time.sleep(INTERVAL / 2)
+
+    project.wait_ended(key, 4)
+    assert_once(project.leaving(key)[:4])
+    task_ids = [body.task_id for body in project.bodies(key)]
+    assert len(set(task_ids)) == len(task_ids)
+
+
+@pytest.mark.parametrize("unknown", [[], ["project.executed"]], ids=["imported", "by its name"])
+def test_a_task_slower_than_its_interval_is_skipped_while_it_runs(
+    new_project: ProjectMaker, key: str, unknown: list[str]
+) -> None:
+    """Its ticks are duplicates of the run, and none waits; also where beat does not import the task."""
+    project = new_project()
+    project.schedule["often"] = {**entry(key, 0.5, "project.executed"), "kwargs": {"seconds": 2.0}}
+    project.start_worker("prefork", concurrency=4)
+    project.start_beat(plan={"unknown": unknown})
+    bodies = project.wait_ended(key, 3)
+
+    assert project.overlaps(key, killed=len(bodies) - 3) == []
+    assert len(project.leaving(key)) >= (2 if unknown == [] else 8)
+    assert project.queued() == 0
+
+
+def test_a_task_slower_than_its_interval_waits_where_that_is_asked_for(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """``while_executing``: its ticks run one after the other, and none is dropped."""
+    project = new_project()
+    project.schedule["often"] = {**entry(key, 0.5), "kwargs": {"seconds": 1.0}}
+    project.start_worker("prefork", concurrency=4)
+    beat = project.start_beat()
+    wait_until(lambda: len(project.leaving(key)) >= 6, PATIENCE, "six ticks are sent")
+    beat.kill()
+    sent = {tick.task_id for tick in project.leaving(key)}
+    bodies = project.wait_ended(key, len(sent))
+
+    assert {body.task_id for body in bodies} == sent
+    assert project.overlaps(key) == []
+
+
+def test_a_sole_beat_sends_as_without_this_package(new_project: ProjectMaker, key: str) -> None:
+    """It notices nothing: its entries keep their phase, to a few milliseconds."""
+    plain = f"{key} plain"
+    project = new_project()
+    project.schedule["unique"] = entry(key, 1.0)
+    project.schedule["plain"] = entry(plain, 1.0, task=PLAIN)
+    project.start_beat()
+    project.wait_ticks(plain, 5)
+
+    apart = [u.at - p.at for u, p in zip(project.ticks(key), project.ticks(plain), strict=False)]
+    assert max(map(abs, apart)) < SLACK
+    assert throughout(0.0, lambda: len(project.ticks(key))) >= [4]
