@@ -4,6 +4,7 @@ The plan has, beside what ``project.py`` reads:
 
 - ``schedule``: the entries by name, as in Celery's setting, but with schedules that JSON can carry
   (:func:`_schedule`)
+- ``database``: of the schedule (``database.py``), for django-celery-beat's scheduler
 - ``main``: the app's name
 - ``unknown``: names of tasks that this beat does not import
 - ``name``: it does not begin while ``<name>@starting`` is kept on
@@ -20,6 +21,7 @@ from celery.beat import PersistentScheduler
 from celery.schedules import BaseSchedule, crontab, schedstate
 from celery.signals import after_task_publish, beat_init, before_task_publish
 
+from tests.acceptance.database import configure
 from tests.acceptance.project import app
 from tests.acceptance.ticks import SENT, about_message
 
@@ -48,6 +50,15 @@ class Multiples(BaseSchedule):
         return isinstance(other, Multiples) and other.seconds == self.seconds
 
     __hash__ = None  # type: ignore[assignment]  # as Celery's own
+
+
+class Gated(PersistentScheduler):
+    """Stops while ``<key>@taken`` is kept on: before the publish of a tick begins, after it was taken."""
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send it, later."""
+        app.journal.reach(entry.args[0], "taken")
+        super().apply_entry(entry, producer=producer)
 
 
 class OwnTick(PersistentScheduler):
@@ -87,6 +98,8 @@ def _watch(sender: Any, **_: Any) -> None:
 
 
 _plan = json.loads(os.environ["PROJECT_PLAN"])
+if "database" in _plan:
+    configure(_plan["database"])
 app.main = _plan.get("main", app.main)
 app.conf.beat_schedule = {
     name: {**entry, "schedule": _schedule(entry["schedule"])} for name, entry in _plan["schedule"].items()

@@ -6,6 +6,7 @@ Ticks are read from a queue that no worker serves: a message says when it left, 
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,25 @@ def entry(key: str, schedule: Any = INTERVAL, task: str = UNIQUE, **more: Any) -
     return {"task": task, "schedule": schedule, "args": [key], **more}
 
 
-def start_apart(project: Project, *plans: dict[str, Any], seconds: float = APART) -> list[Beat]:
+def start_apart(
+    project: Project, *plans: dict[str, Any], seconds: float = APART, arguments: tuple[str, ...] = ()
+) -> list[Beat]:
     """Start beats (two, unless plans are given) whose intervals end so many seconds apart."""
     plans = plans or ({}, {})
     names = [f"beat {len(project.beats) + place}" for place in range(len(plans))]
-    kept = [project.kept_on(f"{name}@starting") for name in names]
-    for each in kept:
-        each.__enter__()
-    beats = [
-        project.launch_beat(plan={"name": name, **plan}) for name, plan in zip(names, plans, strict=True)
-    ]
-    for name in names:
-        wait_until(lambda name=name: project.notes(f"{name}@starting"), PATIENCE, f"{name} is up")
-    for each, beat in zip(kept, beats, strict=True):
-        each.__exit__(None, None, None)
-        beat.wait_ready()
-        time.sleep(seconds if beat is not beats[-1] else 0.0)
+    with ExitStack() as stack:
+        gates = [stack.enter_context(ExitStack()) for _ in names]
+        for gate, name in zip(gates, names, strict=True):
+            gate.enter_context(project.kept_on(f"{name}@starting"))
+        beats = [
+            project.launch_beat(*arguments, plan={"name": name, **plan})
+            for name, plan in zip(names, plans, strict=True)
+        ]
+        wait_until(lambda: all(project.notes(f"{name}@starting") for name in names), PATIENCE, "all are up")
+        for gate, beat in zip(gates, beats, strict=True):
+            gate.close()
+            beat.wait_ready()
+            time.sleep(seconds if beat is not beats[-1] else 0.0)
     return beats
 
 
@@ -65,7 +69,7 @@ def beat_of(project: Project, tick: Tick) -> Beat:
 
 def assert_once(ticks: list[Tick], interval: float = INTERVAL, late: float = STANDBY) -> None:
     """Assert that each tick of an interval is among these once; one may be late by ``late`` seconds."""
-    about = [(round(tick.at, 2), tick.pid, tick.tick) for tick in ticks]
+    about = "\n".join(f"{tick.at:.2f} beat {tick.pid}: {tick.tick}" for tick in ticks)
     assert len({tick.tick for tick in ticks} - {None}) == len(ticks), about
     assert min(gaps(ticks)) > interval - SLACK, about
     assert max(gaps(ticks)) < interval + late + SLACK, about
@@ -186,22 +190,41 @@ def test_the_tick_of_a_beat_killed_after_it_sent_it_runs_once(new_project: Proje
 
 
 @pytest.mark.timing
-def test_a_beat_that_is_told_to_end_before_it_has_sent_a_tick_gives_it_back(
+def test_a_beat_that_is_told_to_end_before_it_sends_a_tick_gives_it_back(
     new_project: ProjectMaker, key: str
 ) -> None:
     """SIGTERM between taking and sending: nothing was sent, and another beat sends it within a second."""
     project = new_project()
     project.schedule["often"] = entry(key)
-    with project.kept_on(f"{key}@sending"):
-        start_apart(project)
-        (given_back,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
-        assert beat_of(project, given_back).terminate() == 0
+    with project.kept_on(f"{key}@taken"):
+        start_apart(project, arguments=("-S", "tests.acceptance.scheduled:Gated"))
+        (pid,) = wait_until(lambda: project.notes(f"{key}@taken"), PATIENCE, "a beat has taken a tick")
+        assert next(beat for beat in project.beats if beat.pid == pid).terminate() == 0
         ended = time.monotonic()
         assert not project.ticks(key)
     first, *_ = ticks = project.wait_ticks(key, 3)
 
-    assert first.pid != given_back.pid
+    assert first.pid != pid
     assert first.at < ended + 1 + SLACK
+    assert_once(ticks)
+
+
+@pytest.mark.timing
+def test_the_tick_of_a_beat_that_is_told_to_end_while_it_sends_it_is_sent_as_the_same_message(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """SIGTERM in the middle of the publish: nobody knows whether it was sent, as after a kill."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    with project.kept_on(f"{key}@sending"):
+        start_apart(project)
+        (ended,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
+        assert beat_of(project, ended).terminate() == 0
+        at = time.monotonic()
+    first, *_ = ticks = project.wait_ticks(key, 3)
+
+    assert (first.task_id, first.token, first.tick) == (ended.task_id, ended.token, ended.tick)
+    assert first.at < at + BOUND + 1 + SLACK
     assert_once(ticks)
 
 
