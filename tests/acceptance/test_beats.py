@@ -31,7 +31,9 @@ BOUND = 10.0
 #: Two beats of an entry of this interval, started so far apart, would send in turn.
 INTERVAL, APART = 2.0, 1.0
 
-UNIQUE, PLAIN = "project.while_executing", "project.unlocked"
+UNIQUE = "project.while_executing"
+#: A task that is not unique, where beat does not import it: the project's class is for unique ones.
+PLAIN = "project.unlocked"
 
 ProjectMaker = Callable[..., Project]
 
@@ -275,13 +277,13 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
 ) -> None:
     """The entry is tried again each second, loudly, and sent once on return; beat lives, nobody else waits.
 
-    A server that is silent is waited for as long as ``redislock_socket_timeout``, once a second at most.
+    A server that is silent is waited for once, for two times ``redislock_socket_timeout``: others wait so long.
     """
     plain = f"{key} plain"
     project = new_project(conf={"redislock_url": lock_server.url}, locks=lock_server.redis_url)
     project.schedule["unique"] = entry(key)
     project.schedule["plain"] = entry(plain, 1.0, task=PLAIN)
-    beat = project.start_beat()
+    beat = project.start_beat(plan={"unknown": [PLAIN]})
     project.wait_ticks(key, 1)
     (lock_server.kill if trouble == "gone" else lock_server.pause)()
     away = time.monotonic()
@@ -292,10 +294,12 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
     back = time.monotonic()
     sent = project.wait_ticks(key, 4)[1:]
 
-    assert sent[0].at < back + 1 + SOCKET_TIMEOUT + SLACK
+    # What was asked for in vain may have been done, so that the tick is taken, by this beat.
+    assert sent[0].at < back + 1 + INTERVAL + SLACK
     assert_once(sent)
-    waited = SOCKET_TIMEOUT if trouble == "silent" else 0.0
-    assert max(gaps(project.ticks(plain))) < 1 + waited + SLACK
+    waits = [gap - 1 for gap in gaps(project.ticks(plain)) if gap > 1 + SLACK]
+    assert len(waits) <= (trouble == "silent")
+    assert max(waits, default=0.0) < 2 * SOCKET_TIMEOUT + SLACK
     assert beat.runs
 
 
@@ -335,14 +339,15 @@ def test_entries_of_one_name_in_two_apps_are_told_apart(new_project: ProjectMake
 
 @pytest.mark.timing
 def test_a_shared_state_that_cannot_be_read_stops_no_schedule(new_project: ProjectMaker, key: str) -> None:
-    """Rubbish, another version, another type: a warning, treated as absent."""
+    """Rubbish, another version, another type: a warning, treated as absent: the beats know what was sent."""
     rubbish = ["rubbish", "0 0 {}", '0 0 {"v": 99}', "99999999999999999999 0 null", b"\xff\x00", ["a list"]]
     project = new_project()
     keys = [f"{key} {number}" for number in range(len(rubbish))]
     project.schedule.update({f"often {each}": entry(each) for each in keys})
     beats = start_apart(project)
-    for each in keys:  # more than one: after the first, the other beat has not asked yet
-        project.wait_ticks(each, 3)
+    last = max(project.wait_ticks(each, 2)[-1].at for each in keys)
+    # Both have asked for that tick, but not for the next one: who had not would send it again.
+    time.sleep(max(0.0, last + INTERVAL / 2 - time.monotonic()))
     names = list(project.redis.scan_iter(f"{project.plan['prefix']}:redislock:{{*}}:beat", count=1000))
     for name, value in zip(names, rubbish, strict=True):
         project.redis.delete(name)
@@ -352,7 +357,7 @@ def test_a_shared_state_that_cannot_be_read_stops_no_schedule(new_project: Proje
             project.redis.set(name, value)
 
     for each in keys:
-        assert_once(project.wait_ticks(each, 6))
+        assert_once(project.wait_ticks(each, 5))
     assert any("WARNING" in line and "state" in line for beat in beats for line in beat.log.splitlines())
 
 

@@ -24,12 +24,16 @@ local function ms(number)
   return string.format('%.0f', number)
 end
 
--- What is no string is shown as what it is not: a state. The beat that knows this replaces it.
+-- What is no state is shown as text that a beat can send back. The beat that knows this replaces it.
 local found = redis.pcall('GET', key) or ''
 if type(found) ~= 'string' then
   found = 'no string'
 end
+found = string.gsub(found, '[^\32-\126]', '?')
 local ends, said = string.match(found, '^(%d+) %d+ (.*)$')
+if ends and #ends > 15 then
+  ends = nil -- as for a beat
+end
 if said == json then
   return {ends == '0' and 2 or 1, found, ms(now)}
 end
