@@ -7,13 +7,14 @@ JOBS ?= 4
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all attack lint docs clean
+.PHONY: help demo test test-all attack soak lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
+	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write docs/options.md"
 	@echo "make clean     remove the environment and caches"
@@ -29,6 +30,9 @@ test-all: $(VENV)/dev
 
 attack: $(VENV)/dev
 	$(BIN)/python -m tests.attack $(ARGS)
+
+soak: $(VENV)/dev
+	$(BIN)/python -m tests.soak $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -66,6 +66,11 @@ class Beat:
         """Whether it has not ended."""
         return self._process.runs
 
+    @property
+    def exit_status(self) -> int | None:
+        """How it has ended, ``-9`` for a kill; ``None`` if it has not."""
+        return self._process.popen.poll()
+
     def wait_ready(self) -> None:
         """Return when it looks at its schedule."""
         deadline = time.monotonic() + STARTING

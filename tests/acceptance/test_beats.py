@@ -277,7 +277,7 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
 ) -> None:
     """The entry is tried again each second, loudly, and sent once on return; beat lives, nobody else waits.
 
-    A server that is silent is waited for once, for two times ``redislock_socket_timeout``: others wait so long.
+    A server that is silent is waited for once, for two times ``redislock_socket_timeout``.
     """
     plain = f"{key} plain"
     project = new_project(conf={"redislock_url": lock_server.url}, locks=lock_server.redis_url)
@@ -391,6 +391,25 @@ def test_a_scheduler_that_goes_its_own_way_ends_beat_with_a_sentence(
     project.schedule["often"] = entry(key, 1.0)
     project.start_beat(*own)
     project.wait_ticks(key, 2)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("is_locked", [True, False], ids=["locked", "without its lock"])
+def test_redbeat_is_left_alone(new_project: ProjectMaker, key: str, is_locked: bool) -> None:
+    """It elects one beat that sends; where that is switched off, a warning says what happens."""
+    pytest.importorskip("redbeat")
+    project = new_project(conf={} if is_locked else {"redbeat_lock_key": None})
+    prefix = f"{project.plan['prefix']}:redbeat:"
+    project.plan["conf"].update(redbeat_redis_url=project.plan["journal"], redbeat_key_prefix=prefix)
+    project.schedule["often"] = entry(key, 1.0)
+    first, second = start_apart(project, arguments=("-S", "redbeat.RedBeatScheduler", "--max-interval", "1"))
+    ticks = project.wait_ticks(key, 4)
+
+    assert {tick.tick for tick in ticks} == {None}
+    assert ("RedBeat's lock is off" in first.log, "RedBeat's lock is off" in second.log) == (
+        not is_locked,
+    ) * 2
+    assert {tick.pid for tick in ticks} == ({first.pid} if is_locked else {first.pid, second.pid})
 
 
 @pytest.mark.timing
