@@ -419,6 +419,7 @@ class Beat:
             logger.warning(
                 "%s may be sent once more, in %.0f s, as the same message: %s", name, due.bound, error
             )
+            self._has_failed(error)
 
     def _know(self, name: str, text: str) -> None:
         """Remember the latest state that this beat has written, or goes on from."""
