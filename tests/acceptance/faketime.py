@@ -1,10 +1,14 @@
 """A clock of one's own for processes: libfaketime sets it anywhere, and lets it run faster.
 
 All processes that look at one another's clock need it, the lock server too: sleeps, timeouts and leases then
-pass faster as well. The embedded Valkey can bear it, Debian's ``redis-server`` cannot (its allocator asks for the
-time before libfaketime is up). In Python only ``time.sleep()`` and sockets go by that clock: what waits for a lock
-or an event with a timeout waits for ever, as glibc's ``sem_clockwait`` is not known to libfaketime 0.9.10; and with
-``FAKETIME_DONT_FAKE_MONOTONIC`` a ``time.sleep()`` fails with ``EINVAL``. A beat does neither.
+pass faster as well. The embedded Valkey can bear it, Debian's ``redis-server`` cannot: its allocator asks for
+the time before libfaketime is up. Found with libfaketime 0.9.10 and Python 3.11:
+
+- What waits for a lock or an event with a timeout waits for ever: the C library's ``sem_clockwait`` goes by
+  the true clock. ``time.sleep()`` and sockets go by the fast one, and a beat uses nothing else.
+- With ``FAKETIME_DONT_FAKE_MONOTONIC`` each ``time.sleep()`` fails with ``EINVAL``.
+- A moment (``@2026-10-25 02:30:00``) is read in the process's zone, where a change makes it ambiguous; so an
+  offset is given.
 """
 
 import os
@@ -38,6 +42,5 @@ class FastClock:
     def environment(self) -> dict[str, str]:
         """Return the variables of a process that is started now, and goes by this clock, in its zone."""
         local = self.now.timestamp()
-        # libfaketime reads a moment in the zone of the process, which the change makes ambiguous: an offset.
         offset = local - time.time()
         return {"LD_PRELOAD": self._library, "FAKETIME": f"{offset:+.3f} x{self._speed}", "TZ": self._zone}

@@ -1,28 +1,23 @@
 """Both changes of daylight saving time, passed by real beats on a clock that runs sixty times as fast.
 
-The clock of the lock server is the same one (``faketime.py``). Two beats share a schedule, a third one has it to
-itself, as Celery alone: what it sends is what is to be sent.
+The lock server goes by the same clock (``faketime.py``). Two beats share a schedule; a third one sends it as
+Celery alone does, and that is what is to be sent.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
-from celery_redislock.embedded import EmbeddedServer
 from tests.acceptance.faketime import FastClock
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.programs import started
-from tests.acceptance.terms import PATIENCE
 from tests.acceptance.test_beats import PLAIN, UNIQUE, ProjectMaker
-from tests.faults import wait_listening
+from tests.servers import EmbeddedServer
 
 SPEED, ZONE = 60, "Europe/Berlin"
-#: Seconds by which both may send a tick apart, on that clock: 5 s of ours.
-APART = 300.0
 
 CRONTABS = {
     "each hour": {"minute": 0},
@@ -31,7 +26,69 @@ CRONTABS = {
     "daily, in the hour that is missing or comes twice": {"minute": 30, "hour": 2},
     "daily, at three": {"minute": 0, "hour": 3},
 }
+#: From when to when the clock passes each change.
+CHANGES = {
+    "spring": ("2026-03-29T01:45+01:00", "2026-03-29T03:45+02:00"),
+    "autumn": ("2026-10-25T01:45+02:00", "2026-10-25T03:15+01:00"),
+}
 
 
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
+@pytest.fixture
+def clock(request: pytest.FixtureRequest) -> FastClock:
+    """A clock that shows the first moment of a change."""
+    return FastClock(datetime.fromisoformat(CHANGES[request.param][0]), SPEED, ZONE)
+
+
+@pytest.fixture
+def server(clock: FastClock, tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server that goes by the clock."""
+    wrapper = tmp_path / "server"
+    variables = " ".join(f"{name}='{value}'" for name, value in clock.environment().items())
+    wrapper.write_text(f'#!/bin/sh\nexec env {variables} {EmbeddedServer().binary} "$@"\n')
+    wrapper.chmod(0o755)
+    with EmbeddedServer(binary=str(wrapper)) as server:
+        yield server
+
+
+def start(project: Project, clock: FastClock, whose: str, task: str, **conf: Any) -> None:
+    """Start a beat of a schedule whose keys begin with a name."""
+    schedule = {
+        name: {"task": task, "schedule": {"crontab": fields}, "args": [f"{whose} {name}"]}
+        for name, fields in CRONTABS.items()
+    }
+    plan = {"schedule": schedule, "conf": {**project.plan["conf"], **conf}, "unknown": [PLAIN]}
+    project.start_beat(plan=plan, environment=clock.environment())
+
+
+def sent(project: Project, broker: "redis.Redis[bytes]", whose: str) -> dict[str, list[str]]:
+    """Return when each entry was sent, in UTC, to ten minutes: as late as a beat may be by that clock."""
+    ticks = {name: project.ticks(f"{whose} {name}", broker) for name in CRONTABS}
+    return {
+        name: [f"{datetime.fromtimestamp(tick.wall // 600 * 600, timezone.utc):%H:%M}" for tick in of_entry]
+        for name, of_entry in ticks.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("enable_utc", [True, False], ids=["UTC", "local"])
+@pytest.mark.parametrize("clock", list(CHANGES), indirect=True)
+def test_two_beats_pass_a_change_of_daylight_saving_time_as_celery_alone(
+    new_project: ProjectMaker, clock: FastClock, server: EmbeddedServer, enable_utc: bool, request: Any
+) -> None:
+    """Hourly and daily crontabs: what one plain beat sends, once."""
+    # A second of that clock is 17 ms of ours.
+    conf = {"timezone": ZONE, "enable_utc": enable_utc, "redislock_socket_timeout": 60.0}
+    project = new_project(broker=server.url, locks=server.redis_url, conf=conf)
+    project.plan["journal"] = server.redis_url
+    start(project, clock, "plain", PLAIN, redislock_beat=False)
+    start(project, clock, "ours", UNIQUE)
+    start(project, clock, "ours", UNIQUE)
+    end = datetime.fromisoformat(CHANGES[request.node.callspec.params["clock"]][1])
+    wait_until(lambda: clock.now >= end, 300.0, f"it is {end}")
+    with redis.Redis.from_url(server.redis_url) as broker:
+        plain, ours = sent(project, broker, "plain"), sent(project, broker, "ours")
+
+    assert len(plain["each half hour"]) >= 3
+    assert ours == plain
