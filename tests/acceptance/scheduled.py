@@ -70,10 +70,12 @@ class OwnTick(PersistentScheduler):
 
 
 def _schedule(plan: Any) -> Any:
-    """Return a schedule: seconds, ``{"multiples": seconds}``, or ``{"crontab": its fields}``."""
+    """Return a schedule: seconds, ``{"seconds": of the clock}``, or ``{"crontab": its fields}``."""
     if not isinstance(plan, Mapping):
         return plan
-    return Multiples(plan["multiples"]) if "multiples" in plan else crontab(**plan["crontab"])
+    # Without its app it goes by the zone of the current one, which the project's is not.
+    kind, fields = (Multiples, plan) if "seconds" in plan else (crontab, plan["crontab"])
+    return kind(**fields, app=app)
 
 
 def _note_sending(sender: str, headers: dict[str, Any], body: Any, **_: Any) -> None:

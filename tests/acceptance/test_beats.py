@@ -91,7 +91,7 @@ def test_two_beats_send_each_tick_of_an_interval_once(new_project: ProjectMaker,
 def test_two_beats_send_each_tick_of_the_clock_once(new_project: ProjectMaker, key: str) -> None:
     """A schedule that goes by the clock, as a crontab, is due for all beats at the same moment."""
     project = new_project()
-    project.schedule["on the clock"] = entry(key, {"multiples": 2})
+    project.schedule["on the clock"] = entry(key, {"seconds": 2})
     start_apart(project)
 
     ticks = project.wait_ticks(key, 5)
@@ -115,6 +115,20 @@ def test_the_others_send_when_a_beat_is_killed_and_one_joins_when_it_is_replaced
     ticks = project.wait_ticks(key, 6)
     assert_once(ticks)
     assert {tick.pid for tick in ticks[2:]} - {sender.pid}
+
+
+@pytest.mark.timing
+def test_a_new_beat_goes_on_where_the_last_one_was_killed(new_project: ProjectMaker, key: str) -> None:
+    """Without a schedule file, as in a new container, an interval would begin again: it is asked for."""
+    project = new_project()
+    project.schedule["often"] = entry(key, 4.0)
+    beat = project.start_beat()
+    project.wait_ticks(key, 1)
+    time.sleep(1.5)
+    beat.kill()
+    project.start_beat()
+
+    assert_once(project.wait_ticks(key, 2), 4.0, late=0.0)
 
 
 @pytest.mark.timing
@@ -150,6 +164,26 @@ def test_a_beat_that_stood_still_sends_nothing_again(new_project: ProjectMaker, 
 
     ticks = project.wait_ticks(key, len(project.ticks(key)) + 2)
     assert_once(ticks, late=STANDBY + 1)  # the one that stood still may have been about to ask
+
+
+@pytest.mark.timing
+def test_a_beat_that_stood_still_with_a_tick_in_hand_does_not_send_it_after_another(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """Stopped between taking and sending, it asks whether the tick is still its own when it goes on."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    with project.kept_on(f"{key}@taken"):
+        start_apart(project, arguments=("-S", "tests.acceptance.scheduled:Gated"))
+        (pid,) = wait_until(lambda: project.notes(f"{key}@taken"), PATIENCE, "a beat has taken a tick")
+        stopped = next(beat for beat in project.beats if beat.pid == pid)
+        stopped.pause()
+    ticks = project.wait_ticks(key, 2)
+    time.sleep(max(0.0, ticks[-1].at + INTERVAL / 2 - time.monotonic()))
+    stopped.resume()
+
+    assert_once(project.wait_ticks(key, 5), late=STANDBY + 1)
+    assert pid not in {tick.pid for tick in project.ticks(key)[:3]}
 
 
 @pytest.mark.timing
@@ -242,12 +276,14 @@ def test_a_beat_whose_broker_is_away_gives_its_ticks_to_the_others(
             project = new_project(broker=server.url, backend=celery_url, conf=conf)
             project.schedule["often"] = entry(key)
             cut_off, reaching = start_apart(project, {"broker": proxy.url}, {})
-            wait_until(lambda: project.leaving(key), PATIENCE, "one has sent")
+            project.wait_ticks(key, 2, server=broker)
             proxy.close()
-            before = project.wait_ticks(key, 1, server=broker)
-            ticks = project.wait_ticks(key, len(before) + 4, server=broker)
+            before = project.ticks(key, broker)
+            ticks = project.wait_ticks(key, len(before) + 3, server=broker)
 
-            # The cut-off one is asked for retries (0.6 s) each time it is the first to take a tick.
+            assert before[-1].pid == cut_off.pid  # so that it is the first to take the next one
+            assert "Message Error" in cut_off.log
+            # Its publish is tried again for 0.6 s before it gives up.
             assert_once(ticks, late=1 + STANDBY)
             assert {tick.pid for tick in ticks[len(before) :]} == {reaching.pid}
             assert cut_off.runs

@@ -28,8 +28,8 @@ CRONTABS = {
 }
 #: From when to when the clock passes each change.
 CHANGES = {
-    "spring": ("2026-03-29T01:15+01:00", "2026-03-29T04:10+02:00"),
-    "autumn": ("2026-10-25T01:45+02:00", "2026-10-25T03:15+01:00"),
+    "spring": ("2026-03-29T01:20+01:00", "2026-03-29T04:10+02:00"),
+    "autumn": ("2026-10-25T01:50+02:00", "2026-10-25T03:10+01:00"),
 }
 
 
@@ -90,5 +90,5 @@ def test_two_beats_pass_a_change_of_daylight_saving_time_as_celery_alone(
     with redis.Redis.from_url(server.redis_url) as broker:
         plain, ours = sent(project, broker, "plain"), sent(project, broker, "ours")
 
-    assert len(plain["each half hour"]) >= 3  # or nothing was tried
+    assert all(len(plain[name]) >= 1 for name in CRONTABS), plain  # or it was not tried
     assert ours == plain
