@@ -73,9 +73,7 @@ def _schedule(plan: Any) -> Any:
     """Return a schedule: seconds, ``{"seconds": of the clock}``, or ``{"crontab": its fields}``."""
     if not isinstance(plan, Mapping):
         return plan
-    # Without its app it goes by the zone of the current one, which the project's is not.
-    kind, fields = (Multiples, plan) if "seconds" in plan else (crontab, plan["crontab"])
-    return kind(**fields, app=app)
+    return Multiples(**plan) if "seconds" in plan else crontab(**plan["crontab"])
 
 
 def _note_sending(sender: str, headers: dict[str, Any], body: Any, **_: Any) -> None:
@@ -103,6 +101,8 @@ _plan = json.loads(os.environ["PROJECT_PLAN"])
 if "database" in _plan:
     configure(_plan["database"])
 app.main = _plan.get("main", app.main)
+# As an app usually is: a schedule that was read from a file goes by the zone of the current one.
+app.set_default()
 app.conf.beat_schedule = {
     name: {**entry, "schedule": _schedule(entry["schedule"])} for name, entry in _plan["schedule"].items()
 }

@@ -28,8 +28,8 @@ CRONTABS = {
 }
 #: From when to when the clock passes each change.
 CHANGES = {
-    "spring": ("2026-03-29T01:20+01:00", "2026-03-29T04:10+02:00"),
-    "autumn": ("2026-10-25T01:50+02:00", "2026-10-25T03:10+01:00"),
+    "spring": ("2026-03-29T01:15+01:00", "2026-03-29T04:10+02:00"),
+    "autumn": ("2026-10-25T01:40+02:00", "2026-10-25T03:10+01:00"),
 }
 
 
@@ -57,16 +57,21 @@ def start(project: Project, clock: FastClock, whose: str, task: str, **conf: Any
         for name, fields in CRONTABS.items()
     }
     plan = {"schedule": schedule, "conf": {**project.plan["conf"], **conf}, "unknown": [PLAIN]}
-    project.start_beat(plan=plan, environment=clock.environment())
+    project.launch_beat(plan=plan, environment=clock.environment())
 
 
-def sent(project: Project, broker: "redis.Redis[bytes]", whose: str) -> dict[str, list[str]]:
-    """Return when each entry was sent, in UTC, to ten minutes: as late as a beat may be by that clock."""
-    ticks = {name: project.ticks(f"{whose} {name}", broker) for name in CRONTABS}
-    return {
-        name: [f"{datetime.fromtimestamp(tick.wall // 600 * 600, timezone.utc):%H:%M}" for tick in of_entry]
-        for name, of_entry in ticks.items()
-    }
+def sent(project: Project, broker: "redis.Redis[bytes]", whose: str, since: float) -> dict[str, list[str]]:
+    """Return when each entry was sent, in UTC, to ten minutes: as late as a beat may be by that clock.
+
+    A tick that was sent again as the same message counts once: a publish of 0.2 s is one of 12 s by that clock,
+    after which another beat may send it.
+    """
+    found = {}
+    for name in CRONTABS:
+        ticks = [tick for tick in project.ticks(f"{whose} {name}", broker) if tick.wall > since]
+        messages = {tick.task_id: tick.wall // 600 * 600 for tick in ticks}
+        found[name] = [f"{datetime.fromtimestamp(at, timezone.utc):%H:%M}" for at in messages.values()]
+    return found
 
 
 @pytest.mark.slow
@@ -85,10 +90,13 @@ def test_two_beats_pass_a_change_of_daylight_saving_time_as_celery_alone(
     start(project, clock, "plain", PLAIN, redislock_beat=False)
     start(project, clock, "ours", UNIQUE)
     start(project, clock, "ours", UNIQUE)
+    for beat in project.beats:
+        beat.wait_ready()
+    since = clock.now.timestamp()
     end = datetime.fromisoformat(CHANGES[request.node.callspec.params["clock"]][1])
     wait_until(lambda: clock.now >= end, 300.0, f"it is {end}")
     with redis.Redis.from_url(server.redis_url) as broker:
-        plain, ours = sent(project, broker, "plain"), sent(project, broker, "ours")
+        plain, ours = (sent(project, broker, whose, since) for whose in ("plain", "ours"))
 
-    assert all(len(plain[name]) >= 1 for name in CRONTABS), plain  # or it was not tried
+    assert all(plain.values()), plain  # or it was not tried
     assert ours == plain
