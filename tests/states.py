@@ -14,7 +14,7 @@ class MemoryStates(States):
     Attributes:
         texts: the states by entry; paused: the entries that are.
         asked: the requests so far, by their names.
-        is_away: no request is answered.
+        is_away: no request is answered; is_full: no tick is taken, for lack of memory, but reads are.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -22,7 +22,7 @@ class MemoryStates(States):
         self.texts: dict[str, str] = {}
         self.paused: set[str] = set()
         self.asked: list[str] = []
-        self.is_away = False
+        self.is_away = self.is_full = False
         self.server = "memory"
 
     def _count(self, what: str) -> None:
@@ -32,6 +32,8 @@ class MemoryStates(States):
 
     def take(self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float) -> Answer:
         self._count("take")
+        if self.is_full:
+            raise LockUnavailable(self.server, "take", "no memory")
         assert ttl > 7 * 86400 - 1
         said = json.dumps({"v": 1, "entry": entry, **about}, separators=(",", ":"))
         now, found = round(self._clock(), 3), self.texts.get(entry, "")
@@ -56,6 +58,11 @@ class MemoryStates(States):
     def read(self, entries: Sequence[str], what: str = "beat") -> tuple[float, list[str]]:  # noqa: ARG002  same
         self._count("read")
         return self._clock(), [self.texts.get(entry, "") for entry in entries]
+
+    def write_nothing(self) -> None:
+        self._count("probe")
+        if self.is_full:
+            raise LockUnavailable(self.server, "probe", "no memory")
 
     def state(self, entry: str) -> State:
         """What is there of an entry, which must be a state."""

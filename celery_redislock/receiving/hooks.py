@@ -84,7 +84,7 @@ def prepare_beat(sender: Any = None, **_: Any) -> None:
 
     try:
         join(sender)
-    except (LockOptionError, TypeError) as error:
+    except Exception as error:  # or it would go on alone, beside the others
         message = f"redislock: beat does not start: {error}"
         raise SystemExit(message) from error
 

@@ -74,6 +74,9 @@ RETRY = 1.0
 #: Seconds a tick may be late and is not missed yet (``redislock_catchup="none"``).
 MISSED_AFTER = 60.0
 
+#: Seconds until an entry is due again from which on that counts as unknown: schedules may say what they like.
+FURTHEST = 1e10
+
 #: How often one tick is asked for before it is looked at again later.
 ATTEMPTS = 5
 
@@ -227,7 +230,8 @@ class Beat:
         last, count, next_in = entry.last_run_at, entry.total_run_count, self._next_in
         self._next_in = 0.0
         reserved = self._theirs["reserve"](entry)
-        self._due = _Due(entry, reserved, last, count, next_in if isinstance(next_in, int | float) else 0.0)
+        is_known = isinstance(next_in, int | float) and 0 <= next_in < FURTHEST
+        self._due = _Due(entry, reserved, last, count, next_in if is_known else 0.0)
         return reserved
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
@@ -236,15 +240,17 @@ class Beat:
         if due is None or due.entry is not entry or not self._shares(entry):
             self._theirs["apply_entry"](entry, producer=producer)
             return
+        if (outage := self._outage) is not None:
+            self._has_failed(outage, due)
+            return
         try:
-            if (outage := self._outage) is not None:
-                raise outage
-            tick = self._take(due)
+            if (tick := self._take(due)) is not None:
+                self._send(tick, producer)
         except LockUnavailable as error:
             self._has_failed(error, due)
-            return
-        if tick is not None:
-            self._send(tick, producer)
+        except Exception:
+            # Its own schedule's, or its name's; as plain beat, this one goes on with the other entries.
+            logger.exception("%r is not sent this time", entry.name)
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of ``Scheduler.apply_async``: learn what becomes of a tick that was taken."""
@@ -354,9 +360,11 @@ class Beat:
             return 0.0
         interval = getattr(schedule, "run_every", None)
         patience = min(MISSED_AFTER, interval.total_seconds()) if interval else MISSED_AFTER
-        left: timedelta = schedule.remaining_estimate(_like(since, due.entry.default_now()))
-        late = -left.total_seconds()
-        return late if late > patience else 0.0
+        with suppress(NotImplementedError):  # somebody's own schedule
+            left: timedelta = schedule.remaining_estimate(_like(since, due.entry.default_now()))
+            if (late := -left.total_seconds()) > patience:
+                return late
+        return 0.0
 
     def _send(self, tick: _Tick, producer: Any) -> None:
         """Let the scheduler send a tick that was taken, and say what became of it."""
@@ -472,7 +480,7 @@ class Beat:
         while self._outage is not None:
             time.sleep(RETRY)
             with suppress(LockUnavailable):
-                self._states.read([])
+                self._states.write_nothing()
                 self._outage = None
         names, self._held_back = sorted(self._held_back), set()
         text = "the lock server answers again after %.0f s; entries that waited: %s"

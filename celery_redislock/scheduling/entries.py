@@ -56,8 +56,11 @@ def period_problems(app: Any, entries: Iterable[Any]) -> list[str]:
         except LockOptionError as error:
             found.append(str(error))
             continue
-        interval, period = _shortest_interval(entry.schedule), options.lock_period
-        if options.scope is not None and period is not None and interval is not None and interval <= period:
+        period = options.lock_period
+        if options.scope is None or period is None:
+            continue
+        interval = _shortest_interval(entry.schedule)
+        if interval is not None and interval <= period:
             found.append(
                 f"the entry {entry.name!r} of the schedule is due every {interval:g} s, and "
                 f"lock_period={period:g} of its task {task.name} refuses every other tick; leave lock_period "

@@ -8,6 +8,7 @@ key                           type    value                        expiry; writt
 ``redislock:{APP/ENTRY}:pause``  string  until when (s), ``inf``   as asked for, else a year; ``pause``
 ``redislock:beat``               zset    ``APP/ENTRY``, score      twice the longest of them; tick_take
                                          expiry ms
+``redislock:beat:probe``         string  nothing                   a second; a beat whose ticks are refused
 ============================  ======  ===========================  =========================================
 
 ``until`` (ms): another beat may send the tick then, 0 once it is sent; ``srv`` (ms): when it was taken. Both
@@ -165,6 +166,11 @@ class States:
             now, some = self._scripts.begin("tick_read", keys, [], _clock_and_texts, name=what)()
             texts += some
         return now, texts
+
+    def write_nothing(self) -> None:
+        """Find out whether ticks can be taken: a replica, or a server without memory, can still be read."""
+        words = f"{self._prefix}:beat:probe", "", "PX", _ms(1.0)
+        self._scripts.send("probe", "SET", *words, understand=lambda *_: None)
 
     def listed(self) -> list[State]:
         """Return the states there are of the app's entries; two requests or more."""

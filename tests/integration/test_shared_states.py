@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.scheduling.state import (
@@ -254,3 +255,32 @@ def test_more_entries_than_one_request_takes_are_read_in_several(server: Case) -
 
     assert [index for index, text in enumerate(texts) if text] == [700]
     assert texts[700] == known
+
+
+def test_what_is_written_to_learn_whether_ticks_can_be_taken_is_gone_within_a_second(server: Case) -> None:
+    """Nothing on the server is for ever; and a server that cannot be written to says so."""
+    server.states.write_nothing()
+
+    assert server.client is not None
+    assert 0 < server.client.pttl(f"{server.prefix}:beat:probe") <= 1000
+
+
+@pytest.mark.parametrize("refuses", ["no memory", "no writes"])
+def test_a_server_that_is_only_read_cannot_take_ticks(
+    url_of: Callable[[str], str], prefix: str, refuses: str
+) -> None:
+    """The probe fails as the tick does, so that beat does not think every second that the server is back."""
+    for case in on_server(url_of, *SERVER_CASES[0], prefix):
+        assert case.client is not None
+        case.take()
+        setting = ("maxmemory", "1") if refuses == "no memory" else ("min-replicas-to-write", "3")
+        before = case.client.config_get(setting[0])[setting[0]]
+        case.client.config_set(*setting)
+        try:
+            assert case.states.read(["e"])[1] != [NOTHING]
+            with pytest.raises(LockUnavailable):
+                case.take(entry="f")
+            with pytest.raises(LockUnavailable):
+                case.states.write_nothing()
+        finally:
+            case.client.config_set(setting[0], before)

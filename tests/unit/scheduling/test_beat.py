@@ -1,17 +1,22 @@
 """Any number of beats, each tick once: Celery's own scheduler on a clock that the test turns."""
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery.beat import ScheduleEntry, Scheduler
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 from kombu.exceptions import OperationalError
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing.message import tick_id
+from celery_redislock.receiving.hooks import _prepare_beat
+from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY, join
 from tests.unit.scheduling.world import START, World
 
@@ -407,6 +412,30 @@ def test_a_lock_server_that_is_away_is_told_once_for_each_entry(
     assert "entries that waited: one, two" in caplog.text
 
 
+def test_a_lock_server_that_only_answers_reads_is_told_once_too(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replica, or one without memory: it is back when it takes what is written."""
+    scheduler = world.beat({"one": every(5)})
+    world.states.is_full = True
+    looks: list[float] = []
+
+    def look(_seconds: float) -> None:
+        looks.append(world.time())
+        assert len(looks) < 9, "nobody writes"
+        world.states.is_full = len(looks) < 5
+
+    world.run(8)
+    module.time.sleep = look  # type: ignore[assignment]
+    world.server_is_back()
+    world.run(6)
+
+    assert len(looks) == 5
+    assert scheduler.beat._outage is None
+    assert caplog.text.count("waits until the lock server") == 1
+    assert len(world.times("one")) == 2
+
+
 def test_on_lock_error_run_sends_without_asking(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Law 9: the policy is a named option; what it costs is said."""
     world.app.conf.redislock_on_lock_error = "run"
@@ -561,6 +590,70 @@ def test_a_schedule_that_is_changed_is_looked_at_at_once(world: World) -> None:
     assert len(world.sent) == 2
 
 
+class Own(BaseSchedule):
+    """Somebody's own schedule: every five seconds, with as little as beat needs."""
+
+    next_in = 5.0
+
+    def __init__(self, now: Callable[[], datetime], app: Any) -> None:
+        super().__init__(nowfun=now, app=app)
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        left = 5 - (self.now() - self.maybe_make_aware(last_run_at)).total_seconds()
+        return (True, self.next_in) if left <= 0 else (False, left)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = BaseSchedule.__hash__
+
+
+@pytest.mark.parametrize("catchup", ["one", "none"])
+def test_an_own_schedule_that_has_is_due_alone_is_shared(world: World, catchup: str) -> None:
+    """It cannot tell when it was due, so nothing of it is missed."""
+    for _ in range(2):
+        world.beat({"entry": Own}, settings=LockSettings(catchup=catchup))
+    world.run(21)
+
+    assert len(world.sent) == 4
+    assert set(world.ticks("entry").values()) == {1}
+
+
+@pytest.mark.parametrize("next_in", [inf, nan, -1.0, None, 1e300], ids=str)
+def test_a_schedule_may_say_anything_of_its_next_due_time(world: World, next_in: Any) -> None:
+    """Its tick is sent, and other entries' are."""
+    kind = type("Odd", (Own,), {"next_in": next_in})
+    world.beat({"odd": kind, "entry": every(5)})
+    for scheduler in world.beats:
+        scheduler.adjust = lambda n, drift=-0.01: min(n, 60.0) + drift if n and n > 0 else 0
+    world.run(6)
+
+    assert {each.name for each in world.sent} == {"odd", "entry"}
+
+
+def test_an_error_of_an_entrys_own_schedule_stops_no_other_entry(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where plain beat would not have asked it: from the moment that all share."""
+
+    class Choosy(Own):
+        def is_due(self, last_run_at: datetime) -> Any:
+            if last_run_at.microsecond == 500:
+                raise ValueError("not that moment")
+            return super().is_due(last_run_at)
+
+    world.beat({"choosy": Choosy, "entry": every(5)})
+    shared = world.beat({"choosy": every(1)})
+    world.run(2)
+    world.kill(shared)
+    state = world.states.texts["choosy"]
+    world.states.texts["choosy"] = re.sub(r'"at":"[^"]*"', '"at":"2026-06-01T12:00:30.000500Z"', state)
+    world.run(20)
+
+    assert "'choosy' is not sent this time" in caplog.text
+    assert len(world.times("entry")) == 4
+
+
 def test_an_entry_whose_moment_is_older_here_is_asked_for_first(world: World) -> None:
     """django-celery-beat reads its rows again, which another beat may not have written yet."""
     scheduler = world.beat({"entry": every(60)})
@@ -613,6 +706,18 @@ def test_a_scheduler_with_a_tick_of_its_own_cannot_be_shared(world: World) -> No
         join(service(world.app, Own(world.app, lazy=True)))
     world.app.conf.redislock_beat = False
     assert join(service(world.app, Own(world.app, lazy=True))) is None
+
+
+def test_whatever_keeps_a_beat_from_sharing_ends_it(world: World) -> None:
+    """``beat_init`` swallows all else, and an unshared beat beside others sends each tick again."""
+
+    class Unreadable(Scheduler):
+        @property
+        def schedule(self) -> Any:
+            raise RuntimeError("the database is away")
+
+    with pytest.raises(SystemExit, match="beat does not start: the database is away"):
+        _prepare_beat(SimpleNamespace(app=world.app, scheduler=Unreadable(world.app, lazy=True)))
 
 
 @pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])

@@ -61,6 +61,18 @@ def test_an_entry_that_is_due_later_is_none(app: Celery, schedule: Any) -> None:
     assert problems(app, schedule) == []
 
 
+def test_an_entry_of_a_task_without_a_period_is_not_looked_at(app: Celery) -> None:
+    """A schedule may have ten thousand, and fifty due times of a crontab take a millisecond."""
+
+    class Unasked(crontab):
+        def remaining_delta(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("asked")
+
+    assert problems(app, Unasked(), task="without") == []
+    with pytest.raises(AssertionError, match="asked"):
+        problems(app, Unasked())
+
+
 def test_only_tasks_with_a_period_are_looked_at_and_the_entrys_own_option_counts(app: Celery) -> None:
     """As it does at the publish; a wrong one is a problem, and no error."""
     assert problems(app, 1.0, task="without") == []
