@@ -39,14 +39,14 @@ class MemoryStates(States):
         now, found = round(self._clock(), 3), self.texts.get(entry, "")
         until, _, rest = found.partition(" ")
         if rest.partition(" ")[2] == said:
-            return Answer(TAKEN if until != "0" else PAUSED, found, now, now)
-        is_sending = until.isdigit() and int(until) > now * 1000
+            return Answer(TAKEN if until != "0" else PAUSED, found, now)
+        is_sending = until.isdigit() and 0 < int(until) - now * 1000 <= 60_000
         if found != known or is_sending:
-            return Answer(REFUSED, found, now, now)
+            return Answer(REFUSED, found, now)
         is_paused = entry in self.paused
         until = "0" if is_paused else str(round((now + bound) * 1000))
         self.texts[entry] = f"{until} {round(now * 1000)} {said}"
-        return Answer(PAUSED if is_paused else TAKEN, self.texts[entry], now, now)
+        return Answer(PAUSED if is_paused else TAKEN, self.texts[entry], now)
 
     def settle(self, entry: str, mine: str, following: str, ttl: float) -> bool:  # noqa: ARG002  nothing expires
         self._count("settle")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -40,16 +40,10 @@ _scheduler = click.option(
 
 
 class Schedule:
-    """The entries of an app's schedule, and what its beats share about them.
-
-    Attributes:
-        scheduler: Celery's, of the class that beat has.
-        entries: by name, as they are in this program; the database's, if the scheduler has one.
-        states: what is shared, on the lock server.
-    """
+    """The entries of an app's schedule by name, and what its beats share about them (``states``)."""
 
     def __init__(self, ctx: click.Context, scheduler: str | None) -> None:
-        """Find the entries; connects to no lock server yet.
+        """Find the entries, a database's where the scheduler has one; connects to no lock server yet.
 
         Raises:
             Trouble: there is no app, or its schedule cannot be read or is not shared.
@@ -76,15 +70,17 @@ class Schedule:
         """Whether beats share an entry's ticks, by the settings and tasks of this program."""
         return self._patterns is not None and is_shared(self._app, entry, self._patterns)
 
+    def find(self, ctx: click.Context, name: str, *, by_state: bool = True) -> Any:
+        """Return an entry; ``None`` *by_state* for one that only a beat has; for none exit with status 1."""
+        if name not in self.entries and not (by_state and self.has_state(name)):
+            remedy = hint(name, self.entries, "beat shows those there are")
+            click.echo(printable(f"the schedule has no entry {name!r}; {remedy}"))
+            ctx.exit(1)
+        return self.entries.get(name)
+
     def has_state(self, name: str) -> bool:
         """Whether a beat has shared an entry of this name."""
         return self.states.read([name])[1] != [NOTHING]
-
-    def refuse(self, ctx: click.Context, name: str) -> NoReturn:
-        """Say that there is no such entry; exit status 1."""
-        remedy = hint(name, self.entries, "beat shows those there are")
-        click.echo(printable(f"the schedule has no entry {name!r}; {remedy}"))
-        ctx.exit(1)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the objects of ``--json``, by name: of each entry, and of each state that has none."""
@@ -97,18 +93,22 @@ class Schedule:
     def _row(self, name: str, state: State | None, pause: float | None, ahead: float) -> dict[str, Any]:
         entry = self.entries.get(name)
         is_sending = state is not None and state.sending_until
-        return {
+        row = {
             "name": name,
             "task": entry and str(entry.task),
             "schedule": entry and " ".join(str(entry.schedule).split()).strip("<> "),
             "in_schedule": entry is not None,
             "shared": entry is None or self.shares(entry),
-            "last_run": _ms(state.ran.timestamp()) if state and state.ran else None,
+            "last_run": state and state.ran and state.ran.timestamp(),
             "beat": state and state.by,
-            "next_due": _ms(state.due if state else _due(entry)),
-            "sending_since": _ms(state.taken_at + ahead) if state and is_sending else None,
+            "next_due": state.due if state else _due(entry),
+            "sending_since": state.taken_at + ahead if state and is_sending else None,
             "paused": pause is not None,
-            "paused_until": _ms(None if pause is None else pause + ahead),
+            "paused_until": None if pause is None else pause + ahead,
+        }
+        return {
+            key: (round(value, 3) if isfinite(value) else None) if isinstance(value, float) else value
+            for key, value in row.items()
         }
 
 
@@ -121,25 +121,20 @@ def _due(entry: Any) -> float | None:
     return None
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None or not isfinite(seconds) else round(seconds, 3)
-
-
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return an entry's line of the table."""
-    said = [] if row["in_schedule"] else ["not in this schedule"]
-    if not row["shared"]:
-        said.append("not shared: each beat sends it")
-    if row["sending_since"] is not None:
-        said.append(f"sending since {moment(row['sending_since'])}")
-    if row["paused"]:
-        end = row["paused_until"]
-        said.append("paused" if end is None else f"paused until {moment(end)}")
-    never = "never" if row["shared"] else "-"
-    last_run = never if row["last_run"] is None else moment(row["last_run"])
-    due = None if row["next_due"] is None else moment(row["next_due"])
-    state = ", ".join(said) or "shared"
-    cells = row["name"], row["task"], row["schedule"], last_run, row["beat"], due, state
+    sent, due, since, end = (
+        row[key] and moment(row[key]) for key in ("last_run", "next_due", "sending_since", "paused_until")
+    )
+    said: list[Any] = [
+        not row["in_schedule"] and "not in this schedule",
+        not row["shared"] and "not shared: each beat sends it",
+        since and f"sending since {since}",
+        row["paused"] and (f"paused until {end}" if end else "paused"),
+    ]
+    state = ", ".join(filter(None, said)) or "shared"
+    sent = sent or (row["shared"] and "never")
+    cells = row["name"], row["task"], row["schedule"], sent, row["beat"], due, state
     return [printable(cell or "-") for cell in cells]
 
 
@@ -182,23 +177,21 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
     Exit status: 0 sent, 1 it is a duplicate, or there is no such entry, 2 trouble.
     """
     schedule = Schedule(ctx, scheduler)
-    entry = schedule.entries.get(name)
-    if entry is None:
-        schedule.refuse(ctx, name)
+    entry = schedule.find(ctx, name, by_state=False)
     entry.options = {key: value for key, value in entry.options.items() if key != OF_ENTRIES}
     try:
         result = schedule.scheduler.apply_async(entry, advance=False)
+        skipped = f"duplicate of task {result.id}" if getattr(result, "is_duplicate", False) else None
     except Exception as error:
         cause = error.__context__ or error  # Celery raises a SchedulingError in place of it
-        if isinstance(cause, DuplicateTask):
-            click.echo(printable(f"skipped {name}: {cause}"))
-            ctx.exit(1)
-        if isinstance(cause, RedisLockError):
-            raise cause from None
-        message = f"{name} was not sent: {type(cause).__name__}: {cause}"
-        raise Trouble(message) from error
-    if getattr(result, "is_duplicate", False):
-        click.echo(printable(f"skipped {name}: duplicate of task {result.id}"))
+        if not isinstance(cause, DuplicateTask):
+            if isinstance(cause, RedisLockError):
+                raise cause from None
+            message = f"{name} was not sent: {type(cause).__name__}: {cause}"
+            raise Trouble(message) from error
+        skipped = str(cause)
+    if skipped:
+        click.echo(printable(f"skipped {name}: {skipped}"))
         ctx.exit(1)
     click.echo(printable(f"sent {name}: {entry.task}[{result.id}]"))
 
@@ -228,13 +221,10 @@ def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str |
     Exit status: 0 paused, 1 there is no such entry, 2 trouble.
     """
     schedule = Schedule(ctx, scheduler)
-    entry = schedule.entries.get(name)
-    if not schedule.has_state(name):
-        if entry is None:
-            schedule.refuse(ctx, name)
-        if not schedule.shares(entry):
-            message = f"{name} is not shared, so no beat asks whether it is paused; name it in redislock_beat"
-            raise Trouble(message)
+    entry = schedule.find(ctx, name)
+    if entry is not None and not schedule.shares(entry) and not schedule.has_state(name):
+        message = f"{name} is not shared, so no beat asks whether it is paused; name it in redislock_beat"
+        raise Trouble(message)
     schedule.states.pause(name, seconds)
     until = "until it is resumed" if seconds is None else f"until {moment(time.time() + seconds)}"
     logger.warning("paused the entry %r of the schedule by hand, %s", name, until)
@@ -251,14 +241,12 @@ def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
     Exit status: 0 resumed, 1 it was not paused, or there is no such entry, 2 trouble.
     """
     schedule = Schedule(ctx, scheduler)
-    if schedule.states.resume(name):
-        logger.warning("resumed the entry %r of the schedule by hand", name)
-        click.echo(printable(f"resumed {name}"))
-        return
-    if name not in schedule.entries and not schedule.has_state(name):
-        schedule.refuse(ctx, name)
-    click.echo(printable(f"{name} is not paused"))
-    ctx.exit(1)
+    if not schedule.states.resume(name):
+        schedule.find(ctx, name)
+        click.echo(printable(f"{name} is not paused"))
+        ctx.exit(1)
+    logger.warning("resumed the entry %r of the schedule by hand", name)
+    click.echo(printable(f"resumed {name}"))
 
 
 COMMANDS: Mapping[str, click.Command] = {"beat": beat, "pause": pause, "resume": resume, "run-now": run_now}

@@ -46,7 +46,6 @@ from celery_redislock.scheduling.state import (
     PAUSED,
     REFUSED,
     TAKEN,
-    Answer,
     State,
     States,
     prolonged,
@@ -80,13 +79,17 @@ FURTHEST = 1e10
 #: How often one tick is asked for before it is looked at again later.
 ATTEMPTS = 5
 
+#: Seconds for which a state may say at most that it is being sent: one that says more is nonsense, or the
+#: server's clock has been set back. ``tick_take`` has the same number.
+FURTHEST_BOUND = 60.0
+
 #: A text no state has: what this beat knows is older than what it has been told.
 _ASK = "?"
 
 _WRAPPED = ("is_due", "_when", "reserve", "apply_entry", "apply_async")
 
 #: What became of a tick that was taken.
-_BEGUN, _SENDING, _SENT, _SPENT, _UNSENT, _LOST = "begun", "sending", "sent", "spent", "unsent", "lost"
+_UNSENT, _SENDING, _SENT, _SPENT, _LOST = "unsent", "sending", "sent", "spent", "lost"
 
 
 class _Due(NamedTuple):
@@ -111,9 +114,10 @@ class _Due(NamedTuple):
 class _Tick:
     """A tick this beat has taken: ``text`` is its state on the server, ``before`` what was there."""
 
-    def __init__(self, due: _Due, about: Mapping[str, Any], before: str, answer: Answer) -> None:
-        self.due, self.about, self.before = due, about, before
-        self.text, self.asked_at, self.outcome = answer.text, answer.asked_at, _BEGUN
+    outcome = _UNSENT
+
+    def __init__(self, due: _Due, about: Mapping[str, Any], before: str, text: str, asked_at: float) -> None:
+        self.due, self.about, self.before, self.text, self.asked_at = due, about, before, text, asked_at
 
 
 def app_name(app: Any) -> str:
@@ -133,7 +137,6 @@ def join(service: Any) -> "Beat | None":
     app, scheduler = service.app, service.scheduler
     settings = read_settings(app.main or "settings", app.conf.get, os.environ)
     kind = type(scheduler)
-    name = f"{kind.__module__}.{kind.__qualname__}"
     if not settings.enabled or settings.beat is None:
         return None
     if kind.__module__.partition(".")[0] == "redbeat":
@@ -144,9 +147,9 @@ def join(service: Any) -> "Beat | None":
         return None
     if kind.tick is not Scheduler.tick or not all(hasattr(scheduler, each) for each in _WRAPPED):
         message = (
-            f"the scheduler {name} has a tick() of its own, so its ticks cannot be shared between beats; use "
-            "celery.beat:PersistentScheduler or django_celery_beat.schedulers:DatabaseScheduler, or set "
-            "redislock_beat = False and run one beat only"
+            f"the scheduler {kind.__module__}.{kind.__qualname__} has a tick() of its own, so its ticks "
+            "cannot be shared between beats; use celery.beat:PersistentScheduler or "
+            "django_celery_beat.schedulers:DatabaseScheduler, or set redislock_beat = False and run one beat"
         )
         raise TypeError(message)
     store = store_of(app, settings)
@@ -166,7 +169,7 @@ class Beat:
         self._scheduler, self._app, self._states = scheduler, scheduler.app, states
         self._patterns, self._catchup = settings.beat or (), settings.catchup
         self._me = f"{socket.gethostname()}:{os.getpid()}"
-        self._known: dict[str, State] = {}  # by entry, as all in this class
+        self._known: dict[str, State | None] = {}  # by entry, as all in this class
         self._look_at: dict[str, float] = {}  # by time.monotonic; not before
         self._next_in = 0.0
         #: Where the entry that is put back into the heap next goes, in seconds from now.
@@ -264,21 +267,15 @@ class Beat:
         try:
             result = self._theirs["apply_async"](entry, *args, **kwargs)
         except Exception as error:
-            # Celery raises a SchedulingError in place of the error.
-            is_away = isinstance(error.__context__ or error, self._says_away())
-            tick.outcome = _UNSENT if is_away else _SPENT
+            # Celery raises a SchedulingError in place of the error. Where broker or lock server was away, the
+            # tick is not spent. OSError, which transports have among theirs, an entry's arguments may raise.
+            theirs = self._scheduler.connection.connection_errors
+            kept = [kind for kind in theirs if not issubclass(OSError, kind)]
+            says_away = (OperationalError, LockUnavailable, ConnectionError, TimeoutError, *kept)
+            tick.outcome = _UNSENT if isinstance(error.__context__ or error, says_away) else _SPENT
             raise
         tick.outcome = _SENT
         return result
-
-    def _says_away(self) -> tuple[type[BaseException], ...]:
-        """Return the errors after which a tick is not spent: the broker, or the lock server, was away.
-
-        Not ``OSError``, which transports have among theirs: an entry's own arguments may raise that for ever.
-        """
-        theirs = self._scheduler.connection.connection_errors
-        kept = [kind for kind in theirs if not issubclass(OSError, kind)]
-        return (OperationalError, LockUnavailable, ConnectionError, TimeoutError, *kept)
 
     # --- one tick --------------------------------------------------------------------------------
 
@@ -299,16 +296,17 @@ class Beat:
                 "due": time.time() + due.next_in,
                 "nonce": uuid.uuid4().hex,
             }
+            asked_at = boottime()
             answer = self._states.take(name, text, about, bound=due.bound, ttl=_ttl(due))
             if answer.status != REFUSED:
-                self._know(name, answer.text)
-                tick = _Tick(due, about, text, answer)
+                self._known[name] = State.read(answer.text)
+                tick = _Tick(due, about, text, answer.text, asked_at)
                 return tick if self._is_to_be_sent(tick, since, answer.status) else None
             text, known = answer.text, State.read(answer.text)
             since, before = last, lost
             if known is None:
                 continue
-            if (left := known.sending_until - answer.now) > 0:
+            if 0 < (left := known.sending_until - answer.now) <= FURTHEST_BOUND:
                 logger.debug("%s is being sent by %s", name, known.by)
                 has_just_begun = left > due.bound - LOOK_AGAIN
                 self._wait(due, LOOK if has_just_begun else min(LOOK_AGAIN, left))
@@ -373,6 +371,9 @@ class Beat:
         identity = f"{app_name(self._app)}/{entry.name}@{tick.about['before']}"
         try:
             self._apply(entry, producer, identity)
+        except Exception:
+            tick.outcome = _SPENT  # Celery swallows what a publish raises
+            raise
         finally:
             # Also when beat is told to stop in between: what has not been sent yet is another beat's then.
             self._tick = None
@@ -420,7 +421,7 @@ class Beat:
             self._wait(due, RETRY)
         try:
             if self._states.settle(name, tick.text, following, _ttl(due)):
-                self._know(name, following)
+                self._known[name] = State.read(following)
             else:
                 logger.warning("%s took so long to send that another beat has sent it, too", name)
         except LockUnavailable as error:
@@ -428,14 +429,6 @@ class Beat:
                 "%s may be sent once more, in %.0f s, as the same message: %s", name, due.bound, error
             )
             self._has_failed(error)
-
-    def _know(self, name: str, text: str) -> None:
-        """Remember the latest state that this beat has written, or goes on from."""
-        state = State.read(text)
-        if state is None:
-            self._known.pop(name, None)
-        else:
-            self._known[name] = state
 
     # --- an entry that is not sent ---------------------------------------------------------------
 

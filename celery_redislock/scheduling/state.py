@@ -118,17 +118,11 @@ class State(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request for a tick: the text of the state that is there now, and the server's clock.
+    """The answer to a request for a tick: the text of the state that is there now, and the server's clock."""
 
-    Attributes:
-        status: ``REFUSED``, ``TAKEN`` or ``PAUSED``.
-        asked_at: this process's clock (``boottime``) just before the answered request was sent.
-    """
-
-    status: int
+    status: int  # REFUSED, TAKEN or PAUSED
     text: str
     now: float
-    asked_at: float
 
 
 class States:
@@ -148,7 +142,7 @@ class States:
 
         No other beat sends the tick for *bound* seconds; the state lives for *ttl*.
         """
-        said = json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
+        said = _said(entry, about)
         keys = [self._key(entry, "beat"), self._key(entry, "pause"), f"{self._prefix}:beat"]
         args = [known, said, _ms(bound), _ms(ttl), self._name(entry)]
         return self._scripts.begin("tick_take", keys, args, _answer, name=entry)()
@@ -207,14 +201,17 @@ class States:
 
 def settled(text: str, about: Mapping[str, Any], entry: str) -> str:
     """Return the text of a state whose tick was taken with this one, and is sent."""
-    said = json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
-    return f"0 {text.split(' ', 2)[1]} {said}"
+    return f"0 {text.split(' ', 2)[1]} {_said(entry, about)}"
 
 
 def prolonged(text: str, seconds: float) -> str:
     """Return the text of a state by which a tick is being sent, for so much longer."""
     until, rest = text.split(" ", 1)
     return f"{int(until) + round(seconds * 1000)} {rest}"
+
+
+def _said(entry: str, about: Mapping[str, Any]) -> str:
+    return json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
 
 
 def _moment(text: str) -> datetime:
@@ -234,11 +231,9 @@ def _ms(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
 
 
-def _answer(_name: str, reply: Any, asked_at: float, *_: object) -> Answer:
+def _answer(_name: str, reply: Any, *_: object) -> Answer:
     status, text, now = reply
-    return Answer(
-        (REFUSED, TAKEN, PAUSED)[status], text.decode("utf-8", "replace"), int(now) / 1000, asked_at
-    )
+    return Answer((REFUSED, TAKEN, PAUSED)[status], text.decode("utf-8", "replace"), int(now) / 1000)
 
 
 def _is_one(_name: str, reply: Any, *_: object) -> bool:

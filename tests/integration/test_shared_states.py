@@ -136,6 +136,16 @@ def test_a_tick_that_is_being_sent_is_taken_when_its_bound_has_passed(case: Case
     assert case.take(first.text, nonce="b").status == TAKEN
 
 
+@pytest.mark.parametrize("later", [3600.0, 9e10])
+def test_a_state_that_is_being_sent_for_long_can_be_taken(server: Case, later: float) -> None:
+    """The server's clock was set back, or it is nonsense: no entry waits for that."""
+    assert server.client is not None
+    text = prolonged(server.take(bound=0.1).text, later)
+    server.client.set(server.key("beat"), text)
+
+    assert server.take(text, nonce="b").status == TAKEN
+
+
 def test_only_who_took_a_tick_settles_it_and_repeating_that_is_harmless(case: Case) -> None:
     """A beat that stood still for too long finds another one's state, and leaves it."""
     first = case.take(bound=0.001)

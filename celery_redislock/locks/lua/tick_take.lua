@@ -13,7 +13,7 @@
 --       5  name    of the entry, the index member
 -- RETURNS {1, state, now}   taken
 --         {2, state, now}   spent: the entry is paused
---         {0, state, now}   another state is there, or another beat is sending; '' for none
+--         {0, state, now}   another state is there, or another beat is sending, for a minute at most; '' for none
 include('index')
 local key, pause, entries = KEYS[1], KEYS[2], KEYS[3]
 local known, json, bound, ttl, name = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -37,7 +37,8 @@ end
 if said == json then
   return {ends == '0' and 2 or 1, found, ms(now)}
 end
-if found ~= known or (ends and tonumber(ends) > now) then
+local left = ends and tonumber(ends) - now or 0
+if found ~= known or (left > 0 and left <= 60000) then
   return {0, found, ms(now)}
 end
 local is_paused = call('EXISTS', pause) == 1

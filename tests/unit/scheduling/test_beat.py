@@ -480,7 +480,16 @@ def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(world
 
 @pytest.mark.parametrize(
     "text",
-    ["rubbish", "0 1 {}", "0 1 []", '0 1 {"v":2}', "list", "0 99999999999999999999 {}", "0 1 " + "[" * 9999],
+    [
+        "rubbish",
+        "99999999999999 1 rubbish",
+        "0 1 {}",
+        "0 1 []",
+        '0 1 {"v":2}',
+        "list",
+        "0 99999999999999999999 {}",
+        "0 1 " + "[" * 9999,
+    ],
 )
 def test_a_state_that_cannot_be_read_is_absent_and_stops_nothing(
     world: World, caplog: pytest.LogCaptureFixture, text: str
@@ -492,6 +501,21 @@ def test_a_state_that_cannot_be_read_is_absent_and_stops_nothing(
 
     assert len(world.sent) == 2
     assert "is treated as absent" in caplog.text
+
+
+def test_a_lock_server_whose_clock_is_set_back_delays_no_tick_of_a_dead_beat(world: World) -> None:
+    """Its bound would else end when the clock is there again."""
+    first = world.beat({"entry": every(5)})
+    world.beat({"entry": every(5)})
+    kill_at_publish(world, first, after=False)
+    run_past_a_kill(world, 5.1)
+    text = world.states.texts["entry"]
+    until, rest = text.split(" ", 1)
+    world.states.texts["entry"] = f"{int(until) + 3_600_000} {rest}"
+    world.run(7)
+
+    assert len(world.sent) == 2
+    assert world.ticks("entry").total() == len(world.ticks("entry"))
 
 
 def test_data_that_the_lock_server_loses_costs_one_repeat_which_is_the_same_message(world: World) -> None:
