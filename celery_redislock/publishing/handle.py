@@ -39,13 +39,8 @@ class Holder:
     @classmethod
     def of(cls, hold: Hold) -> "Holder":
         """Read what a holder wrote about itself."""
-        about = hold.about
-        state, task, host, pid = (
-            hold.state or "foreign",
-            about.get("task"),
-            about.get("host"),
-            about.get("pid"),
-        )
+        task, host, pid = map(hold.about.get, ("task", "host", "pid"))
+        state = hold.state or "foreign"
         return cls(hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token)
 
 

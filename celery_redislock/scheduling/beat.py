@@ -451,21 +451,21 @@ class Beat:
 
     def _has_failed(self, error: LockUnavailable, due: _Due | None = None) -> None:
         """Do what ``on_lock_error`` says with a tick that could not be taken; ask in the background."""
-        if due is not None:
-            name = due.entry.name
-            task = self._app.tasks.get(due.entry.task)
-            asked = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")
-            if asked == "run":
-                logger.warning("sending %s, as any other beat may: %s", name, error)
-                self._apply(due.entry, self._scheduler.producer)
-                return
-            if name not in self._held_back:
-                logger.error("%s is due, and waits until the lock server answers: %s", name, error)
-                self._held_back.add(name)
-            self._wait(due, RETRY)
         if self._outage is None:
             self._outage = error
             threading.Thread(target=self._ask_on, name="redislock-beat", daemon=True).start()
+        if due is None:
+            return
+        name, task = due.entry.name, self._app.tasks.get(due.entry.task)
+        asked = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")
+        if asked == "run":
+            logger.warning("sending %s, as any other beat may: %s", name, error)
+            self._apply(due.entry, self._scheduler.producer)
+            return
+        if name not in self._held_back:
+            logger.error("%s is due, and waits until the lock server answers: %s", name, error)
+            self._held_back.add(name)
+        self._wait(due, RETRY)
 
     def _ask_on(self) -> None:
         """Ask each second whether the server answers again, for all entries; in a thread of its own."""
