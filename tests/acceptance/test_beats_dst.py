@@ -63,8 +63,8 @@ def start(project: Project, clock: FastClock, whose: str, task: str, **conf: Any
 def sent(project: Project, broker: "redis.Redis[bytes]", whose: str, since: float) -> dict[str, list[str]]:
     """Return when each entry was sent, in UTC, to ten minutes: as late as a beat may be by that clock.
 
-    A tick that was sent again as the same message counts once: a publish of 0.2 s is one of 12 s by that clock,
-    after which another beat may send it.
+    A tick that was sent again as the same message counts once: a publish of 0.2 s is one of 12 s by that
+    clock, after which another beat may send it.
     """
     found = {}
     for name in CRONTABS:

@@ -31,9 +31,6 @@ if type(found) ~= 'string' then
 end
 found = string.gsub(found, '[^\32-\126]', '?')
 local ends, said = string.match(found, '^(%d+) %d+ (.*)$')
-if ends and #ends > 15 then
-  ends = nil -- as for a beat
-end
 if said == json then
   return {ends == '0' and 2 or 1, found, ms(now)}
 end

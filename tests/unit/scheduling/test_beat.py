@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing.message import tick_id
-from celery_redislock.receiving.hooks import _prepare_beat
+from celery_redislock.receiving.hooks import prepare_beat
 from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY, join
 from tests.unit.scheduling.world import START, World
@@ -474,7 +474,7 @@ def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(world
 
     scheduler.publish = go_away
     world.run(6)
-    world.states.is_away = False
+    world.server_is_back()
     world.run(5)
 
     assert len(world.sent) == 2
@@ -744,7 +744,7 @@ def test_whatever_keeps_a_beat_from_sharing_ends_it(world: World) -> None:
             raise RuntimeError("the database is away")
 
     with pytest.raises(SystemExit, match="beat does not start: the database is away"):
-        _prepare_beat(SimpleNamespace(app=world.app, scheduler=Unreadable(world.app, lazy=True)))
+        prepare_beat(SimpleNamespace(app=world.app, scheduler=Unreadable(world.app, lazy=True)))
 
 
 @pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
