@@ -3,9 +3,9 @@
 The lock server goes by the same clock (``faketime.py``). Two beats share a schedule; a third one sends it as
 Celery alone does, and that is what is to be sent.
 
-What Celery sends (5.7.0, with ``enable_utc`` and without): in spring daily entries of the hour that is missing
-come an hour later by the clock on the wall; in autumn nothing is sent in the hour that comes again, neither by
-daily nor by hourly crontabs.
+What Celery sends (5.7.0, with ``enable_utc`` and without): in spring daily entries of the hour that is
+missing come an hour later by the clock on the wall; in autumn nothing is sent in the hour that comes again,
+neither by daily nor by hourly crontabs.
 """
 
 from collections.abc import Iterator
