@@ -63,12 +63,12 @@ class Schedule:
         if type(self.scheduler).__module__.partition(".")[0] == "redbeat":
             raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
         settings = read_settings(app.main or "settings", app.conf.get, os.environ)
-        self._patterns = settings.beat if settings.enabled else None
+        self.patterns = settings.beat if settings.enabled else None
         self._app, self.states = app, States(store, app_name(app))
 
     def shares(self, entry: Any) -> bool:
         """Whether beats share an entry's ticks, by the settings and tasks of this program."""
-        return self._patterns is not None and is_shared(self._app, entry, self._patterns)
+        return self.patterns is not None and is_shared(self._app, entry, self.patterns)
 
     def find(self, ctx: click.Context, name: str, *, by_state: bool = True) -> Any:
         """Return an entry; ``None`` *by_state* for one that only a beat has; for none exit with status 1."""
@@ -223,7 +223,10 @@ def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str |
     schedule = Schedule(ctx, scheduler)
     entry = schedule.find(ctx, name)
     if entry is not None and not schedule.shares(entry) and not schedule.has_state(name):
-        message = f"{name} is not shared, so no beat asks whether it is paused; name it in redislock_beat"
+        remedy = "name it in redislock_beat, or make its task a unique one"
+        if schedule.patterns is None:
+            remedy = "redislock_beat is False, or locking is switched off"
+        message = f"{name} is not shared, so no beat asks whether it is paused; {remedy}"
         raise Trouble(message)
     schedule.states.pause(name, seconds)
     until = "until it is resumed" if seconds is None else f"until {moment(time.time() + seconds)}"

@@ -114,9 +114,9 @@ def _problems(worker: Any) -> list[str]:
     app = worker.app
     problems = setting_problems(app)
     if app.conf.beat_schedule:
-        from celery_redislock.scheduling.entries import entries_of, period_problems
+        from celery_redislock.scheduling.entries import entries_of, problems_of
 
-        problems += period_problems(app, entries_of(app))
+        problems += problems_of(app, entries_of(app))
     is_server_known = False
     pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():

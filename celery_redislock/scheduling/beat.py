@@ -15,6 +15,8 @@ and a tick is a compare-and-set of the entry's ``last_run_at``, shared by all::
 ``Service.start`` sends ``beat_init`` and calls ``scheduler.tick()``. That calls ``is_due``, ``reserve``,
 ``apply_entry`` and ``_when``; and ``apply_entry`` swallows what ``apply_async`` raises. Those five are
 wrapped, on the scheduler's instance. All this runs in the thread that calls ``tick()``.
+
+A long file, because the way of one tick is to be read in one place, from top to bottom.
 """
 
 import logging
@@ -39,7 +41,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.message import TICK, tick_id
-from celery_redislock.scheduling.entries import is_shared, period_problems
+from celery_redislock.scheduling.entries import is_shared, problems_of
 from celery_redislock.scheduling.state import (
     KEPT,
     NOTHING,
@@ -89,7 +91,7 @@ _ASK = "?"
 _WRAPPED = ("is_due", "_when", "reserve", "apply_entry", "apply_async")
 
 #: What became of a tick that was taken.
-_UNSENT, _SENDING, _SENT, _SPENT, _LOST = "unsent", "sending", "sent", "spent", "lost"
+_TAKEN, _UNSENT, _SENDING, _SENT, _SPENT, _LOST = "taken", "unsent", "sending", "sent", "spent", "lost"
 
 
 class _Due(NamedTuple):
@@ -114,7 +116,7 @@ class _Due(NamedTuple):
 class _Tick:
     """A tick this beat has taken: ``text`` is its state on the server, ``before`` what was there."""
 
-    outcome = _UNSENT
+    outcome = _TAKEN
 
     def __init__(self, due: _Due, about: Mapping[str, Any], before: str, text: str, asked_at: float) -> None:
         self.due, self.about, self.before, self.text, self.asked_at = due, about, before, text, asked_at
@@ -156,7 +158,7 @@ def join(service: Any) -> "Beat | None":
     if not isinstance(store, RedisStore):
         return None  # a test's, in memory: nobody shares it
     if settings.check != "ignore":
-        for problem in period_problems(app, scheduler.schedule.values()):
+        for problem in problems_of(app, scheduler.schedule.values()):
             logger.warning("redislock: %s", problem)
     return Beat(scheduler, States(store, app_name(app)), settings)
 
@@ -192,7 +194,7 @@ class Beat:
             self._has_failed(error)
             return
         for entry, text in zip(entries.values(), texts, strict=True):
-            state = State.read(text)
+            state = State.read(text, entry.name)
             if state is None:
                 continue
             if state.sending_until:  # perhaps by a beat that has died: then it is still to be sent
@@ -287,9 +289,11 @@ class Beat:
         text = NOTHING if known is None else known.text if last >= known.at else _ASK
         since, before = last, last if known is None else known.at
         lost = before  # goes on from there where the server has lost its data
+        dead: State | None = None
         for _ in range(ATTEMPTS):
             about = {
-                "at": _utc(due.reserved.last_run_at).isoformat(),
+                # What a dead beat may have sent keeps its moment: the schedule goes on as if it had.
+                "at": (dead.at if dead is not None else _utc(due.reserved.last_run_at)).isoformat(),
                 "before": before.isoformat(),
                 "by": self._me,
                 "ran": known.ran.isoformat() if known and known.ran else None,
@@ -299,11 +303,13 @@ class Beat:
             asked_at = boottime()
             answer = self._states.take(name, text, about, bound=due.bound, ttl=_ttl(due))
             if answer.status != REFUSED:
-                self._known[name] = State.read(answer.text)
+                self._known[name] = State.read(answer.text, name)
                 tick = _Tick(due, about, text, answer.text, asked_at)
+                if dead is not None:
+                    self._go_on_from(due.reserved, dead.seen_from(_now(due.entry), answer.now))
                 return tick if self._is_to_be_sent(tick, since, answer.status) else None
-            text, known = answer.text, State.read(answer.text)
-            since, before = last, lost
+            text, known = answer.text, State.read(answer.text, name)
+            since, before, dead = last, lost, None
             if known is None:
                 continue
             if 0 < (left := known.sending_until - answer.now) <= FURTHEST_BOUND:
@@ -313,13 +319,19 @@ class Beat:
                 return None
             since, before = known.seen_from(_now(due.entry), answer.now), known.at
             if known.sending_until:
-                since = before = known.before
+                since, before, dead = known.before, known.before, known
             if not self._is_due_since(since, due, known):
                 return None
-            if known.sending_until:
+            if dead is not None:
                 logger.warning("%s: %s died, or stood still, while it sent; sending it", name, known.by)
         self._wait(due, LOOK)
         return None
+
+    def _go_on_from(self, entry: Any, moment: datetime) -> None:
+        """Let an entry that is about to be sent go on from another moment than now."""
+        _place(entry, moment)
+        is_due, next_in = entry.schedule.is_due(_like(moment, entry.default_now()))
+        self._push_in = entry, 0.0 if is_due else next_in or 0.0
 
     def _is_due_since(self, moment: datetime, due: _Due, found: State) -> bool:
         """Whether the entry is due if it was last sent at this moment; otherwise it goes on from there."""
@@ -371,6 +383,8 @@ class Beat:
         identity = f"{app_name(self._app)}/{entry.name}@{tick.about['before']}"
         try:
             self._apply(entry, producer, identity)
+            if tick.outcome == _TAKEN:
+                tick.outcome = _SENT  # by a scheduler's own apply_entry, without its apply_async
         except Exception:
             tick.outcome = _SPENT  # Celery swallows what a publish raises
             raise

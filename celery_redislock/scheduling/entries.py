@@ -1,4 +1,4 @@
-"""The entries of an app's schedule, as Celery reads them: which are shared, and which a period refuses."""
+"""The entries of an app's schedule, as Celery reads them: which are shared, and what is wrong with them."""
 
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -9,10 +9,11 @@ from typing import Any
 from celery.beat import PersistentScheduler, Scheduler, Service
 from celery.schedules import crontab
 
+from celery_redislock.declaring.call_options import OF_ENTRIES
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["entries_of", "is_shared", "period_problems", "scheduler_of"]
+__all__ = ["entries_of", "is_shared", "problems_of", "scheduler_of"]
 
 #: So many due times of a crontab are looked at for the shortest time between two.
 _LOOKED_AT = 50
@@ -43,10 +44,13 @@ def is_shared(app: Any, entry: Any, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
-def period_problems(app: Any, entries: Iterable[Any]) -> list[str]:
-    """Return a problem for each entry that comes again before its task's ``lock_period`` is over."""
+def problems_of(app: Any, entries: Iterable[Any]) -> list[str]:
+    """Return what is wrong with entries: their own options, and a ``lock_period`` that refuses ticks."""
     found = []
     for entry in entries:
+        where, catchup = f"the entry {entry.name!r} of the schedule", entry.options.get(OF_ENTRIES, "one")
+        if catchup not in {"one", "none"}:
+            found.append(f"{where}: {OF_ENTRIES} is {catchup!r}; give 'one' or 'none'")
         task = app.tasks.get(entry.task)
         if not hasattr(type(task), "_lock_names"):
             continue
@@ -54,7 +58,7 @@ def period_problems(app: Any, entries: Iterable[Any]) -> list[str]:
             asked = {name: entry.options[name] for name in ("lock", "lock_period") if name in entry.options}
             options = declaration_of(task).for_call(asked)
         except LockOptionError as error:
-            found.append(str(error))
+            found.append(f"{where}: {error}")
             continue
         period = options.lock_period
         if options.scope is None or period is None:
@@ -62,9 +66,9 @@ def period_problems(app: Any, entries: Iterable[Any]) -> list[str]:
         interval = _shortest_interval(entry.schedule)
         if interval is not None and interval <= period:
             found.append(
-                f"the entry {entry.name!r} of the schedule is due every {interval:g} s, and "
-                f"lock_period={period:g} of its task {task.name} refuses every other tick; leave lock_period "
-                "out: a scheduled task needs none, as each of its ticks is sent once"
+                f"{where} may be due after {interval:g} s, and the lock_period of {period:g} s that it or "
+                f"its task {task.name} has refuses what comes before that is over; leave lock_period out: "
+                "a scheduled task needs none, as each of its ticks is sent once"
             )
     return found
 

@@ -21,9 +21,10 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from math import inf, isnan
+from math import inf
 from typing import Any, NamedTuple
 
+from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import TICK_SCRIPTS, Scripts
@@ -81,7 +82,7 @@ class State(NamedTuple):
     sending_until: float
 
     @classmethod
-    def read(cls, text: str) -> "State | None":
+    def read(cls, text: str, name: str = "?") -> "State | None":
         """Read a state; ``None`` for none, and, with a warning, for nonsense and for other versions."""
         if text == NOTHING:
             return None
@@ -104,7 +105,8 @@ class State(NamedTuple):
                 int(until) / 1000,
             )
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
-            logger.warning("the shared state %.300r of a schedule's entry is treated as absent", text)
+            what = "the shared state of the entry %r is treated as absent, and will be replaced: %.300r"
+            logger.warning(what, name, text)
             return None
 
     def seen_from(self, here: datetime, now: float) -> datetime:
@@ -169,17 +171,25 @@ class States:
     def listed(self) -> list[State]:
         """Return the states there are of the app's entries; two requests or more."""
         index, start = f"{self._prefix}:beat", lock_name(f"{self._app}/")
-        names = self._scripts.begin("names", [index], ["100000"], _texts, name=index)()
+        names: list[str] = []
+        try:
+            names = self._scripts.begin("names", [index], ["100000"], _texts, name=index)()
+        except LockKeyError:
+            logger.warning("%s is another program's key, and no list of entries; delete or rename it", index)
         _, texts = self.read([name.removeprefix(start) for name in names if name.startswith(start)])
         return [state for state in map(State.read, texts) if state is not None]
 
     def pauses(self, entries: Sequence[str]) -> tuple[float, dict[str, float]]:
         """Return the server's clock, and when, by it, the pauses of these entries end, if they have one.
 
-        ``inf`` for a pause without an end that is known.
+        ``inf`` for a pause without an end of its own.
         """
         now, texts = self.read(entries, "pause")
-        return now, {entry: _end(text) for entry, text in zip(entries, texts, strict=True) if text}
+        ends = {}
+        for entry, text in zip(entries, texts, strict=True):
+            with suppress(ValueError):  # nothing, or rubbish, which pauses nothing
+                ends[entry] = float(text)
+        return now, ends
 
     def pause(self, entry: str, seconds: float | None) -> None:
         """Let the entry's ticks be spent unsent, for so many seconds; ``None``: until it is resumed."""
@@ -219,12 +229,6 @@ def _moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(text)
     return moment.astimezone(timezone.utc)
-
-
-def _end(text: str) -> float:
-    with suppress(ValueError):
-        return inf if isnan(end := float(text)) else end
-    return inf
 
 
 def _ms(seconds: float) -> str:

@@ -197,6 +197,19 @@ def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> Non
     assert server.take(paused.text, nonce="c").status == TAKEN
 
 
+@pytest.mark.parametrize("kind", ["text", "list"])
+def test_rubbish_pauses_nothing(server: Case, kind: str) -> None:
+    """Never a stop of the schedule; and what the listing shows is what the beats do."""
+    assert server.client is not None
+    if kind == "list":
+        server.client.rpush(server.key("pause"), "x")
+    else:
+        server.client.set(server.key("pause"), "rubbish")
+
+    assert server.take().status == TAKEN
+    assert server.states.pauses(["e"])[1] == {}
+
+
 @pytest.mark.parametrize(("seconds", "lives"), [(None, LONGEST_PAUSE), (90.0, 90.0)])
 def test_a_pause_ends_by_itself(server: Case, seconds: float | None, lives: float) -> None:
     """Law 4: nothing is without an end."""
@@ -256,6 +269,19 @@ def test_names_of_any_kind_are_read_and_listed(server: Case) -> None:
     assert sorted(state.entry for state in server.states.listed()) == sorted(names)
     assert all(State.read(text) for text in server.states.read(names)[1])
     assert server.states.read(["nobody"])[1] == [NOTHING]
+
+
+def test_a_list_of_entries_that_is_another_programs_key_hides_none_of_them(
+    server: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beats never look at it; whoever lists the schedule is told what to do."""
+    assert server.client is not None
+    server.client.set(f"{server.prefix}:beat", "x")
+    known = sent(server)
+
+    assert server.states.listed() == []
+    assert f"{server.prefix}:beat is another program's key" in caplog.text
+    assert server.states.read(["e"])[1] == [known]
 
 
 def test_more_entries_than_one_request_takes_are_read_in_several(server: Case) -> None:

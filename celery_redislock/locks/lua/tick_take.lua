@@ -4,7 +4,7 @@
 -- server's clock; and what the beats make of it.
 --
 -- KEYS  1  state   string as above
---       2  pause   string; while it is there, ticks are spent and nothing is sent
+--       2  pause   string: a number, `inf` among them; while it is there, ticks are spent and nothing is sent
 --       3  index   sorted set name -> expiry (ms, server clock)
 -- ARGV  1  known   the state this beat knows, '' for none
 --       2  json    of the new one; it holds a nonce, so that a repeated request is known
@@ -38,7 +38,7 @@ local left = ends and tonumber(ends) - now or 0
 if found ~= known or (left > 0 and left <= 60000) then
   return {0, found, ms(now)}
 end
-local is_paused = call('EXISTS', pause) == 1
+local is_paused = tonumber(redis.pcall('GET', pause) or '') ~= nil
 local state = (is_paused and '0' or ms(now + bound)) .. ' ' .. ms(now) .. ' ' .. json
 call('SET', key, state, 'PX', ttl)
 if list(entries, name, now, ttl) then
