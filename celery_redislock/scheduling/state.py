@@ -8,7 +8,6 @@ key                           type    value                        expiry; writt
 ``redislock:{APP/ENTRY}:pause``  string  until when (s), ``inf``   as asked for, else a year; ``pause``
 ``redislock:beat``               zset    ``APP/ENTRY``, score      twice the longest of them; tick_take
                                          expiry ms
-``redislock:beat:probe``         string  nothing                   a second; a beat whose ticks are refused
 ============================  ======  ===========================  =========================================
 
 ``until`` (ms): another beat may send the tick then, 0 once it is sent; ``srv`` (ms): when it was taken. Both
@@ -165,7 +164,8 @@ class States:
 
     def write_nothing(self) -> None:
         """Find out whether ticks can be taken: a replica, or a server without memory, can still be read."""
-        words = f"{self._prefix}:beat:probe", "", "PX", _ms(1.0)
+        # With XX it sets what is there alone, and nothing ever is; it is refused all the same.
+        words = f"{self._prefix}:beat:probe", "", "XX"
         self._scripts.send("probe", "SET", *words, understand=lambda *_: None)
 
     def listed(self) -> list[State]:
