@@ -164,8 +164,7 @@ class States:
 
     def write_nothing(self) -> None:
         """Find out whether ticks can be taken: a replica, or a server without memory, can still be read."""
-        # With XX it sets what is there alone, and nothing ever is; it is refused all the same.
-        words = f"{self._prefix}:beat:probe", "", "XX"
+        words = f"{self._prefix}:beat:probe", "", "PX", "1"  # gone at once
         self._scripts.send("probe", "SET", *words, understand=lambda *_: None)
 
     def listed(self) -> list[State]:

@@ -26,6 +26,7 @@ from celery_redislock.scheduling.state import (
     settled,
 )
 from tests.clocks import ManualClock
+from tests.facts import wait_until
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
 from tests.states import MemoryStates
 
@@ -297,8 +298,9 @@ def test_what_is_asked_to_learn_whether_ticks_can_be_taken_leaves_nothing(server
     """A beat asks it each second of an outage."""
     server.states.write_nothing()
 
-    assert server.client is not None
-    assert server.client.keys(f"{server.prefix}*") == []
+    client = server.client
+    assert client is not None
+    wait_until(lambda: client.keys(f"{server.prefix}*") == [], 5.0, "it is gone")
 
 
 @pytest.mark.parametrize("refuses", ["no memory", "no writes"])
