@@ -300,7 +300,7 @@ def test_what_is_asked_to_learn_whether_ticks_can_be_taken_leaves_nothing(server
 
     client = server.client
     assert client is not None
-    wait_until(lambda: client.keys(f"{server.prefix}*") == [], 5.0)
+    assert wait_until(lambda: client.keys(f"{server.prefix}*") == [], 5.0)
 
 
 @pytest.mark.parametrize("refuses", ["no memory", "no writes"])
