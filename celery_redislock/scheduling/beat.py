@@ -289,11 +289,9 @@ class Beat:
         text = NOTHING if known is None else known.text if last >= known.at else _ASK
         since, before = last, last if known is None else known.at
         lost = before  # goes on from there where the server has lost its data
-        dead: State | None = None
         for _ in range(ATTEMPTS):
             about = {
-                # What a dead beat may have sent keeps its moment: the schedule goes on as if it had.
-                "at": (dead.at if dead is not None else _utc(due.reserved.last_run_at)).isoformat(),
+                "at": _utc(due.reserved.last_run_at).isoformat(),
                 "before": before.isoformat(),
                 "by": self._me,
                 "ran": known.ran.isoformat() if known and known.ran else None,
@@ -305,11 +303,9 @@ class Beat:
             if answer.status != REFUSED:
                 self._known[name] = State.read(answer.text, name)
                 tick = _Tick(due, about, text, answer.text, asked_at)
-                if dead is not None:
-                    self._go_on_from(due.reserved, dead.seen_from(_now(due.entry), answer.now))
                 return tick if self._is_to_be_sent(tick, since, answer.status) else None
             text, known = answer.text, State.read(answer.text, name)
-            since, before, dead = last, lost, None
+            since, before = last, lost
             if known is None:
                 continue
             if 0 < (left := known.sending_until - answer.now) <= FURTHEST_BOUND:
@@ -319,19 +315,13 @@ class Beat:
                 return None
             since, before = known.seen_from(_now(due.entry), answer.now), known.at
             if known.sending_until:
-                since, before, dead = known.before, known.before, known
+                since = before = known.before
             if not self._is_due_since(since, due, known):
                 return None
-            if dead is not None:
+            if known.sending_until:
                 logger.warning("%s: %s died, or stood still, while it sent; sending it", name, known.by)
         self._wait(due, LOOK)
         return None
-
-    def _go_on_from(self, entry: Any, moment: datetime) -> None:
-        """Let an entry that is about to be sent go on from another moment than now."""
-        _place(entry, moment)
-        is_due, next_in = entry.schedule.is_due(_like(moment, entry.default_now()))
-        self._push_in = entry, 0.0 if is_due else next_in or 0.0
 
     def _is_due_since(self, moment: datetime, due: _Due, found: State) -> bool:
         """Whether the entry is due if it was last sent at this moment; otherwise it goes on from there."""

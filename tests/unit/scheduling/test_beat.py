@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import pairwise
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -223,23 +222,6 @@ def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_i
     assert len(again) == (1 if after else 0)
     assert max(world.gaps("entry")) <= interval + bound + LOOK_AGAIN
     assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
-
-
-@pytest.mark.parametrize("interval", [1, 3, 6, 15])
-def test_a_tick_that_is_sent_again_costs_no_other_one(world: World, interval: float) -> None:
-    """The schedule goes on from when the dead beat sent it: its copy does nothing, and the next one runs."""
-    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
-    world.run(interval * 2.5)
-    sender = beats[world.sent[-1].by]
-    kill_at_publish(world, sender, after=True)
-    run_past_a_kill(world, interval * 10)
-
-    ticks = world.ticks("entry")
-    first = {each.options["task_id"]: each.at for each in reversed(world.sent)}
-    moments = sorted(first.values())
-    assert [tick for tick, times in ticks.items() if times > 1]
-    assert max((b - a).total_seconds() for a, b in pairwise(moments)) <= max(interval, 2.0) + LOOK_AGAIN + 0.3
-    assert len(moments) >= 11 - (0 if interval > 2 else 2)
 
 
 def test_a_scheduler_with_an_apply_entry_of_its_own_is_shared(world: World) -> None:
