@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import celery
@@ -12,7 +13,7 @@ from celery import _state, chain, chord, group
 from celery.exceptions import ChordError
 
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.terms import WORKFLOW
+from tests.acceptance.terms import PATIENCE, WORKFLOW
 from tests.tiers import slow
 from tests.workers import SWEEPING
 
@@ -277,6 +278,8 @@ def test_a_duplicate_of_a_terminated_holder_runs_itself(prefork: Project, key: s
         result = CANVASES[canvas](prefork.executed.si(key), prefork.collect).apply_async()
         holder.wait()
         prefork.app.control.revoke(holder.id, terminate=True, signal="SIGKILL")
+        child = Path(f"/proc/{prefork.bodies(key)[0].pid}")
+        wait_until(lambda: not child.exists(), PATIENCE, "its process is killed")
 
     assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
     assert len(prefork.bodies(key)) == 2
