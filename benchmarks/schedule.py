@@ -28,7 +28,7 @@ def scheduler_of(app: Any, *, is_shared: bool) -> Any:
 
     from celery_redislock.declaring.options import LockSettings
     from celery_redislock.declaring.server import store_of
-    from celery_redislock.scheduling.beat import Beat, app_name
+    from celery_redislock.scheduling.beat import Beat
     from celery_redislock.scheduling.state import States
 
     entries = {f"entry {number}": {"task": "nothing", "schedule": 3600.0} for number in range(ENTRIES)}
@@ -36,7 +36,7 @@ def scheduler_of(app: Any, *, is_shared: bool) -> Any:
     scheduler.update_from_dict(entries)
     if is_shared:
         settings = LockSettings(beat=("*",))
-        scheduler.beat = Beat(scheduler, States(store_of(app, settings), app_name(app)), settings)
+        scheduler.beat = Beat(scheduler, States(store_of(app, settings), app.main), settings)
     scheduler.tick()
     return scheduler
 

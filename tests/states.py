@@ -1,11 +1,18 @@
 """The shared states of a schedule in memory, on a clock of the test's own: what the scripts do, in Python."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.scheduling.state import PAUSED, REFUSED, TAKEN, Answer, State, States
+from celery_redislock.scheduling.state import PAUSED, REFUSED, SENDING, TAKEN, Answer, State, States
+
+
+def state_of(text: str) -> State:
+    """Read what must be a state."""
+    state = State.read(text)
+    assert state is not None
+    return state
 
 
 class MemoryStates(States):
@@ -23,32 +30,32 @@ class MemoryStates(States):
         self.paused: set[str] = set()
         self.asked: list[str] = []
         self.is_away = self.is_full = False
-        self.server = "memory"
+        self.server, self.app = "memory", "shop"
 
     def _count(self, what: str) -> None:
         self.asked.append(what)
         if self.is_away:
             raise LockUnavailable(self.server, what, "away")
 
-    def take(self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float) -> Answer:
+    def take(self, entry: str, known: str, about: dict[str, Any], *, bound: float, next_in: float) -> Answer:
         self._count("take")
         if self.is_full:
             raise LockUnavailable(self.server, "take", "no memory")
-        assert ttl > 7 * 86400 - 1
+        assert next_in >= 0
         said = json.dumps({"v": 1, "entry": entry, **about}, separators=(",", ":"))
         now, found = round(self._clock(), 3), self.texts.get(entry, "")
         until, _, rest = found.partition(" ")
         if rest.partition(" ")[2] == said:
             return Answer(TAKEN if until != "0" else PAUSED, found, now)
         is_sending = until.isdigit() and 0 < int(until) - now * 1000 <= 60_000
-        if found != known or is_sending:
-            return Answer(REFUSED, found, now)
+        if is_sending or found != known:
+            return Answer(SENDING if is_sending else REFUSED, found, now)
         is_paused = entry in self.paused
         until = "0" if is_paused else str(round((now + bound) * 1000))
         self.texts[entry] = f"{until} {round(now * 1000)} {said}"
         return Answer(PAUSED if is_paused else TAKEN, self.texts[entry], now)
 
-    def settle(self, entry: str, mine: str, following: str, ttl: float) -> bool:  # noqa: ARG002  nothing expires
+    def settle(self, entry: str, mine: str, following: str, next_in: float) -> bool:  # noqa: ARG002  nothing expires
         self._count("settle")
         if self.texts.get(entry, "") not in {mine, following}:
             return False
@@ -66,6 +73,4 @@ class MemoryStates(States):
 
     def state(self, entry: str) -> State:
         """What is there of an entry, which must be a state."""
-        state = State.read(self.texts[entry])
-        assert state is not None
-        return state
+        return state_of(self.texts[entry])

@@ -6,10 +6,11 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from math import isfinite
+from math import isinf
 from typing import Any
 
 import click
+from celery.beat import Service
 
 from celery_redislock.cli.subject import (
     Trouble,
@@ -20,13 +21,12 @@ from celery_redislock.cli.subject import (
     table,
     write_json,
 )
-from celery_redislock.declaring.call_options import OF_ENTRIES
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.options import read_settings
+from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.scheduling.beat import app_name
-from celery_redislock.scheduling.entries import entries_of, is_shared, scheduler_of
+from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import LONGEST_PAUSE, NOTHING, State, States
 
 logger = logging.getLogger("celery_redislock")
@@ -55,7 +55,8 @@ class Schedule:
         place.tasks()
         name = scheduler or app.conf.beat_scheduler
         try:
-            self.scheduler = scheduler_of(app, name)
+            # Lazy: it reads and writes no schedule file.
+            self.scheduler = Service(app, scheduler_cls=name).get_scheduler(lazy=True)
             self.entries = {entry.name: entry for entry in entries_of(app, self.scheduler)}
         except Exception as error:
             message = f"the entries of the scheduler {name} cannot be read: {type(error).__name__}: {error}"
@@ -64,7 +65,7 @@ class Schedule:
             raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
         settings = read_settings(app.main or "settings", app.conf.get, os.environ)
         self.patterns = settings.beat if settings.enabled else None
-        self._app, self.states = app, States(store, app_name(app))
+        self._app, self.states = app, States(store, app.main)
 
     def shares(self, entry: Any) -> bool:
         """Whether beats share an entry's ticks, by the settings and tasks of this program."""
@@ -92,8 +93,7 @@ class Schedule:
 
     def _row(self, name: str, state: State | None, pause: float | None, ahead: float) -> dict[str, Any]:
         entry = self.entries.get(name)
-        is_sending = state is not None and state.sending_until
-        row = {
+        return {
             "name": name,
             "task": entry and str(entry.task),
             "schedule": entry and " ".join(str(entry.schedule).split()).strip("<> "),
@@ -102,13 +102,9 @@ class Schedule:
             "last_run": state and state.ran and state.ran.timestamp(),
             "beat": state and state.by,
             "next_due": state.due if state else _due(entry),
-            "sending_since": state.taken_at + ahead if state and is_sending else None,
+            "sending_since": state.taken_at + ahead if state and state.sending_until else None,
             "paused": pause is not None,
-            "paused_until": None if pause is None else pause + ahead,
-        }
-        return {
-            key: (round(value, 3) if isfinite(value) else None) if isinstance(value, float) else value
-            for key, value in row.items()
+            "paused_until": None if pause is None or isinf(pause) else pause + ahead,
         }
 
 
@@ -181,7 +177,8 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
     entry.options = {key: value for key, value in entry.options.items() if key != OF_ENTRIES}
     try:
         result = schedule.scheduler.apply_async(entry, advance=False)
-        skipped = f"duplicate of task {result.id}" if getattr(result, "is_duplicate", False) else None
+        how = ", by period" if getattr(result, "period", None) else ""
+        skipped = f"duplicate of task {result.id}{how}" if getattr(result, "is_duplicate", False) else None
     except Exception as error:
         cause = error.__context__ or error  # Celery raises a SchedulingError in place of it
         if not isinstance(cause, DuplicateTask):

@@ -7,11 +7,8 @@ from typing import Any
 from celery_redislock.declaring.options import LockOptions, disagreements, problems_of, read_value, settle
 from celery_redislock.declaring.scopes import Asked, Scope
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS, said
-from celery_redislock.declaring.unknown import is_meant_for_us, unknown_options
+from celery_redislock.declaring.unknown import OF_ENTRIES, is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
-
-#: An option of an entry of the schedule, which beat reads: none of its call.
-OF_ENTRIES = "redislock_catchup"
 
 
 def split_call_options(options: MutableMapping[str, Any], *, where: str = "apply_async") -> dict[str, Any]:

@@ -4,6 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
 
+#: An option of an entry of the schedule, which beat reads: none of a call.
+OF_ENTRIES = "redislock_catchup"
+
 #: Options of other libraries, with what to write here.
 OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_on": "celery-singleton's; write lock_key=('name', …), the parameters that count",
@@ -57,7 +60,7 @@ def _option(name: str) -> str:
     setting = SETTING_ROWS.get(name) or SETTING_ROWS.get(f"redis{name}")
     if setting is not None and setting.attribute is None:
         return f"option of a task; set {setting.setting} on the app"
-    return f"option; {_nearest(name, TASK_ROWS)}"
+    return f"option; {_nearest(name, [*TASK_ROWS, OF_ENTRIES])}"
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

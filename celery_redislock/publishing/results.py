@@ -79,18 +79,17 @@ class LockResult(AnyResult):
 
         def maybe_throw(self, propagate: bool = True, callback: Any = None) -> Any:
             """Return or raise what the run left, as Celery's does; an old failure is no new one."""
-            if self.period is not None and propagate and self.state in PROPAGATE_STATES:
-                self._raise_if_old(self.period)
+            period = self.period
+            if period is not None and propagate and self.state in PROPAGATE_STATES:
+                done = self.date_done  # in UTC where it does not say; some backends keep none
+                ended_at = done and (done if done.tzinfo else done.replace(tzinfo=timezone.utc)).timestamp()
+                if ended_at is None or ended_at <= period.skipped_at:
+                    left = max(0.0, period.ends_at - time.time())
+                    error = DuplicateTask(period.key, self.id, left, True, self.state, ended_at)
+                    raise error from self.result
             return super().maybe_throw(propagate, callback)
 
         maybe_reraise = maybe_throw
-
-        def _raise_if_old(self, period: Period) -> None:
-            done = self.date_done  # in UTC where it does not say; some backends keep none
-            ended_at = done and (done if done.tzinfo else done.replace(tzinfo=timezone.utc)).timestamp()
-            if ended_at is None or ended_at <= period.skipped_at:
-                left = max(0.0, period.ends_at - time.time())
-                raise DuplicateTask(period.key, self.id, left, True, self.state, ended_at) from self.result
 
         def __getattr__(self, name: str) -> Any:
             if name == "on_ready":

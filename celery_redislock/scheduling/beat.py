@@ -5,15 +5,16 @@ and a tick is a compare-and-set of the entry's ``last_run_at``, shared by all::
 
     due here        take     this state is still what this beat knows: "sending", for some seconds
                     send     the scheduler's own apply_entry
-                    settle   "sent"; released if the broker is away
+                    settle   "sent" or spent; released if broker or lock server is away
 
     refused         the entry's own schedule is asked whether it is due from the shared moment on
       not due       somebody has sent it: the shared moment is taken over, the next look is 0.2 s late
       due           take again
-      being sent    look again in 0.1 s, then each second; if its beat has died, send it with its identity
+      being sent    look again each 0.1 s for a second, then each second; if its beat has died, take the next
+                    tick where that is due as well, else send this one once more, with its identity
 
 ``Service.start`` sends ``beat_init`` and calls ``scheduler.tick()``. That calls ``is_due``, ``reserve``,
-``apply_entry`` and ``_when``; and ``apply_entry`` swallows what ``apply_async`` raises. Those five are
+``apply_entry`` and ``_when``; and ``apply_entry`` swallows what ``apply_async`` raises. Those six are
 wrapped, on the scheduler's instance. All this runs in the thread that calls ``tick()``.
 
 A long file, because the way of one tick is to be read in one place, from top to bottom.
@@ -25,28 +26,26 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.beat import Scheduler
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
-from celery_redislock.declaring.call_options import OF_ENTRIES
 from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.scheduling.entries import is_shared, problems_of
 from celery_redislock.scheduling.state import (
-    KEPT,
     NOTHING,
     PAUSED,
-    REFUSED,
+    SENDING,
     TAKEN,
     State,
     States,
@@ -54,19 +53,20 @@ from celery_redislock.scheduling.state import (
     settled,
 )
 
-__all__ = ["Beat", "app_name", "join"]
+__all__ = ["Beat", "join"]
 
 logger = logging.getLogger("celery_redislock")
 
-#: Seconds until another beat may send a tick whose sender has died: the longest, for entries with long
-#: intervals, and the shortest, which a publish has to be done in.
+#: Another beat may send a tick whose sender has not said that it is sent: after an interval and ``STAND_BY``.
+#: In seconds; an interval counts as no longer than this, and as no shorter than a publish may take.
 LONGEST_BOUND, SHORTEST_BOUND = 10.0, 2.0
 
-#: Seconds by which a beat that did not send the last tick looks later than the one that did, so that it asks
-#: once and in vain, and is there at once when that one is not.
+#: Seconds by which a beat that did not send the last tick comes later than the one that did. It asks once and
+#: is refused; or it sends, if the other one is gone.
 STAND_BY = 0.2
 
-#: Seconds until a tick that another beat is sending is looked at again, at first and then.
+#: Seconds between two looks at a tick that another beat is sending: while it is younger than ``LOOK_AGAIN``,
+#: and then.
 LOOK, LOOK_AGAIN = 0.1, 1.0
 
 #: Seconds until a tick is tried again that could not be taken or sent.
@@ -75,56 +75,44 @@ RETRY = 1.0
 #: Seconds a tick may be late and is not missed yet (``redislock_catchup="none"``).
 MISSED_AFTER = 60.0
 
-#: Seconds until an entry is due again from which on that counts as unknown: schedules may say what they like.
+#: A schedule that is due in more seconds than this counts as one that does not say when.
 FURTHEST = 1e10
 
 #: How often one tick is asked for before it is looked at again later.
 ATTEMPTS = 5
 
-#: Seconds for which a state may say at most that it is being sent: one that says more is nonsense, or the
-#: server's clock has been set back. ``tick_take`` has the same number.
-FURTHEST_BOUND = 60.0
-
-#: A text no state has: what this beat knows is older than what it has been told.
+#: What a beat whose entry is behind sends as the state it knows. No state has this text, so that the answer
+#: tells it the present one.
 _ASK = "?"
 
-_WRAPPED = ("is_due", "_when", "reserve", "apply_entry", "apply_async")
+_WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
 
 #: What became of a tick that was taken.
-_TAKEN, _UNSENT, _SENDING, _SENT, _SPENT, _LOST = "taken", "unsent", "sending", "sent", "spent", "lost"
-
-
-class _Due(NamedTuple):
-    """An entry that is due here: as it was, and as it is reserved for its next tick.
-
-    Attributes:
-        last, runs: its ``last_run_at`` and ``total_run_count`` before it was reserved.
-        next_in: seconds until it is due again.
-    """
-
-    entry: Any
-    reserved: Any
-    last: datetime
-    runs: int
-    next_in: float
-
-    @property
-    def bound(self) -> float:
-        return min(LONGEST_BOUND, max(SHORTEST_BOUND, self.next_in))
+_UNSENT, _SENDING, _SENT, _SPENT = "unsent", "sending", "sent", "spent"
 
 
 class _Tick:
-    """A tick this beat has taken: ``text`` is its state on the server, ``before`` what was there."""
+    """A tick of an entry that is due here.
 
-    outcome = _TAKEN
+    Attributes:
+        reserved: the entry as it is reserved for its next tick.
+        last, runs: its ``last_run_at`` and ``total_run_count`` before that.
+        next_in: seconds until it is due again.
+        text, before: once it is taken, its state on the server, and what was there.
+        identity: the entry, and the shared moment that the tick advances: the same, whichever beat sends it.
+    """
 
-    def __init__(self, due: _Due, about: Mapping[str, Any], before: str, text: str, asked_at: float) -> None:
-        self.due, self.about, self.before, self.text, self.asked_at = due, about, before, text, asked_at
+    text = before = NOTHING
+    identity, asked_at, outcome = "", 0.0, _UNSENT
 
+    def __init__(self, entry: Any, reserved: Any, last: datetime, runs: int, next_in: float) -> None:
+        self.entry, self.reserved = entry, reserved
+        self.last, self.runs, self.next_in = last, runs, next_in
 
-def app_name(app: Any) -> str:
-    """Return what tells an app's entries from those of another one on the same prefix."""
-    return str(app.main or "celery")
+    @property
+    def bound(self) -> float:
+        # A short interval's next tick is to be due then, also by a clock that is a little behind.
+        return min(LONGEST_BOUND, max(SHORTEST_BOUND, self.next_in)) + STAND_BY
 
 
 def join(service: Any) -> "Beat | None":
@@ -158,9 +146,9 @@ def join(service: Any) -> "Beat | None":
     if not isinstance(store, RedisStore):
         return None  # a test's, in memory: nobody shares it
     if settings.check != "ignore":
-        for problem in problems_of(app, scheduler.schedule.values()):
+        for problem in problems_of(app, scheduler.schedule.values(), settings.beat):
             logger.warning("redislock: %s", problem)
-    return Beat(scheduler, States(store, app_name(app)), settings)
+    return Beat(scheduler, States(store, app.main), settings)
 
 
 class Beat:
@@ -176,10 +164,12 @@ class Beat:
         self._next_in = 0.0
         #: Where the entry that is put back into the heap next goes, in seconds from now.
         self._push_in: tuple[Any, float] | None = None
-        self._due: _Due | None = None
         self._tick: _Tick | None = None
         self._outage: LockUnavailable | None = None
         self._held_back: set[str] = set()
+        #: Entries whose rows are to be written (django-celery-beat): those this beat has sent.
+        self._dirty: set[str] = getattr(scheduler, "_dirty", set())
+        self._is_behind = True  # until its entries go on from the shared moments
         self._theirs = {name: getattr(scheduler, name) for name in _WRAPPED}
         for name in _WRAPPED:
             setattr(scheduler, name, getattr(self, name.lstrip("_")))
@@ -187,7 +177,10 @@ class Beat:
 
     def _go_on(self) -> None:
         """Let each entry go on from its shared moment, or this beat's phase would be another one."""
-        entries = {entry.name: entry for entry in self._scheduler.schedule.values() if self._shares(entry)}
+        all_entries = [*self._scheduler.schedule.values()]
+        for each in all_entries:  # a row that has been sent has its newer entry in the heap alone
+            each.last_run_at = _in_row(each, "last_run_at") or each.last_run_at
+        entries = {each.name: each for each in all_entries if is_shared(self._app, each, self._patterns)}
         try:
             now, texts = self._states.read([*entries])
         except LockUnavailable as error:
@@ -195,18 +188,25 @@ class Beat:
             return
         for entry, text in zip(entries.values(), texts, strict=True):
             state = State.read(text, entry.name)
-            if state is None:
+            # A row that is to be sent once may have been enabled again since it was.
+            if state is None or _in_row(entry, "one_off") or entry.name in self._known:
                 continue
             if state.sending_until:  # perhaps by a beat that has died: then it is still to be sent
-                _place(entry, state.before)
+                _place(entry, min(state.before, state.seen_from(_now(entry), now)))
             else:
                 self._known[entry.name] = state
                 _place(entry, state.seen_from(_now(entry), now))
-
-    def _shares(self, entry: Any) -> bool:
-        return is_shared(self._app, entry, self._patterns)
+        self._is_behind = False
 
     # --- in place of the scheduler's methods -----------------------------------------------------
+
+    def tick(self) -> Any:
+        """In place of ``Scheduler.tick``."""
+        if self._is_behind and self._outage is None:
+            self._go_on()
+            self._scheduler._heap = None  # made anew
+        delay = self._theirs["tick"]()
+        return min(delay, RETRY) if self._is_behind else delay
 
     def is_due(self, entry: Any) -> Any:
         """In place of ``Scheduler.is_due``."""
@@ -233,40 +233,39 @@ class Beat:
     def reserve(self, entry: Any) -> Any:
         """In place of ``Scheduler.reserve``, which advances the entry before it is sent."""
         last, count, next_in = entry.last_run_at, entry.total_run_count, self._next_in
-        self._next_in = 0.0
         reserved = self._theirs["reserve"](entry)
         is_known = isinstance(next_in, int | float) and 0 <= next_in < FURTHEST
-        self._due = _Due(entry, reserved, last, count, next_in if is_known else 0.0)
+        self._tick = _Tick(entry, reserved, last, count, next_in if is_known else 0.0)
         return reserved
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """In place of ``Scheduler.apply_entry``: send a due tick, unless another beat does."""
-        due, self._due = self._due, None
-        if due is None or due.entry is not entry or not self._shares(entry):
+        tick, self._tick = self._tick, None
+        if tick is None or tick.entry is not entry or not is_shared(self._app, entry, self._patterns):
             self._theirs["apply_entry"](entry, producer=producer)
             return
+        self._dirty.discard(entry.name)  # Celery's scheduler may write it right after a publish that failed
         if (outage := self._outage) is not None:
-            self._has_failed(outage, due)
+            self._has_failed(outage, tick)
             return
         try:
-            if (tick := self._take(due)) is not None:
+            if self._take(tick):
                 self._send(tick, producer)
         except LockUnavailable as error:
-            self._has_failed(error, due)
+            self._has_failed(error, tick)
         except Exception:
-            # Its own schedule's, or its name's; as plain beat, this one goes on with the other entries.
+            # Raised by its schedule, or by its name; as with plain beat, the other entries go on.
             logger.exception("%r is not sent this time", entry.name)
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of ``Scheduler.apply_async``: learn what becomes of a tick that was taken."""
-        tick = self._tick
-        if tick is None or tick.due.entry is not entry:
+        tick, self._tick = self._tick, None
+        if tick is None or tick.entry is not entry:
             return self._theirs["apply_async"](entry, *args, **kwargs)
-        if not self._still_has(tick):
-            tick.outcome = _LOST
-            return None
-        tick.outcome = _SENDING
         try:
+            if not self._still_has(tick):
+                return None
+            tick.outcome = _SENDING
             result = self._theirs["apply_async"](entry, *args, **kwargs)
         except Exception as error:
             # Celery raises a SchedulingError in place of the error. Where broker or lock server was away, the
@@ -281,70 +280,77 @@ class Beat:
 
     # --- one tick --------------------------------------------------------------------------------
 
-    def _take(self, due: _Due) -> _Tick | None:
-        """Take the tick of an entry that is due here; ``None`` where nothing is to be sent now."""
-        name, last = due.entry.name, _utc(due.last)
+    def _take(self, tick: _Tick) -> bool:
+        """Take the tick of an entry that is due here; tell whether it is to be sent now."""
+        name, last = tick.entry.name, _utc(tick.last)
         known = self._known.get(name)
-        # Its rows may have been read again since (django-celery-beat); and who is behind is told first.
+        # A row read again (django-celery-beat) may be behind what this beat knows: then it asks first.
         text = NOTHING if known is None else known.text if last >= known.at else _ASK
         since, before = last, last if known is None else known.at
-        lost = before  # goes on from there where the server has lost its data
+        lost = before  # where the server has lost its data, the entry goes on from there
         for _ in range(ATTEMPTS):
             about = {
-                "at": _utc(due.reserved.last_run_at).isoformat(),
+                "at": _utc(tick.reserved.last_run_at).isoformat(),
                 "before": before.isoformat(),
                 "by": self._me,
                 "ran": known.ran.isoformat() if known and known.ran else None,
-                "due": time.time() + due.next_in,
+                "due": time.time() + tick.next_in,
                 "nonce": uuid.uuid4().hex,
             }
             asked_at = boottime()
-            answer = self._states.take(name, text, about, bound=due.bound, ttl=_ttl(due))
-            if answer.status != REFUSED:
+            answer = self._states.take(name, text, about, bound=tick.bound, next_in=tick.next_in)
+            if answer.status in {TAKEN, PAUSED}:
                 self._known[name] = State.read(answer.text, name)
-                tick = _Tick(due, about, text, answer.text, asked_at)
-                return tick if self._is_to_be_sent(tick, since, answer.status) else None
+                tick.identity = f"{self._states.app}/{name}@{about['before']}"
+                tick.text, tick.before, tick.asked_at = answer.text, text, asked_at
+                return self._is_to_be_sent(tick, since, answer.status)
             text, known = answer.text, State.read(answer.text, name)
             since, before = last, lost
+            if answer.status == SENDING:
+                if known is None:  # by a beat of another version
+                    self._wait(tick, LOOK_AGAIN)
+                    return False
+                logger.debug("%s is being sent by %s", name, known.by)
+                has_just_begun = answer.now - known.taken_at < LOOK_AGAIN
+                left = known.sending_until - answer.now
+                self._wait(tick, LOOK if has_just_begun else min(LOOK_AGAIN, left))
+                return False
             if known is None:
                 continue
-            if 0 < (left := known.sending_until - answer.now) <= FURTHEST_BOUND:
-                logger.debug("%s is being sent by %s", name, known.by)
-                has_just_begun = left > due.bound - LOOK_AGAIN
-                self._wait(due, LOOK if has_just_begun else min(LOOK_AGAIN, left))
-                return None
-            since, before = known.seen_from(_now(due.entry), answer.now), known.at
-            if known.sending_until:
-                since = before = known.before
-            if not self._is_due_since(since, due, known):
-                return None
-            if known.sending_until:
-                logger.warning("%s: %s died, or stood still, while it sent; sending it", name, known.by)
-        self._wait(due, LOOK)
-        return None
-
-    def _is_due_since(self, moment: datetime, due: _Due, found: State) -> bool:
-        """Whether the entry is due if it was last sent at this moment; otherwise it goes on from there."""
-        schedule, clock = due.entry.schedule, due.entry.default_now()
-        is_due, next_in = schedule.is_due(_like(moment, clock))
-        has_been_sent = not found.sending_until and moment > _utc(due.last)
-        if is_due and not (
-            # Its schedule does not look at when it was sent (django-celery-beat's clocked); it has been.
-            has_been_sent and schedule.is_due(_like(_utc(due.reserved.last_run_at), clock))[0]
-        ):
-            return True
-        logger.debug("%s was sent by %s", due.entry.name, found.by)
-        self._known[due.entry.name] = found
-        self._leave(due, moment, due.runs + 1, None if is_due else (next_in or 0.0) + STAND_BY)
+            since, before, which = known.seen_from(_now(tick.entry), answer.now), known.at, "the next one"
+            has_died = known.sending_until > 0
+            is_due, next_in = self._is_due_since(since, tick, is_sent=has_died or known.at > last)
+            if has_died and not is_due:
+                since, before, which = min(known.before, since), known.before, "it once more"
+                is_due, next_in = self._is_due_since(since, tick, is_sent=False)
+            if not is_due:
+                logger.debug("%s was sent by %s", name, known.by)
+                self._known[name] = known
+                self._leave(tick, since, tick.runs + 1, None if next_in is None else next_in + STAND_BY)
+                return False
+            _place(tick.reserved, _now(tick.entry))  # where this beat has stood still, it is later by now
+            if has_died:
+                form = "%s: %s died, or stood still, while it sent a tick; sending %s"
+                logger.warning(form, name, known.by, which)
+        self._wait(tick, LOOK)
         return False
+
+    def _is_due_since(self, moment: datetime, tick: _Tick, *, is_sent: bool) -> tuple[bool, float | None]:
+        """Ask the entry's own schedule whether it is due if its last tick was at this moment.
+
+        Returns also the seconds until it is; ``None`` for one that is to be sent once, and has been.
+        """
+        if is_sent and _in_row(tick.entry, "one_off"):
+            return False, None
+        is_due, next_in = tick.entry.schedule.is_due(_like(moment, tick.entry.default_now()))
+        return is_due, next_in or 0.0
 
     def _is_to_be_sent(self, tick: _Tick, since: datetime, status: int) -> bool:
         """Whether a tick that was taken is to be sent: its entry is not paused, and it was not missed."""
-        due, name = tick.due, tick.due.entry.name
-        late = self._missed_by(due, since)
+        name, late = tick.entry.name, self._missed_by(tick, since)
         if status == TAKEN and not late:
             return True
-        self._leave(due, _utc(due.reserved.last_run_at), due.runs)
+        self._leave(tick, _utc(tick.reserved.last_run_at), tick.runs)
         if status == PAUSED:
             logger.info("%s is paused: its tick is not sent", name)
         else:
@@ -353,30 +359,30 @@ class Beat:
             self._settle(tick)
         return False
 
-    def _missed_by(self, due: _Due, since: datetime) -> float:
+    def _missed_by(self, tick: _Tick, since: datetime) -> float:
         """Return the seconds by which a tick was missed that is not to be made up for, or 0."""
-        schedule = due.entry.schedule
-        if due.entry.options.get(OF_ENTRIES, self._catchup) != "none":
-            return 0.0
-        interval = getattr(schedule, "run_every", None)
-        patience = min(MISSED_AFTER, interval.total_seconds()) if interval else MISSED_AFTER
-        with suppress(NotImplementedError):  # somebody's own schedule
-            left: timedelta = schedule.remaining_estimate(_like(since, due.entry.default_now()))
-            if (late := -left.total_seconds()) > patience:
-                return late
+        schedule = tick.entry.schedule
+        if start := _in_row(tick.entry, "start_time"):
+            since = max(since, _utc(start))  # until then its row says that it ran 30 years ago
+        if tick.entry.options.get(OF_ENTRIES, self._catchup) == "none":
+            interval = getattr(schedule, "run_every", None)
+            patience = min(MISSED_AFTER, interval.total_seconds()) if interval else MISSED_AFTER
+            with suppress(NotImplementedError):  # somebody's own schedule
+                left: timedelta = schedule.remaining_estimate(_like(since, tick.entry.default_now()))
+                late = -left.total_seconds()
+                return late if late > patience else 0.0
         return 0.0
 
     def _send(self, tick: _Tick, producer: Any) -> None:
         """Let the scheduler send a tick that was taken, and say what became of it."""
-        self._tick, entry = tick, tick.due.entry
-        # The entry, and the shared moment that the tick advances: the same, whichever beat sends it.
-        identity = f"{app_name(self._app)}/{entry.name}@{tick.about['before']}"
+        self._tick, entry = tick, tick.entry
         try:
-            self._apply(entry, producer, identity)
-            if tick.outcome == _TAKEN:
+            self._apply(entry, producer, tick.identity)
+            if self._tick is tick:
                 tick.outcome = _SENT  # by a scheduler's own apply_entry, without its apply_async
         except Exception:
-            tick.outcome = _SPENT  # Celery swallows what a publish raises
+            if self._tick is tick:
+                tick.outcome = _SPENT  # before its publish, by a scheduler's own apply_entry
             raise
         finally:
             # Also when beat is told to stop in between: what has not been sent yet is another beat's then.
@@ -397,95 +403,88 @@ class Beat:
 
     def _still_has(self, tick: _Tick) -> bool:
         """Whether the tick is still this beat's: asked for where the process stood still since it took it."""
-        passed, bound = boottime() - tick.asked_at, tick.due.bound
+        passed, bound = boottime() - tick.asked_at, tick.bound
         if passed <= bound / 2:
             return True
         longer = prolonged(tick.text, passed + bound)
-        try:
-            if self._states.settle(tick.due.entry.name, tick.text, longer, _ttl(tick.due)):
-                tick.text = longer
-                return True
-        except LockUnavailable as error:
-            logger.warning("%s is not sent now: %s", tick.due.entry.name, error)
-        return False
+        is_ours = self._states.settle(tick.entry.name, tick.text, longer, tick.next_in)
+        tick.text = longer
+        return is_ours
 
     def _settle(self, tick: _Tick) -> None:
         """Say what became of a tick: it is spent, or another beat's to send."""
-        due, outcome, name = tick.due, tick.outcome, tick.due.entry.name
+        name, outcome = tick.entry.name, tick.outcome
         if outcome == _SENDING:
             return  # interrupted in the middle of its publish: sent again, if nobody settles it
-        if outcome == _LOST:
-            self._wait(due, LOOK)
-            return
         following = tick.before
         if outcome in {_SENT, _SPENT}:
-            ran = {"ran": tick.about["at"]} if outcome == _SENT else {}
-            following = settled(tick.text, {**tick.about, **ran}, name)
+            following = settled(tick.text, is_sent=outcome == _SENT)
+            self._dirty.add(name)
         else:
-            self._wait(due, RETRY)
+            self._wait(tick, RETRY)
         try:
-            if self._states.settle(name, tick.text, following, _ttl(due)):
+            if self._states.settle(name, tick.text, following, tick.next_in):
                 self._known[name] = State.read(following)
             else:
-                logger.warning("%s took so long to send that another beat has sent it, too", name)
+                logger.warning("%s took so long to send that another beat did not wait for it", name)
         except LockUnavailable as error:
             logger.warning(
-                "%s may be sent once more, in %.0f s, as the same message: %s", name, due.bound, error
+                "%s may be sent once more, in %.0f s, as the same message: %s", name, tick.bound, error
             )
             self._has_failed(error)
 
     # --- an entry that is not sent ---------------------------------------------------------------
 
-    def _leave(self, due: _Due, moment: datetime, count: int, next_in: float | None = None) -> None:
+    def _leave(self, tick: _Tick, moment: datetime, count: int, next_in: float | None = None) -> None:
         """Let an entry go on from a moment, unsent here; look in ``next_in`` seconds, else when it is due."""
-        entry = due.reserved
+        entry = tick.reserved
         _place(entry, moment, count)
-        # The row is written by the beat that has sent it (django-celery-beat).
-        getattr(self._scheduler, "_dirty", set()).discard(entry.name)
         if next_in is not None:
-            next_in = max(next_in, 0.001)
             self._push_in = entry, next_in
             self._look_at[entry.name] = time.monotonic() + next_in
 
-    def _wait(self, due: _Due, seconds: float) -> None:
+    def _wait(self, tick: _Tick, seconds: float) -> None:
         """Let an entry stay due, and look at it again later."""
-        self._leave(due, _utc(due.last), due.runs, seconds)
+        self._leave(tick, _utc(tick.last), tick.runs, seconds)
 
     # --- the lock server is away -----------------------------------------------------------------
 
-    def _has_failed(self, error: LockUnavailable, due: _Due | None = None) -> None:
+    def _has_failed(self, error: LockUnavailable, tick: _Tick | None = None) -> None:
         """Do what ``on_lock_error`` says with a tick that could not be taken; ask in the background."""
         if self._outage is None:
             self._outage = error
             threading.Thread(target=self._ask_on, name="redislock-beat", daemon=True).start()
-        if due is None:
+        if tick is None:
             return
-        name, task = due.entry.name, self._app.tasks.get(due.entry.task)
+        name, task = tick.entry.name, self._app.tasks.get(tick.entry.task)
         asked = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")
         if asked == "run":
             logger.warning("sending %s, as any other beat may: %s", name, error)
-            self._apply(due.entry, self._scheduler.producer)
+            self._apply(tick.entry, self._scheduler.producer)
+            self._dirty.add(name)
+            self._known[name] = None  # goes on from now, whatever the beats have shared before
             return
         if name not in self._held_back:
             logger.error("%s is due, and waits until the lock server answers: %s", name, error)
             self._held_back.add(name)
-        self._wait(due, RETRY)
+        self._wait(tick, RETRY)
 
     def _ask_on(self) -> None:
         """Ask each second whether the server answers again, for all entries; in a thread of its own."""
         since = time.monotonic()
-        while self._outage is not None:
+        while True:
             time.sleep(RETRY)
             with suppress(LockUnavailable):
                 self._states.write_nothing()
-                self._outage = None
+                break
         names, self._held_back = sorted(self._held_back), set()
+        self._outage = None
         text = "the lock server answers again after %.0f s; entries that waited: %s"
         logger.warning(text, time.monotonic() - since, ", ".join(names) or "none")
 
 
 def _place(entry: Any, moment: datetime, count: int | None = None) -> None:
-    """Set when an entry was last sent, in the form it has had, and how often; also in its row, if any."""
+    """Set when an entry was last sent, in its own time zone, and how often; also in its row, if any."""
     for each in (entry, getattr(entry, "model", None)):
         if each is not None:
             each.last_run_at = _like(moment, entry.last_run_at)
@@ -493,8 +492,9 @@ def _place(entry: Any, moment: datetime, count: int | None = None) -> None:
                 each.total_run_count = count
 
 
-def _ttl(due: _Due) -> float:
-    return KEPT + max(due.next_in, 0.0)
+def _in_row(entry: Any, name: str) -> Any:
+    """Return a field of an entry's row (django-celery-beat); ``None`` where it has no row."""
+    return getattr(getattr(entry, "model", None), name, None)
 
 
 def _now(entry: Any) -> datetime:

@@ -1,19 +1,21 @@
 """The entries of an app's schedule, as Celery reads them: which are shared, and what is wrong with them."""
 
 from collections.abc import Iterable
+from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
-from celery.beat import PersistentScheduler, Scheduler, Service
+from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import crontab
 
-from celery_redislock.declaring.call_options import OF_ENTRIES
+from celery_redislock.declaring.call_options import split_call_options
 from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["entries_of", "is_shared", "problems_of", "scheduler_of"]
+__all__ = ["entries_of", "is_shared", "problems_of"]
 
 #: So many due times of a crontab are looked at for the shortest time between two.
 _LOOKED_AT = 50
@@ -28,14 +30,6 @@ def entries_of(app: Any, scheduler: Any = None) -> list[Any]:
     return [*scheduler.schedule.values()]
 
 
-def scheduler_of(app: Any, name: str | None = None) -> Any:
-    """Return the scheduler that the app names, or of this class, as ``celery beat --scheduler`` names it.
-
-    It reads and writes no schedule file.
-    """
-    return Service(app, scheduler_cls=name or app.conf.beat_scheduler).get_scheduler(lazy=True)
-
-
 def is_shared(app: Any, entry: Any, patterns: Iterable[str]) -> bool:
     """Whether the ticks of an entry are shared: its task is unique, or one of ``redislock_beat`` names it."""
     if hasattr(type(app.tasks.get(entry.task)), "_lock_names"):
@@ -44,9 +38,18 @@ def is_shared(app: Any, entry: Any, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
-def problems_of(app: Any, entries: Iterable[Any]) -> list[str]:
-    """Return what is wrong with entries: their own options, and a ``lock_period`` that refuses ticks."""
-    found = []
+def problems_of(app: Any, entries: Iterable[Any], patterns: Iterable[str] = ()) -> list[str]:
+    """Return what is wrong with entries: their own options, and a ``lock_period`` that refuses ticks.
+
+    Also the patterns of ``redislock_beat`` that match no entry.
+    """
+    entries = [*entries]
+    names = {name for entry in entries for name in (entry.name, str(entry.task))}
+    found = [
+        f"redislock_beat: {pattern!r} matches no entry of the schedule, by its name or its task's"
+        for pattern in patterns
+        if names and not any(fnmatchcase(name, pattern) for name in names)
+    ]
     for entry in entries:
         where, catchup = f"the entry {entry.name!r} of the schedule", entry.options.get(OF_ENTRIES, "one")
         if catchup not in {"one", "none"}:
@@ -55,7 +58,7 @@ def problems_of(app: Any, entries: Iterable[Any]) -> list[str]:
         if not hasattr(type(task), "_lock_names"):
             continue
         try:
-            asked = {name: entry.options[name] for name in ("lock", "lock_period") if name in entry.options}
+            asked = split_call_options({**entry.options}, where=f"{task.name}.apply_async")
             options = declaration_of(task).for_call(asked)
         except LockOptionError as error:
             found.append(f"{where}: {error}")
@@ -76,9 +79,11 @@ def problems_of(app: Any, entries: Iterable[Any]) -> list[str]:
 def _shortest_interval(schedule: Any) -> float | None:
     """Return the least seconds between two due times of a schedule; ``None`` where it cannot be told."""
     if isinstance(schedule, crontab):
-        due, times = schedule.now(), list[datetime]()
+        due, times, moving = schedule.now(), list[datetime](), copy(schedule)
+        # Of another day than that of "now" Celery 5.5 finds the first time only.
+        moving.app, moving.nowfun = schedule.app, lambda: due
         for _ in range(_LOOKED_AT):
-            last, delta, _now = schedule.remaining_delta(due)
+            last, delta, _now = moving.remaining_delta(due)
             due = last + delta
             times.append(due.astimezone(timezone.utc))
         return min((later - earlier).total_seconds() for earlier, later in pairwise(times))

@@ -23,12 +23,11 @@ from datetime import datetime, timedelta, timezone
 from math import inf
 from typing import Any, NamedTuple
 
-from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import TICK_SCRIPTS, Scripts
 
-__all__ = ["NOTHING", "PAUSED", "REFUSED", "TAKEN", "Answer", "State", "States"]
+__all__ = ["NOTHING", "PAUSED", "REFUSED", "SENDING", "TAKEN", "Answer", "State", "States"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -37,8 +36,9 @@ _VERSION = 1
 #: The text of a state that is not there.
 NOTHING = ""
 
-#: What a request for a tick is answered: another state is there; taken; spent, as the entry is paused.
-REFUSED, TAKEN, PAUSED = 0, 1, 2
+#: What a request for a tick is answered: another state is there; taken; spent, as the entry is paused;
+#: another beat is sending it, for a minute at most.
+REFUSED, TAKEN, PAUSED, SENDING = 0, 1, 2, 3
 
 #: Seconds a state outlives its entry's next due time, so that beats may be away for so long.
 KEPT = 7 * 86400.0
@@ -88,10 +88,10 @@ class State(NamedTuple):
         try:
             until, taken_at, said = _SHAPE.fullmatch(text).groups()  # type: ignore[union-attr]  # caught below
             about = json.loads(said)
-            entry, by = about["entry"], about["by"]
-            if about["v"] != _VERSION or not (isinstance(entry, str) and isinstance(by, str)):
+            entry, by, ran, due = (about[name] for name in ("entry", "by", "ran", "due"))
+            is_known = about["v"] == _VERSION and isinstance(entry, str) and isinstance(by, str)
+            if not (is_known and abs(due or 0.0) < inf):
                 raise ValueError(said)  # noqa: TRY301  as all that is not understood
-            ran, due = about["ran"], about["due"]
             return cls(
                 text,
                 entry,
@@ -121,7 +121,7 @@ class State(NamedTuple):
 class Answer(NamedTuple):
     """The answer to a request for a tick: the text of the state that is there now, and the server's clock."""
 
-    status: int  # REFUSED, TAKEN or PAUSED
+    status: int  # REFUSED, TAKEN, PAUSED or SENDING
     text: str
     now: float
 
@@ -133,24 +133,24 @@ class States:
     ``LockUnavailable`` where that is not answered.
     """
 
-    def __init__(self, store: RedisStore, app: str) -> None:
-        """Keep the states of the app of this name where its locks are."""
+    def __init__(self, store: RedisStore, app: str | None) -> None:
+        """Keep the states of the app of this name, ``app.main``, where its locks are."""
         self._scripts = Scripts(store.connections, names=TICK_SCRIPTS)
-        self._prefix, self._app, self.server = store.prefix, app, store.server
+        self._prefix, self.server, self.app = store.prefix, store.server, app or "celery"
 
-    def take(self, entry: str, known: str, about: Mapping[str, Any], *, bound: float, ttl: float) -> Answer:
+    def take(self, entry: str, known: str, about: dict[str, Any], *, bound: float, next_in: float) -> Answer:
         """Take a tick if the state is still the *known* one; ``about`` has the fields of the new one.
 
-        No other beat sends the tick for *bound* seconds; the state lives for *ttl*.
+        No other beat sends the tick for *bound* seconds. The entry is due again in *next_in* seconds.
         """
-        said = _said(entry, about)
+        said = _json({"v": _VERSION, "entry": entry, **about})
         keys = [self._key(entry, "beat"), self._key(entry, "pause"), f"{self._prefix}:beat"]
-        args = [known, said, _ms(bound), _ms(ttl), self._name(entry)]
+        args = [known, said, _ms(bound), _ms(KEPT + next_in), self._name(entry)]
         return self._scripts.begin("tick_take", keys, args, _answer, name=entry)()
 
-    def settle(self, entry: str, mine: str, following: str, ttl: float) -> bool:
+    def settle(self, entry: str, mine: str, following: str, next_in: float) -> bool:
         """Replace the state that this beat has written; tell whether it was still there."""
-        keys, args = [self._key(entry, "beat")], [mine, following, _ms(ttl)]
+        keys, args = [self._key(entry, "beat")], [mine, following, _ms(KEPT + next_in)]
         return self._scripts.begin("tick_settle", keys, args, _is_one, name=entry)()
 
     def read(self, entries: Sequence[str], what: str = "beat") -> tuple[float, list[str]]:
@@ -168,13 +168,12 @@ class States:
         self._scripts.send("probe", "SET", *words, understand=lambda *_: None)
 
     def listed(self) -> list[State]:
-        """Return the states there are of the app's entries; two requests or more."""
-        index, start = f"{self._prefix}:beat", lock_name(f"{self._app}/")
-        names: list[str] = []
-        try:
-            names = self._scripts.begin("names", [index], ["100000"], _texts, name=index)()
-        except LockKeyError:
-            logger.warning("%s is another program's key, and no list of entries; delete or rename it", index)
+        """Return the states there are of the app's entries; two requests or more.
+
+        Raises ``LockKeyError``, too, where the list of entries is another program's key.
+        """
+        index, start = f"{self._prefix}:beat", lock_name(f"{self.app}/")
+        names = self._scripts.begin("names", [index], ["100000"], _texts, name=index)()
         _, texts = self.read([name.removeprefix(start) for name in names if name.startswith(start)])
         return [state for state in map(State.read, texts) if state is not None]
 
@@ -202,15 +201,19 @@ class States:
         return bool(self._scripts.send("resume", "DEL", key, understand=_is_one))
 
     def _name(self, entry: str) -> str:
-        return lock_name(f"{self._app}/{entry}")
+        return lock_name(f"{self.app}/{entry}")
 
     def _key(self, entry: str, what: str) -> str:
         return f"{self._prefix}:{{{self._name(entry)}}}:{what}"
 
 
-def settled(text: str, about: Mapping[str, Any], entry: str) -> str:
-    """Return the text of a state whose tick was taken with this one, and is sent."""
-    return f"0 {text.split(' ', 2)[1]} {_said(entry, about)}"
+def settled(text: str, *, is_sent: bool) -> str:
+    """Return the text of a state by which a tick is being sent, when it has been, or was spent unsent."""
+    _, taken_at, said = text.split(" ", 2)
+    if is_sent:
+        about = json.loads(said)
+        said = _json({**about, "ran": about["at"]})
+    return f"0 {taken_at} {said}"
 
 
 def prolonged(text: str, seconds: float) -> str:
@@ -219,8 +222,8 @@ def prolonged(text: str, seconds: float) -> str:
     return f"{int(until) + round(seconds * 1000)} {rest}"
 
 
-def _said(entry: str, about: Mapping[str, Any]) -> str:
-    return json.dumps({"v": _VERSION, "entry": entry, **about}, separators=(",", ":"))
+def _json(about: Mapping[str, Any]) -> str:
+    return json.dumps(about, separators=(",", ":"))
 
 
 def _moment(text: str) -> datetime:
@@ -236,7 +239,7 @@ def _ms(seconds: float) -> str:
 
 def _answer(_name: str, reply: Any, *_: object) -> Answer:
     status, text, now = reply
-    return Answer((REFUSED, TAKEN, PAUSED)[status], text.decode("utf-8", "replace"), int(now) / 1000)
+    return Answer((REFUSED, TAKEN, PAUSED, SENDING)[status], text.decode("utf-8", "replace"), int(now) / 1000)
 
 
 def _is_one(_name: str, reply: Any, *_: object) -> bool:

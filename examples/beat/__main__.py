@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from examples.beat.shop import DURATION, INTERVAL, NIGHT, PRICES, app, nightly
+from examples.beat.shop import BACKUP, DURATION, INTERVAL, NIGHT, PRICES, app, nightly
 from examples.stage import Process, Stage, stage, wait_until
 
 __all__ = ["main"]
@@ -40,7 +40,7 @@ def kill_in_the_middle(here: Stage, beats: list[Process]) -> Process:
     killed.kill()
     here.say(f"kill -9 {pid}: it has sent backup, and told nobody")
     here.expect("it was one of the two beats", killed.pid == pid)
-    again = wait_until(lambda: (left.pid, message) in sent(here), 3 * INTERVAL)
+    again = wait_until(lambda: (left.pid, message) in sent(here), BACKUP)
     here.expect("the other beat sent it again, as the same message", again)
     done = "was delivered again after it was done"
     copy = again and wait_until(lambda: here.lines(message, done), PATIENCE)
@@ -89,7 +89,7 @@ def never_two_at_once(here: Stage) -> None:
     )
     here.expect("the last run has ended", ended)
     runs, skipped = len(here.lines("rebuild begins")), len(here.lines("beat: skipped", "shop.rebuild["))
-    here.say(f"  of {runs + skipped} ticks {runs} ran; skipped, as it was still at work: {skipped}")
+    here.say(f"  of {runs + skipped} ticks {runs} ran; skipped, as it was still running: {skipped}")
     in_turn = here.lines("rebuild ") == ["rebuild begins", "rebuild ends"] * runs
     here.expect("each run had ended before the next one began", in_turn)
     here.expect("about every other tick was skipped", skipped and abs(runs - skipped) <= 2)

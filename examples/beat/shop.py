@@ -12,14 +12,15 @@ from celery.schedules import schedule
 from celery_redislock import SingletonTask
 
 __all__ = [
-    "DURATION", "INTERVAL", "NIGHT", "PRICES", "EverySeconds", "app", "backup", "nightly", "rebuild", "tally",
+    "BACKUP", "DURATION", "INTERVAL", "NIGHT", "PRICES", "EverySeconds",
+    "app", "backup", "nightly", "rebuild", "tally",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
 #: Seconds between two ticks, and how long the slow task takes.
 INTERVAL, DURATION = 4.0, 5.0
-#: Seconds between two nights.
-NIGHT = 15.0
+#: Seconds between two nights, and between two backups.
+NIGHT, BACKUP = 15.0, 13.0
 #: What the nightly job reads.
 PRICES = Path(tempfile.gettempdir()) / "prices"
 
@@ -42,7 +43,7 @@ app = Celery(
 app.conf.beat_schedule = {
     "tally": {"task": f"{__name__}.tally", "schedule": EverySeconds(INTERVAL)},
     "rebuild": {"task": f"{__name__}.rebuild", "schedule": INTERVAL},
-    "backup": {"task": f"{__name__}.backup", "schedule": INTERVAL},
+    "backup": {"task": f"{__name__}.backup", "schedule": BACKUP},
     "nightly": {"task": f"{__name__}.nightly", "schedule": NIGHT},
 }
 
@@ -55,7 +56,7 @@ def tally() -> None:
 
 @app.task(base=SingletonTask)
 def rebuild() -> None:
-    """Take longer than the interval; a tick that finds it queued or at work is skipped."""
+    """Take longer than the interval; a tick that finds it queued or running is skipped."""
     print("rebuild begins", flush=True)
     time.sleep(DURATION)
     print("rebuild ends", flush=True)

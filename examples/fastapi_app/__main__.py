@@ -71,7 +71,7 @@ def told_to_come_later(here: Stage, site: str, bank: Path) -> None:
     here.expect("it runs", wait_until(lambda: asked(bank, "report-7")))
     second = post(f"{site}/accounts/7/report")
     here.expect(f"meanwhile, refused: {second.status} {second.body}", second.status == 409)
-    here.expect("with the id of the one at work", second.body["task_id"] == first.body["task_id"])
+    here.expect("with the id of the running one", second.body["task_id"] == first.body["task_id"])
     here.expect("without Retry-After: nobody knows when it ends", second.retry_after is None)
     (bank / "report-7-answered").touch()
     end = outcome(site, first.body["task_id"])

@@ -50,10 +50,10 @@ async def report(account_id: int) -> Started:
 
 @api.exception_handler(DuplicateTask)
 def already_at_work(_: Request, duplicate: DuplicateTask) -> JSONResponse:
-    """Tell who is or was at work, and when to come again if that is known: not while it is at work."""
+    """Tell who runs or has run it, and when to ask again if that is known: not while it runs."""
     headers = {} if duplicate.retry_after is None else {"Retry-After": str(duplicate.retry_after)}
     return JSONResponse(
-        {"detail": "already done" if headers else "already at work", "task_id": duplicate.task_id},
+        {"detail": "already done" if headers else "already running", "task_id": duplicate.task_id},
         status_code=409,
         headers=headers,
     )

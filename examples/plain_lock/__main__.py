@@ -69,7 +69,7 @@ def busy(url: str, store: LockStore) -> None:
             )
     prices = Lock(store, "prices")
     is_free = prices.acquire(timeout=0)
-    expect("given back, it is free at once", is_free and prices.release())
+    expect("released, it is free at once", is_free and prices.release())
 
 
 def longer_than_the_ttl(url: str, store: LockStore) -> None:

@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main(url: str, name: str, ttl: float) -> None:
-    """Hold it while stdin is open; then give it back."""
+    """Hold it while stdin is open; then release it."""
     with Lock(connect(url), name, ttl=ttl, owner="the nightly import") as lock:
         print("holding", flush=True)
         sys.stdin.read()

@@ -19,7 +19,7 @@ from tests.acceptance.worker import STARTING
 _STOPPING, _ENDING = 10.0, 30.0
 
 
-class Beat:
+class Beat(Process):
     """One ``celery beat`` process in a folder of its own.
 
     Attributes:
@@ -49,27 +49,12 @@ class Beat:
         command += ["-s", str(self.schedule_file), "--pidfile=", *arguments]
         environment = {"PROJECT_PLAN": json.dumps(plan), **(environment or {})}
         # It ends with its starter, however that ends (``end_with_parent``).
-        self._process = Process(command, environment, self._folder, stdin=subprocess.PIPE)
+        super().__init__(command, environment, self._folder, stdin=subprocess.PIPE)
 
     @property
     def pid(self) -> int:
         """Of the process."""
-        return self._process.popen.pid
-
-    @property
-    def log(self) -> str:
-        """Everything it has written so far."""
-        return self._process.log
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.runs
-
-    @property
-    def exit_status(self) -> int | None:
-        """How it has ended, ``-9`` for a kill; ``None`` if it has not."""
-        return self._process.popen.poll()
+        return self.popen.pid
 
     def wait_ready(self) -> None:
         """Return when it looks at its schedule."""
@@ -81,17 +66,17 @@ class Beat:
 
     def wait_ended(self, timeout: float = _ENDING) -> int:
         """Return its exit status once it has ended by itself."""
-        return self._process.popen.wait(timeout)
+        return self.popen.wait(timeout)
 
     def terminate(self) -> int:
         """Tell it to end (SIGTERM), and return its exit status."""
-        self._process.popen.terminate()
+        self.popen.terminate()
         return self.wait_ended()
 
     def kill(self) -> None:
         """End it by SIGKILL: it does nothing any more, and its schedule file is as it was."""
-        self._process.popen.kill()
-        self._process.popen.wait(_ENDING)
+        self.popen.kill()
+        self.popen.wait(_ENDING)
 
     def pause(self) -> None:
         """Stop it (SIGSTOP), and return when it stands."""
@@ -106,8 +91,8 @@ class Beat:
         """Let it go on (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
-    def end(self) -> None:
+    def end(self, patience: float = _ENDING) -> None:
         """End it by force, and remove its folder. Idempotent."""
-        self._process.popen.kill()
-        self._process.end(_ENDING)
+        self.popen.kill()
+        super().end(patience)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,6 +7,7 @@ Ticks are read from a queue that no worker serves: a message says when it left, 
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ from tests.servers import EmbeddedServer
 SLACK = 0.7
 #: Seconds by which a beat stands back that did not send the tick before, so that not all ask at once.
 STANDBY = 0.2
-#: Seconds after which the tick of a beat that died between taking and sending it is sent by another, at most.
-BOUND = 10.0
+#: Seconds after which another beat goes on where one died between taking and sending a tick, at most.
+BOUND = 10.2
 
 #: Two beats of an entry of this interval, started so far apart, would send in turn.
 INTERVAL, APART = 2.0, 1.0
+#: Of the clock: a tick whose beat died is sent once more long before the next one is due.
+LONG = {"seconds": 15.0}
 
 UNIQUE = "project.while_executing"
 #: A task that is not unique, where beat does not import it: the project's class is for unique ones.
@@ -40,6 +43,14 @@ ProjectMaker = Callable[..., Project]
 
 def entry(key: str, schedule: Any = INTERVAL, task: str = UNIQUE, **more: Any) -> dict[str, Any]:
     return {"task": task, "schedule": schedule, "args": [key], **more}
+
+
+@pytest.fixture
+def project(new_project: ProjectMaker, key: str) -> Project:
+    """A project with an entry, ``often``."""
+    project = new_project()
+    project.schedule["often"] = entry(key)
+    return project
 
 
 def start_apart(
@@ -69,6 +80,18 @@ def beat_of(project: Project, tick: Tick) -> Beat:
     return next(beat for beat in project.beats if beat.pid == tick.pid)
 
 
+def kill_after_it_sent(project: Project, key: str) -> Tick:
+    """Start two beats and a worker, kill the beat that has sent the first tick; return that."""
+    project.start_worker("prefork")
+    with project.kept_on(f"{key}@sent"):
+        start_apart(project)
+        wait_until(lambda: project.notes(f"{key}@sent"), PATIENCE, "a beat has sent it")
+        (killed,) = project.leaving(key)
+        project.wait_ended(key)
+        beat_of(project, killed).kill()
+    return killed
+
+
 def assert_once(ticks: list[Tick], interval: float = INTERVAL, late: float = STANDBY) -> None:
     """Assert that each tick of an interval is among these once; one may be late by ``late`` seconds."""
     about = "\n".join(f"{tick.at:.2f} beat {tick.pid}: {tick.tick}" for tick in ticks)
@@ -78,10 +101,8 @@ def assert_once(ticks: list[Tick], interval: float = INTERVAL, late: float = STA
 
 
 @pytest.mark.timing
-def test_two_beats_send_each_tick_of_an_interval_once(new_project: ProjectMaker, key: str) -> None:
+def test_two_beats_send_each_tick_of_an_interval_once(project: Project, key: str) -> None:
     """Two beats whose intervals end at different moments send as often as one, without a setting."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
     start_apart(project)
 
     assert_once(project.wait_ticks(key, 5))
@@ -102,11 +123,9 @@ def test_two_beats_send_each_tick_of_the_clock_once(new_project: ProjectMaker, k
 
 @pytest.mark.timing
 def test_the_others_send_when_a_beat_is_killed_and_one_joins_when_it_is_replaced(
-    new_project: ProjectMaker, key: str
+    project: Project, key: str
 ) -> None:
     """No tick is missing and none comes twice: one is late by the stand-by offset."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
     start_apart(project)
     sender = beat_of(project, project.wait_ticks(key, 2)[-1])
     sender.kill()
@@ -132,10 +151,8 @@ def test_a_new_beat_goes_on_where_the_last_one_was_killed(new_project: ProjectMa
 
 
 @pytest.mark.timing
-def test_a_beat_with_an_old_schedule_file_sends_nothing_again(new_project: ProjectMaker, key: str) -> None:
+def test_a_beat_with_an_old_schedule_file_sends_nothing_again(project: Project, key: str) -> None:
     """It asks the lock server when it starts, so it goes on from what was sent while it was away."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
     first, _second = start_apart(project)
     project.wait_ticks(key, 1)
     assert first.terminate() == 0
@@ -147,10 +164,8 @@ def test_a_beat_with_an_old_schedule_file_sends_nothing_again(new_project: Proje
 
 
 @pytest.mark.timing
-def test_a_beat_that_stood_still_sends_nothing_again(new_project: ProjectMaker, key: str) -> None:
+def test_a_beat_that_stood_still_sends_nothing_again(project: Project, key: str) -> None:
     """When it goes on (SIGSTOP, SIGCONT), ticks are due for it that another one has sent."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
     start_apart(project)
     stopped = beat_of(project, project.wait_ticks(key, 1)[-1])
     stopped.pause()
@@ -168,11 +183,9 @@ def test_a_beat_that_stood_still_sends_nothing_again(new_project: ProjectMaker, 
 
 @pytest.mark.timing
 def test_a_beat_that_stood_still_with_a_tick_in_hand_does_not_send_it_after_another(
-    new_project: ProjectMaker, key: str
+    project: Project, key: str
 ) -> None:
     """Stopped between taking and sending, it asks whether the tick is still its own when it goes on."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
     with project.kept_on(f"{key}@taken"):
         start_apart(project, arguments=("-S", "tests.acceptance.scheduled:Gated"))
         (pid,) = wait_until(lambda: project.notes(f"{key}@taken"), PATIENCE, "a beat has taken a tick")
@@ -187,12 +200,58 @@ def test_a_beat_that_stood_still_with_a_tick_in_hand_does_not_send_it_after_anot
 
 
 @pytest.mark.timing
-def test_the_tick_of_a_beat_killed_before_it_sent_it_is_sent_once_as_the_same_message(
+@pytest.mark.parametrize("how", [Beat.kill, Beat.terminate], ids=["SIGKILL", "SIGTERM"])
+def test_a_tick_whose_beat_ends_while_it_sends_is_sent_as_the_same_message(
+    new_project: ProjectMaker, key: str, how: Callable[[Beat], Any]
+) -> None:
+    """Nobody can know whether it was sent: so another beat sends it, and it keeps its identity."""
+    project = new_project()
+    project.schedule["seldom"] = entry(key, LONG)
+    with project.kept_on(f"{key}@sending"):
+        start_apart(project)
+        (ended,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
+        how(beat_of(project, ended))
+        at = time.monotonic()
+    (sent,) = project.wait_ticks(key, 1)
+
+    assert (sent.task_id, sent.token, sent.tick) == (ended.task_id, ended.token, ended.tick)
+    assert sent.pid != ended.pid
+    assert sent.at < at + BOUND + 1 + SLACK
+
+
+@pytest.mark.timing
+def test_a_tick_whose_beat_is_killed_after_it_sent_it_runs_once(new_project: ProjectMaker, key: str) -> None:
+    """It is sent again as the same message, and the second copy does nothing: the first is over."""
+    project = new_project()
+    project.schedule["seldom"] = entry(key, LONG, "project.executed")
+    killed = kill_after_it_sent(project, key)
+    project.wait_received(killed.task_id, 2)
+    project.wait_ended(key, 2, PATIENCE + LONG["seconds"])
+
+    assert [body.task_id for body in project.bodies(key)].count(killed.task_id) == 1
+    assert [tick.token for tick in project.leaving(key)].count(killed.token) == 2
+
+
+@pytest.mark.timing
+def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_after_it_sent_one(
     new_project: ProjectMaker, key: str
 ) -> None:
-    """Nobody can know whether it was sent before the beat died: so it keeps its identity."""
+    """A copy that does nothing would stand in the place of the tick that is due by then: it would be lost."""
     project = new_project()
-    project.schedule["often"] = entry(key)
+    project.schedule["often"] = entry(key, task="project.executed")
+    kill_after_it_sent(project, key)
+    ran = project.wait_ended(key, 4)
+
+    assert_once(project.leaving(key))
+    assert len({body.task_id for body in ran}) == len(ran)
+    assert max(b.start - a.start for a, b in pairwise(ran)) < INTERVAL + STANDBY + SLACK
+
+
+@pytest.mark.timing
+def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_before_it_sent_one(
+    project: Project, key: str
+) -> None:
+    """Whether it had left cannot be known: what was due since then is one tick, late by an interval."""
     with project.kept_on(f"{key}@sending"):
         start_apart(project)
         (killed,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
@@ -200,38 +259,14 @@ def test_the_tick_of_a_beat_killed_before_it_sent_it_is_sent_once_as_the_same_me
         died = time.monotonic()
     first, *_ = ticks = project.wait_ticks(key, 3)
 
-    assert (first.task_id, first.token, first.tick) == (killed.task_id, killed.token, killed.tick)
-    assert first.pid != killed.pid
-    assert first.at < died + BOUND + 1 + SLACK
+    assert first.tick != killed.tick
+    assert first.at < died + INTERVAL + STANDBY + 1 + SLACK
     assert_once(ticks)
 
 
 @pytest.mark.timing
-def test_the_tick_of_a_beat_killed_after_it_sent_it_runs_once(new_project: ProjectMaker, key: str) -> None:
-    """It is sent again as the same message, and the second copy does nothing: the first is over."""
-    project = new_project()
-    project.schedule["often"] = entry(key, task="project.executed")
-    project.start_worker("prefork")
-    with project.kept_on(f"{key}@sent"):
-        start_apart(project)
-        wait_until(lambda: project.notes(f"{key}@sent"), PATIENCE, "a beat has sent it")
-        (killed,) = project.leaving(key)
-        project.wait_ended(key)
-        beat_of(project, killed).kill()
-    project.wait_received(killed.task_id, 2)
-    project.wait_ended(key, 2)
-
-    assert [body.task_id for body in project.bodies(key)].count(killed.task_id) == 1
-    assert [tick.token for tick in project.leaving(key)].count(killed.token) == 2
-
-
-@pytest.mark.timing
-def test_a_beat_that_is_told_to_end_before_it_sends_a_tick_gives_it_back(
-    new_project: ProjectMaker, key: str
-) -> None:
+def test_a_beat_that_is_told_to_end_before_it_sends_a_tick_gives_it_back(project: Project, key: str) -> None:
     """SIGTERM between taking and sending: nothing was sent, and another beat sends it within a second."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
     with project.kept_on(f"{key}@taken"):
         start_apart(project, arguments=("-S", "tests.acceptance.scheduled:Gated"))
         (pid,) = wait_until(lambda: project.notes(f"{key}@taken"), PATIENCE, "a beat has taken a tick")
@@ -242,25 +277,6 @@ def test_a_beat_that_is_told_to_end_before_it_sends_a_tick_gives_it_back(
 
     assert first.pid != pid
     assert first.at < ended + 1 + SLACK
-    assert_once(ticks)
-
-
-@pytest.mark.timing
-def test_the_tick_of_a_beat_that_is_told_to_end_while_it_sends_it_is_sent_as_the_same_message(
-    new_project: ProjectMaker, key: str
-) -> None:
-    """SIGTERM in the middle of the publish: nobody knows whether it was sent, as after a kill."""
-    project = new_project()
-    project.schedule["often"] = entry(key)
-    with project.kept_on(f"{key}@sending"):
-        start_apart(project)
-        (ended,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
-        assert beat_of(project, ended).terminate() == 0
-        at = time.monotonic()
-    first, *_ = ticks = project.wait_ticks(key, 3)
-
-    assert (first.task_id, first.token, first.tick) == (ended.task_id, ended.token, ended.tick)
-    assert first.at < at + BOUND + 1 + SLACK
     assert_once(ticks)
 
 

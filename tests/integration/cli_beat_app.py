@@ -19,6 +19,11 @@ app.conf.update(
         "nightly": {"task": "shop.nightly", "schedule": crontab(minute="0", hour="3")},
         os.environ["CLI_APP_ODD"]: {"task": "shop.nightly", "schedule": 3600.0, "args": (42,)},
         "refused": {"task": "shop.nightly", "schedule": 3600.0, "options": {"on_conflict": "raise"}},
+        "seldom": {
+            "task": "shop.nightly",
+            "schedule": 3600.0,
+            "options": {"lock": "until_expired", "lock_period": 600},
+        },
         "tick": {"task": "shop.plain", "schedule": 1.0},
         "alone": {
             "task": "shop.plain",

@@ -20,6 +20,7 @@ from celery_redislock.locks import connect
 from celery_redislock.scheduling.state import TAKEN, State, States, settled
 from tests.facts import wait_until
 from tests.integration.test_cli import _CELERY, ROOT, Shell
+from tests.states import state_of
 
 APP = "tests.integration.cli_beat_app"
 
@@ -57,14 +58,12 @@ class Beats(Shell):
             "nonce": uuid.uuid4().hex,
         }
         known = self.states.read([entry])[1][0]
-        answer = self.states.take(entry, known, about, bound=bound, ttl=600.0)
+        answer = self.states.take(entry, known, about, bound=bound, next_in=600.0)
         assert answer.status == TAKEN
         if is_sent:
-            following = settled(answer.text, {**about, "ran": about["at"]}, entry)
+            following = settled(answer.text, is_sent=True)
             assert self.states.settle(entry, answer.text, following, 600.0)
-        state = self.state(entry)
-        assert state is not None
-        return state
+        return state_of(self.states.read([entry])[1][0])
 
     def state(self, entry: str) -> State | None:
         return State.read(self.states.read([entry])[1][0])
@@ -259,6 +258,14 @@ class TestRunNow:
         assert done.stdout.startswith(f"skipped {entry}: duplicate of task {owner}")
         assert beats.messages() == []
 
+    def test_a_call_that_its_period_refuses_says_so(self, beats: Beats) -> None:
+        assert beats.run("run-now", "seldom").returncode == 0
+
+        done = beats.run("run-now", "seldom")
+
+        assert (done.returncode, done.stderr) == (1, "")
+        assert ", by period" in done.stdout
+
     @pytest.mark.parametrize("command", ["run-now", "pause", "resume"])
     def test_an_unknown_entry_is_refused_with_the_nearest_name(self, beats: Beats, command: str) -> None:
         done = beats.run(command, "nihgtly")
@@ -341,10 +348,11 @@ class TestPause:
     ) -> None:
         """And sends again once it is resumed; the beat goes on all the while."""
         command = ["-A", APP, "beat", "-s", str(tmp_path / "schedule"), "--pidfile=", "-l", "info"]
-        with (tmp_path / "log").open("wb") as log:
+        log = tmp_path / "log"
+        with log.open("wb") as file:
             beat = subprocess.Popen(
                 [sys.executable, "-c", _CELERY, *command],
-                cwd=ROOT, env=beats.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                cwd=ROOT, env=beats.environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             try:
 
@@ -352,10 +360,10 @@ class TestPause:
                     state = beats.state("tick")
                     return state is not None and state.taken_at > moment and not state.sending_until
 
-                assert wait_until(lambda: len(beats.messages()) > 0, 60), (tmp_path / "log").read_text()
+                assert wait_until(lambda: len(beats.messages()) > 0, 60), log.read_text()
                 assert beats.run("pause", "tick").returncode == 0
                 paused_at = beats.states.read([])[0]
-                assert wait_until(lambda: taken_after(paused_at), 30), (tmp_path / "log").read_text()
+                assert wait_until(lambda: taken_after(paused_at), 30), log.read_text()
                 sent, ran = len(beats.messages()), beats.rows()["tick"]["last_run"]
                 assert wait_until(lambda: taken_after(beats.states.read([])[0] - 0.5), 30)
                 assert wait_until(lambda: taken_after(paused_at + 3.0), 30)
@@ -365,9 +373,7 @@ class TestPause:
                 assert beats.rows()["tick"]["beat"].endswith(f":{beat.pid}")
 
                 assert beats.run("resume", "tick").returncode == 0
-                assert wait_until(lambda: len(beats.messages()) > sent + 1, 30), (
-                    tmp_path / "log"
-                ).read_text()
+                assert wait_until(lambda: len(beats.messages()) > sent + 1, 30), log.read_text()
                 assert beats.rows()["tick"]["last_run"] > ran
                 assert beat.poll() is None
             finally:

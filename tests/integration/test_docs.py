@@ -57,8 +57,8 @@ assert "later holder" in str(set_balance.apply((1, 60)).result)
 """,
     "docs/periodic-tasks.md": """
 from celery_redislock.declaring.options import read_settings
-from celery_redislock.scheduling.entries import entries_of, is_shared, scheduler_of
-entries = entries_of(app, scheduler_of(app, app.conf.beat_scheduler))
+from celery_redislock.scheduling.entries import entries_of, is_shared
+entries = entries_of(app)
 patterns = read_settings("shop", app.conf.get, {}).beat
 assert len(entries) == 3 and all(is_shared(app, entry, patterns) for entry in entries)
 """,
@@ -167,9 +167,9 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
 def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
     """Share an entry of the schedule as a beat does that sends its tick, and pause it."""
     states = States(store, "APP")
-    refused = states.take(entry, NOTHING, {}, bound=5.0, ttl=6.0)
+    refused = states.take(entry, NOTHING, {}, bound=5.0, next_in=6.0)
     assert refused.status == REFUSED  # what is no state is there
-    taken = states.take(entry, refused.text, {}, bound=5.0, ttl=6.0)
+    taken = states.take(entry, refused.text, {}, bound=5.0, next_in=6.0)
     assert taken.status == TAKEN
     assert states.settle(entry, taken.text, "", 6.0)
     states.pause(entry, 5.0)
@@ -228,7 +228,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
         store.acquire("N", "owner/token", 5.0, about="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         states = States(store, "APP")
-        assert states.take("ENTRY", NOTHING, {}, bound=5.0, ttl=6.0).status == TAKEN
+        assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == TAKEN
         states.pause("ENTRY", 5.0)
     kinds = {b"zset": "sorted set", b"string": "string"}
     keys = ask(admin, "KEYS", "*")

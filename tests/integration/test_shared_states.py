@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.scheduling.state import (
@@ -18,6 +18,7 @@ from celery_redislock.scheduling.state import (
     NOTHING,
     PAUSED,
     REFUSED,
+    SENDING,
     TAKEN,
     Answer,
     State,
@@ -28,7 +29,7 @@ from celery_redislock.scheduling.state import (
 from tests.clocks import ManualClock
 from tests.facts import wait_until
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
-from tests.states import MemoryStates
+from tests.states import MemoryStates, state_of
 
 #: Longer than any test takes, unless it waits for the end itself.
 BOUND = 30.0
@@ -37,21 +38,13 @@ BOUND = 30.0
 class Case:
     """The states, and how a test ends the bound of a tick that is being sent."""
 
-    def __init__(
-        self, states: States, client: "redis.Redis | None", prefix: str, store: RedisStore | None = None
-    ) -> None:
+    def __init__(self, states: States, prefix: str, client: Any = None, store: Any = None) -> None:
         self.states, self.client, self.prefix, self.store = states, client, prefix, store
 
     def take(
         self, known: str = NOTHING, *, nonce: str = "a", bound: float = BOUND, entry: str = "e"
     ) -> Answer:
-        return self.states.take(
-            entry,
-            known,
-            about(nonce),
-            bound=bound,
-            ttl=KEPT + 60,
-        )
+        return self.states.take(entry, known, about(nonce), bound=bound, next_in=60.0)
 
     def pass_bound(self, seconds: float, now: float) -> None:
         """Let a bound pass that began at *now*, by the server's clock."""
@@ -75,15 +68,15 @@ def sent(case: Case, known: str = NOTHING, *, nonce: str = "a", entry: str = "e"
     """Take a tick and settle it; returns the state that is there then."""
     answer = case.take(known, nonce=nonce, entry=entry)
     assert answer.status == TAKEN
-    after = settled(answer.text, about(nonce), entry)
-    assert case.states.settle(entry, answer.text, after, KEPT)
+    after = settled(answer.text, is_sent=True)
+    assert case.states.settle(entry, answer.text, after, 60.0)
     return after
 
 
 @pytest.fixture(params=[None, *SERVER_CASES], ids=["memory", *SERVER_IDS])
 def case(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
     if request.param is None:
-        yield Case(MemoryStates(ManualClock(1_780_000_000.0)), None, prefix)
+        yield Case(MemoryStates(ManualClock(1_780_000_000.0)), prefix)
         return
     yield from on_server(url_of, *request.param, prefix)
 
@@ -99,7 +92,7 @@ def on_server(url_of: Callable[[str], str], name: str, options: str, prefix: str
     store = connect(url, prefix=prefix)
     assert isinstance(store, RedisStore)
     with closing(store), redis.Redis.from_url(url_of(name)) as client:
-        yield Case(States(store, "shop"), client, prefix, store)
+        yield Case(States(store, "shop"), prefix, client, store)
         if keys := client.keys(f"{prefix}*"):
             client.delete(*keys)
 
@@ -109,10 +102,9 @@ def test_one_of_two_beats_that_know_the_same_takes_the_tick(case: Case) -> None:
     known = sent(case)
     first, second = case.take(known, nonce="a"), case.take(known, nonce="b")
 
-    assert (first.status, second.status) == (TAKEN, REFUSED)
+    assert (first.status, second.status) == (TAKEN, SENDING)
     assert second.text == first.text
-    state = State.read(first.text)
-    assert state is not None
+    state = state_of(first.text)
     assert state.by == "host:a"
     assert state.sending_until == pytest.approx(first.now + BOUND, abs=0.002)
     assert state.taken_at == pytest.approx(first.now, abs=0.002)
@@ -121,8 +113,8 @@ def test_one_of_two_beats_that_know_the_same_takes_the_tick(case: Case) -> None:
 def test_a_request_that_is_repeated_takes_the_tick_again(case: Case) -> None:
     """Its answer was lost: the nonce tells it from another beat's."""
     words = about()
-    first = case.states.take("e", NOTHING, words, bound=BOUND, ttl=KEPT)
-    again = case.states.take("e", NOTHING, words, bound=BOUND, ttl=KEPT)
+    first = case.states.take("e", NOTHING, words, bound=BOUND, next_in=60.0)
+    again = case.states.take("e", NOTHING, words, bound=BOUND, next_in=60.0)
 
     assert (first.status, again.status) == (TAKEN, TAKEN)
     assert again.text == first.text
@@ -131,7 +123,7 @@ def test_a_request_that_is_repeated_takes_the_tick_again(case: Case) -> None:
 def test_a_tick_that_is_being_sent_is_taken_when_its_bound_has_passed(case: Case) -> None:
     """By whoever knows that state; before, by nobody."""
     first = case.take(bound=0.3)
-    assert case.take(first.text, nonce="b").status == REFUSED
+    assert case.take(first.text, nonce="b").status == SENDING
     case.pass_bound(0.3, first.now)
 
     assert case.take(first.text, nonce="b").status == TAKEN
@@ -140,7 +132,6 @@ def test_a_tick_that_is_being_sent_is_taken_when_its_bound_has_passed(case: Case
 @pytest.mark.parametrize("later", [3600.0, 9e10])
 def test_a_state_that_is_being_sent_for_long_can_be_taken(server: Case, later: float) -> None:
     """The server's clock was set back, or it is nonsense: no entry waits for that."""
-    assert server.client is not None
     text = prolonged(server.take(bound=0.1).text, later)
     server.client.set(server.key("beat"), text)
 
@@ -152,11 +143,11 @@ def test_only_who_took_a_tick_settles_it_and_repeating_that_is_harmless(case: Ca
     first = case.take(bound=0.001)
     case.pass_bound(0.002, first.now)
     second = case.take(first.text, nonce="b")
-    after = settled(second.text, about("b"), "e")
+    after = settled(second.text, is_sent=True)
 
-    assert not case.states.settle("e", first.text, "late", KEPT)
-    assert case.states.settle("e", second.text, after, KEPT)
-    assert case.states.settle("e", second.text, after, KEPT)
+    assert not case.states.settle("e", first.text, "late", 60.0)
+    assert case.states.settle("e", second.text, after, 60.0)
+    assert case.states.settle("e", second.text, after, 60.0)
     assert case.states.read(["e"])[1] == [after]
 
 
@@ -165,7 +156,7 @@ def test_a_released_tick_leaves_what_was_there_before(case: Case, known: str) ->
     """Also where nothing was."""
     before = sent(case) if known else NOTHING
     taken = case.take(before, nonce="b")
-    assert case.states.settle("e", taken.text, before, KEPT)
+    assert case.states.settle("e", taken.text, before, 60.0)
 
     assert case.states.read(["e"])[1] == [before]
     assert case.take(before, nonce="c").status == TAKEN
@@ -175,11 +166,11 @@ def test_a_prolonged_tick_is_still_its_beats(case: Case) -> None:
     """Compare and set as well: who was overtaken learns of it."""
     first = case.take(bound=0.3)
     longer = prolonged(first.text, BOUND)
-    assert case.states.settle("e", first.text, longer, KEPT)
+    assert case.states.settle("e", first.text, longer, 60.0)
     case.pass_bound(0.3, first.now)
 
-    assert case.take(first.text, nonce="b").status == REFUSED
-    assert case.take(longer, nonce="b").status == REFUSED
+    assert case.take(first.text, nonce="b").status == SENDING
+    assert case.take(longer, nonce="b").status == SENDING
 
 
 def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> None:
@@ -189,8 +180,7 @@ def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> Non
     paused = server.take(known, nonce="b")
 
     assert paused.status == PAUSED
-    state = State.read(paused.text)
-    assert state is not None
+    state = state_of(paused.text)
     assert state.sending_until == 0
     assert server.take(known, nonce="b").status == REFUSED
     assert server.states.resume("e")
@@ -201,7 +191,6 @@ def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> Non
 @pytest.mark.parametrize("kind", ["text", "list"])
 def test_rubbish_pauses_nothing(server: Case, kind: str) -> None:
     """Never a stop of the schedule; and what the listing shows is what the beats do."""
-    assert server.client is not None
     if kind == "list":
         server.client.rpush(server.key("pause"), "x")
     else:
@@ -214,7 +203,6 @@ def test_rubbish_pauses_nothing(server: Case, kind: str) -> None:
 @pytest.mark.parametrize(("seconds", "lives"), [(None, LONGEST_PAUSE), (90.0, 90.0)])
 def test_a_pause_ends_by_itself(server: Case, seconds: float | None, lives: float) -> None:
     """Law 4: nothing is without an end."""
-    assert server.client is not None
     server.states.pause("e", seconds)
 
     assert server.client.pttl(server.key("pause")) == pytest.approx(lives * 1000, abs=5000)
@@ -222,13 +210,12 @@ def test_a_pause_ends_by_itself(server: Case, seconds: float | None, lives: floa
 
 def test_every_key_ends_and_outlives_the_next_due_time_by_a_week(server: Case) -> None:
     """Law 4. Beats may be away for so long and know what was sent last."""
-    assert server.client is not None
     answer = server.take()
     least = {server.key("beat"): KEPT, f"{server.prefix}:beat": KEPT}
     assert {key.decode() for key in server.client.keys(f"{server.prefix}*")} == set(least)
     for key, seconds in least.items():
         assert server.client.pttl(key) > (seconds - 5) * 1000
-    assert server.states.settle("e", answer.text, settled(answer.text, about(), "e"), KEPT)
+    assert server.states.settle("e", answer.text, settled(answer.text, is_sent=True), 60.0)
 
     assert server.client.pttl(server.key("beat")) > (KEPT - 5) * 1000
 
@@ -236,7 +223,6 @@ def test_every_key_ends_and_outlives_the_next_due_time_by_a_week(server: Case) -
 @pytest.mark.parametrize("kind", ["list", "text", "binary"])
 def test_a_key_that_is_no_state_is_shown_and_then_replaced(server: Case, kind: str) -> None:
     """Never a stop of the schedule."""
-    assert server.client is not None
     if kind == "list":
         server.client.rpush(server.key("beat"), "x")
     else:
@@ -251,12 +237,11 @@ def test_a_key_that_is_no_state_is_shown_and_then_replaced(server: Case, kind: s
 
 def test_entries_of_one_name_in_two_apps_are_told_apart(server: Case) -> None:
     """On one prefix, as two projects may have by default."""
-    assert server.store is not None
     other = States(server.store, "bakery")
     known = sent(server)
 
     assert other.read(["e"])[1] == [NOTHING]
-    assert other.take("e", NOTHING, about(), bound=BOUND, ttl=KEPT).status == TAKEN
+    assert other.take("e", NOTHING, about(), bound=BOUND, next_in=60.0).status == TAKEN
     assert server.states.read(["e"])[1] == [known]
     assert [state.entry for state in other.listed()] == ["e"]
 
@@ -272,16 +257,13 @@ def test_names_of_any_kind_are_read_and_listed(server: Case) -> None:
     assert server.states.read(["nobody"])[1] == [NOTHING]
 
 
-def test_a_list_of_entries_that_is_another_programs_key_hides_none_of_them(
-    server: Case, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_list_of_entries_that_is_another_programs_key_stops_no_beat(server: Case) -> None:
     """Beats never look at it; whoever lists the schedule is told what to do."""
-    assert server.client is not None
     server.client.set(f"{server.prefix}:beat", "x")
     known = sent(server)
 
-    assert server.states.listed() == []
-    assert f"{server.prefix}:beat is another program's key" in caplog.text
+    with pytest.raises(LockKeyError, match=f"{server.prefix}:beat is another program's.*rename it"):
+        server.states.listed()
     assert server.states.read(["e"])[1] == [known]
 
 
@@ -298,9 +280,7 @@ def test_what_is_asked_to_learn_whether_ticks_can_be_taken_leaves_nothing(server
     """A beat asks it each second of an outage."""
     server.states.write_nothing()
 
-    client = server.client
-    assert client is not None
-    assert wait_until(lambda: client.keys(f"{server.prefix}*") == [], 5.0)
+    assert wait_until(lambda: server.client.keys(f"{server.prefix}*") == [], 5.0)
 
 
 @pytest.mark.parametrize("refuses", ["no memory", "no writes"])
@@ -309,7 +289,6 @@ def test_a_server_that_is_only_read_cannot_take_ticks(
 ) -> None:
     """The probe fails as the tick does, so that beat does not think every second that the server is back."""
     for case in on_server(url_of, *SERVER_CASES[0], prefix):
-        assert case.client is not None
         case.take()
         setting = ("maxmemory", "1") if refuses == "no memory" else ("min-replicas-to-write", "3")
         before = case.client.config_get(setting[0])[setting[0]]

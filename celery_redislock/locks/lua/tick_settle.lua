@@ -8,11 +8,8 @@
 -- RETURNS 1  it is there; 0 another beat has taken the tick meanwhile
 local key, mine, next, ttl = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local found = redis.pcall('GET', key) or ''
-if found == next then
-  return 1
-end
 if found ~= mine then
-  return 0
+  return found == next and 1 or 0
 end
 if next == '' then
   redis.call('DEL', key)

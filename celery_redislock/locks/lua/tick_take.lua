@@ -13,7 +13,8 @@
 --       5  name    of the entry, the index member
 -- RETURNS {1, state, now}   taken
 --         {2, state, now}   spent: the entry is paused
---         {0, state, now}   another state is there, or another beat is sending, for a minute at most; '' for none
+--         {3, state, now}   another beat is sending. Over a minute is not believed: the clock was set back
+--         {0, state, now}   another state is there; '' for none
 include('index')
 local key, pause, entries = KEYS[1], KEYS[2], KEYS[3]
 local known, json, bound, ttl, name = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -35,8 +36,9 @@ if said == json then
   return {ends == '0' and 2 or 1, found, ms(now)}
 end
 local left = ends and tonumber(ends) - now or 0
-if found ~= known or (left > 0 and left <= 60000) then
-  return {0, found, ms(now)}
+local is_sending = left > 0 and left <= 60000
+if is_sending or found ~= known then
+  return {is_sending and 3 or 0, found, ms(now)}
 end
 local is_paused = tonumber(redis.pcall('GET', pause) or '') ~= nil
 local state = (is_paused and '0' or ms(now + bound)) .. ' ' .. ms(now) .. ' ' .. json

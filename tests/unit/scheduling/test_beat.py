@@ -19,7 +19,7 @@ from celery_redislock.publishing.message import tick_id
 from celery_redislock.receiving.hooks import prepare_beat
 from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY, join
-from tests.unit.scheduling.world import START, World
+from tests.unit.scheduling.world import START, Recording, Row, Rows, World
 
 
 def every(seconds: float) -> Callable[..., Any]:
@@ -30,9 +30,35 @@ def at(**fields: str) -> Callable[..., Any]:
     return lambda now, app: crontab(nowfun=now, app=app, **fields)
 
 
+class Clocked(schedule):  # type: ignore[misc]  # celery-types has it untyped
+    """As django-celery-beat's: due once a moment has passed, whenever it was sent."""
+
+    def is_due(self, _last: datetime) -> tuple[bool, float]:
+        left = (START + timedelta(seconds=10) - self.now()).total_seconds()
+        return left <= 0, left if left > 0 else 60.0
+
+
+class OneOff(ScheduleEntry):
+    """Sent once, as a row of django-celery-beat's that says so."""
+
+    model = property(lambda _self: SimpleNamespace(one_off=True))
+
+    def is_due(self) -> Any:
+        return (False, 3600.0) if self.total_run_count else super().is_due()
+
+
+def clocked(now: Any, app: Any) -> Any:
+    return Clocked(timedelta(days=1), nowfun=now, app=app)
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
+
+
+def away(_entry: Any) -> None:
+    """The broker does not answer."""
+    raise OperationalError("away")
 
 
 class Killed(BaseException):
@@ -206,22 +232,142 @@ def test_another_beat_is_there_at_once_when_the_sender_is_killed(world: World, i
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
-@pytest.mark.parametrize(("interval", "bound"), [(1, 2.0), (5, 5.0), (60, LONGEST_BOUND)])
+@pytest.mark.parametrize("interval", [15, 60])
 def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_identity(
-    world: World, interval: float, bound: float, after: bool
+    world: World, interval: float, after: bool
 ) -> None:
-    """Sent once more after the bound at most, as the same message: where it had left, that one runs once."""
+    """Sent once more after the bound, as the same message: where it had left, that one runs once."""
     beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
+    world.run(interval * 2.5)
+    sender = beats[world.sent[-1].by]
+    kill_at_publish(world, sender, after=after)
+    run_past_a_kill(world, interval * 2 + LONGEST_BOUND + STAND_BY)
+
+    ticks = world.ticks("entry")
+    again = [tick for tick, times in ticks.items() if times > 1]
+    assert len(again) == (1 if after else 0)
+    assert max(world.gaps("entry")) <= interval + LONGEST_BOUND + STAND_BY + LOOK_AGAIN
+    assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
+
+
+@pytest.mark.parametrize("clocks", [(0, 0), (0, 0.15), (0.15, 0)], ids=str)
+@pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
+@pytest.mark.parametrize(("interval", "bound"), [(1, 2.2), (5, 5.2), (10, 10.2)])
+def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_in_the_middle(
+    world: World, interval: float, bound: float, after: bool, clocks: tuple[float, ...]
+) -> None:
+    """A copy that does nothing in the place of the tick that is due by then would lose that one."""
+    beats = [world.beat({"entry": every(interval)}, clock=clock) for clock in clocks]
     world.run(interval * 2.5)
     sender = beats[world.sent[-1].by]
     kill_at_publish(world, sender, after=after)
     run_past_a_kill(world, interval * 2 + bound)
 
-    ticks = world.ticks("entry")
-    again = [tick for tick, times in ticks.items() if times > 1]
-    assert len(again) == (1 if after else 0)
-    assert max(world.gaps("entry")) <= interval + bound + LOOK_AGAIN
-    assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
+    assert set(world.ticks("entry").values()) == {1}
+    gap = bound if after else interval + bound
+    assert max(world.gaps("entry")) <= gap + LOOK_AGAIN
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_a_schedule_that_does_not_look_at_the_last_run_is_sent_once_more_with_its_identity(
+    world: World, is_read_again: bool
+) -> None:
+    """It is due from any moment on, which does not mean that its next tick is due (django's clocked)."""
+    first = world.beat({"entry": clocked}, entry=OneOff)
+    kill_at_publish(world, first, after=True)
+    run_past_a_kill(world, 11)
+    second = world.beat({"entry": clocked}, entry=OneOff)
+    if is_read_again:  # its row, which says that it has never run
+        second.schedule["entry"].last_run_at = world.now
+    world.run(60)
+
+    assert [*world.ticks("entry").values()] == [2]
+
+
+@pytest.mark.parametrize("interval", [0.5, 1, 2])
+def test_a_slow_answer_is_not_taken_for_a_schedule_that_is_always_due(world: World, interval: float) -> None:
+    """The entry is due again by then, and still its next tick stands in the place of the dead beat's."""
+    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
+    world.run(interval * 2.5)
+    sender = beats[world.sent[-1].by]
+    kill_at_publish(world, sender, after=True)
+    take = world.states.take
+
+    def take_slowly(*args: Any, **kwargs: Any) -> Any:
+        if world.is_dead(sender):
+            world.now += timedelta(seconds=interval)
+        return take(*args, **kwargs)
+
+    world.states.take = take_slowly  # type: ignore[method-assign]
+    run_past_a_kill(world, interval + 12)
+
+    assert len(world.sent) > 4
+    assert set(world.ticks("entry").values()) == {1}
+
+
+def test_a_beat_that_stood_still_while_it_asked_goes_on_from_when_it_woke_up(world: World) -> None:
+    """It goes on with a later tick than it had asked for, which would be due again from that moment."""
+    first, second = (world.beat({"entry": at(minute="*")}) for _ in range(2))
+    world.run(30)
+    world.stop(first, 80)
+    world.run(60)
+    world.kill(second)
+    take = world.states.take
+
+    def take_later(*args: Any, **kwargs: Any) -> Any:
+        world.states.take = take  # type: ignore[method-assign]
+        world.now += timedelta(seconds=30)
+        return take(*args, **kwargs)
+
+    world.states.take = take_later  # type: ignore[method-assign]
+    world.run(120)
+
+    assert [each.minute for each in world.times("entry")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("interval", [5, 60])
+def test_a_row_that_is_to_be_sent_once_has_no_next_tick(world: World, interval: float) -> None:
+    """django-celery-beat's ``one_off``: the tick of a dead beat is sent once more with its identity."""
+    for _ in range(2):
+        world.beat({"entry": every(interval)}, entry=OneOff)
+    kill_at_publish(world, world.beats[0], after=True)
+    run_past_a_kill(world, interval * 4)
+
+    assert [*world.ticks("entry").values()] == [2]
+
+
+@pytest.mark.parametrize("interval", [5, 60])
+@pytest.mark.parametrize("there", ["before", "after"])
+def test_the_moment_of_a_dead_beat_whose_clock_was_far_ahead_is_not_believed(
+    world: World, there: str, interval: float
+) -> None:
+    """Its entry would be silent for as long as that clock was ahead, in beats that run and that start."""
+    first = world.beat({"entry": every(interval)}, clock=3600)
+    if there == "before":
+        world.beat({"entry": every(interval)})
+    world.run(interval * 2.5)
+    kill_at_publish(world, first, after=False)
+    run_past_a_kill(world, interval)
+    sent = len(world.sent)
+    if there == "after":
+        world.beat({"entry": every(interval)})
+    world.run(interval + LONGEST_BOUND + LOOK_AGAIN)
+
+    assert len(world.sent) > sent
+
+
+def test_an_interval_that_is_shorter_now_is_asked_for_no_more_often_while_a_tick_is_being_sent(
+    world: World,
+) -> None:
+    """Who waits for a dead beat asks once a second, whatever its own bound is."""
+    first = world.beat({"entry": every(60)})
+    kill_at_publish(world, first, after=False)
+    run_past_a_kill(world, 60.1)
+    world.states.asked.clear()
+    world.beat({"entry": every(1)})
+    world.run(9)
+
+    assert world.states.asked.count("take") < 20
 
 
 def test_a_scheduler_with_an_apply_entry_of_its_own_is_shared(world: World) -> None:
@@ -236,6 +382,21 @@ def test_a_scheduler_with_an_apply_entry_of_its_own_is_shared(world: World) -> N
     assert set(world.ticks("entry").values()) == {1}
 
 
+def test_an_apply_entry_that_lets_errors_through_spends_no_tick_that_has_not_left(world: World) -> None:
+    """What its publish has met counts, as for Celery's own, which swallows errors."""
+    scheduler = world.beat({"entry": every(60)})
+    scheduler.beat._theirs["apply_entry"] = partial(scheduler.apply_async)
+
+    def publish(_entry: Any) -> None:
+        scheduler.publish = None
+        raise OperationalError("away")
+
+    scheduler.publish = publish
+    world.run(62)
+
+    assert len(world.sent) == 1
+
+
 def test_a_beat_that_is_started_finds_the_tick_that_a_dead_one_left(world: World) -> None:
     """One beat, killed in the middle of a daily tick, and replaced: the tick is not lost."""
     first = world.beat({"daily": at(minute="0", hour="13")})
@@ -248,41 +409,53 @@ def test_a_beat_that_is_started_finds_the_tick_that_a_dead_one_left(world: World
     assert len(world.sent) == 1
 
 
-def test_a_beat_told_to_stop_before_the_publish_releases_the_tick(world: World) -> None:
-    """SIGTERM raises SystemExit in whatever beat does; another one sends within about a second."""
+@pytest.mark.parametrize("how", ["killed while it sent", "away at a tick"])
+def test_a_beat_that_starts_before_the_lock_server_goes_on_from_the_shared_moments(
+    world: World, how: str
+) -> None:
+    """All of them start at once where a host does; what is missed since the last tick is sent."""
+    first = world.beat({"daily": at(minute="0", hour="13")})
+    if how == "killed while it sent":
+        kill_at_publish(world, first, after=False)
+        run_past_a_kill(world, 3601)
+    else:
+        world.run(86400.0)
+        world.kill(first)
+        world.run(3700)
+    sent = len(world.sent)
+    world.states.is_away = True
+    world.beat({"daily": at(minute="0", hour="13")})
+    world.run(5)
+    world.server_is_back()
+    world.run(2 if how == "away at a tick" else LONGEST_BOUND)
+
+    assert len(world.sent) == sent + 1
+
+
+@pytest.mark.parametrize(
+    ("where", "late"), [("before the publish", 0.0), ("in the middle of it", LONGEST_BOUND)], ids=str
+)
+def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(
+    world: World, where: str, late: float
+) -> None:
+    """SIGTERM raises SystemExit in whatever beat does. What may have left is sent again after the bound."""
     first, second = (world.beat({"entry": every(60)}) for _ in range(2))
     world.run(65)
     sender = (first, second)[world.sent[-1].by]
 
-    def stop(_tick: object) -> bool:
+    def stop(_what: object) -> bool:
         world.kill(sender)
         raise SystemExit
 
-    sender.beat._still_has = stop
-    with pytest.raises(SystemExit):
-        world.run(60)
-    world.run(2)
-
-    assert len(world.sent) == 2
-    assert world.gaps("entry") == pytest.approx([60.0], abs=1.0)
-
-
-def test_a_beat_told_to_stop_in_the_middle_of_its_publish_leaves_the_tick_to_the_bound(world: World) -> None:
-    """Nobody knows whether the message has left: sent again as the same one, and not at once."""
-    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
-    world.run(65)
-    sender = (first, second)[world.sent[-1].by]
-
-    def stop(_entry: Any) -> None:
-        world.kill(sender)
-        raise SystemExit
-
-    sender.publish = stop
+    if where == "before the publish":
+        sender.beat._still_has = stop
+    else:
+        sender.publish = stop
     with pytest.raises(SystemExit):
         world.run(60)
     world.run(15)
 
-    assert world.gaps("entry") == pytest.approx([60.0 + LONGEST_BOUND], abs=LOOK_AGAIN + 0.1)
+    assert world.gaps("entry") == pytest.approx([60.0 + late], abs=LOOK_AGAIN + 0.1)
 
 
 @pytest.mark.parametrize("stops_in", ["between ticks", "in the middle"])
@@ -309,6 +482,32 @@ def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str
     assert max(world.gaps("entry")) <= 5 + 5 + LOOK_AGAIN
 
 
+def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World) -> None:
+    """What it is about to send is its own, so it has the time for it that it would have had."""
+    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
+    world.run(65)
+    sender = (first, second)[world.sent[-1].by]
+    still_has = sender.beat._still_has
+
+    def pass_time(seconds: float) -> None:
+        world.stop(sender, 30)
+        world.run(seconds)
+
+    def stand_still(tick: Any) -> bool:
+        pass_time(8)
+        return bool(still_has(tick))
+
+    def publish(_entry: Any) -> None:
+        sender.publish = None
+        pass_time(5)
+
+    sender.beat._still_has, sender.publish = stand_still, publish
+    world.run(75)
+
+    assert len(world.sent) == 2
+    assert set(world.ticks("entry").values()) == {1}
+
+
 # --- what goes wrong -------------------------------------------------------------------------
 
 
@@ -318,12 +517,12 @@ def test_a_broker_that_is_away_for_the_sender_leaves_the_tick_to_another(world: 
     world.run(65)
     sender = (first, second)[world.sent[-1].by]
 
-    def away(_entry: Any) -> None:
+    def slowly(entry: Any) -> None:
         world.stop(sender, 5)
         world.run(0.4)
-        raise OperationalError("away")
+        away(entry)
 
-    sender.publish = away
+    sender.publish = slowly
     world.run(120)
 
     assert world.gaps("entry") == pytest.approx([60.5, 60.0], abs=0.15)
@@ -334,9 +533,6 @@ def test_a_tick_that_could_not_be_sent_is_found_by_a_beat_that_is_started(world:
     """What was released is there as it was before it was taken."""
     first = world.beat({"hourly": at(minute="0")})
     world.run(3601)
-
-    def away(_entry: Any) -> None:
-        raise OperationalError("away")
 
     first.publish = away
     world.run(3601)
@@ -352,15 +548,8 @@ def test_a_tick_that_could_not_be_sent_is_found_by_a_beat_that_is_started(world:
 def test_a_broker_that_is_away_for_all_is_tried_each_second_and_the_tick_is_sent_once(world: World) -> None:
     """As the same message: it may have left when the connection broke."""
     for _ in range(2):
-        world.beat({"entry": every(60)}).publish = None
-    world.run(30)
-
-    def away(_entry: Any) -> None:
-        raise OperationalError("away")
-
-    for each in world.beats:
-        each.publish = away
-    world.run(40)
+        world.beat({"entry": every(60)}).publish = away
+    world.run(70)
     for each in world.beats:
         each.publish = None
     world.run(10)
@@ -418,9 +607,7 @@ def test_a_lock_server_that_is_away_is_told_once_for_each_entry(
     world.run(30)
     world.server_is_back()
 
-    waits = [
-        each.getMessage() for each in caplog.records if "waits until the lock server" in each.getMessage()
-    ]
+    waits = [text for text in caplog.messages if "waits until the lock server" in text]
     assert sorted(text.split()[0] for text in waits) == ["one", "two"]
     assert "entries that waited: one, two" in caplog.text
 
@@ -706,24 +893,115 @@ def test_an_entry_whose_moment_is_older_here_is_asked_for_first(world: World) ->
     assert len(world.sent) == 1
 
 
-def test_an_entry_that_does_not_look_at_when_it_ran_is_sent_once(world: World) -> None:
-    """django-celery-beat's clocked schedules: due from any moment on."""
+def read_again(scheduler: Any, last: datetime) -> None:
+    """Let a beat read a row again that was changed then, and that says of no run."""
+    entry = scheduler.schedule["entry"]
+    entry.last_run_at, entry.total_run_count, scheduler._heap = last, 0, None
+    scheduler.world.stop(scheduler, 0)
 
-    class Clocked(schedule):  # type: ignore[misc]  # celery-types has it untyped
-        def is_due(self, _last: datetime) -> tuple[bool, float]:
-            return self.now() >= START + timedelta(seconds=10), 60.0
 
-    class OneOff(ScheduleEntry):
-        def is_due(self) -> Any:
-            return (False, 3600.0) if self.total_run_count else super().is_due()
+@pytest.mark.parametrize("make", [clocked, every(10)], ids=["clocked", "interval"])
+def test_a_row_that_is_to_be_sent_once_is_sent_once(world: World, make: Any) -> None:
+    """Its row is written late by the beat that has sent it, and meanwhile says to the others that it is due.
 
-    def make(now: Any, app: Any) -> Any:
-        return Clocked(timedelta(days=1), nowfun=now, app=app)
+    So to beats that look at it, that read it again, and that start then. Changed later, it is due again.
+    """
+    beats = [world.beat({"entry": make}, entry=OneOff) for _ in range(2)]
+    world.run(61)
+    assert len(world.sent) == 1
+    for each in beats:
+        if each.number != world.sent[0].by:
+            read_again(each, START)
+    beats.append(world.beat({"entry": make}, entry=OneOff, last=START))
+    world.run(61)
+    assert len(world.sent) == 1
+    for each in beats:
+        read_again(each, world.now)
+    world.run(61)
 
-    for _ in range(2):
-        world.beat({"entry": make}, entry=OneOff)
-        world.run(0.5)
+    assert len(world.sent) == 2
+    assert set(world.ticks("entry").values()) == {1}
+
+
+def test_a_row_is_to_be_written_once_its_tick_is_sent(world: World) -> None:
+    """Celery's scheduler may write it right after a publish that failed: the tick would count as sent."""
+    scheduler = world.beat({"entry": every(60)}, entry=Row, kind=Rows)
+    written = []
+
+    def publish(_entry: Any) -> None:
+        written.append("entry" in scheduler._dirty)
+        if len(written) == 1:
+            raise OperationalError("away")
+
+    scheduler.publish = publish
+    world.run(60.5)
+    assert scheduler._dirty == set()
+    world.run(10)
+
+    assert written == [False, False]
+    assert scheduler._dirty == {"entry"}
+
+
+def test_what_a_beat_has_sent_before_the_lock_server_answers_is_not_sent_again(world: World) -> None:
+    """The heap is made anew then, of entries which are those of the start (django-celery-beat)."""
+    world.states.is_away = True
+    world.beat({"entry": every(60)}, entry=Row, kind=Rows, task="plain")
+    world.run(65)
+    world.server_is_back()
+    world.run(50)
+
+    assert len(world.sent) == 1
+
+
+@pytest.mark.parametrize("kind", [Recording, Rows])
+def test_a_tick_sent_while_the_lock_server_is_away_is_not_sent_again_by_that_beat(
+    world: World, kind: type[Recording]
+) -> None:
+    """``on_lock_error="run"``: the moment that the beats have shared before is older."""
+    entry = Row if kind is Rows else ScheduleEntry
+    world.app.conf.redislock_on_lock_error = "run"
+    first = world.beat({"daily": at(minute="0", hour="13")}, entry=entry, kind=kind)
+    world.run(3700)
+    world.kill(first)
+    world.run(86400 - 200)
+    world.states.is_away = True
+    world.beat({"daily": at(minute="0", hour="13")}, entry=entry, kind=kind)
+    world.run(300)
+    assert len(world.sent) == 2
+    world.server_is_back()
     world.run(60)
+
+    assert len(world.sent) == 2
+
+
+@pytest.mark.parametrize("catchup", ["one", "none"])
+def test_the_first_tick_of_a_row_with_a_start_is_not_missed(world: World, catchup: Any) -> None:
+    """django-celery-beat says of it that it ran thirty years ago."""
+
+    class Starting(Row):
+        start_time = START
+
+        def is_due(self) -> Any:
+            return super().is_due() if self.default_now() > START else (False, 1.0)
+
+    settings = LockSettings(catchup=catchup)
+    last = START - timedelta(days=365 * 30)
+    world.beat({"entry": every(3600)}, entry=Starting, kind=Rows, settings=settings, last=last)
+    world.run(30)
+
+    assert len(world.sent) == 1
+
+
+def test_a_tick_that_a_beat_of_another_version_is_sending_is_asked_for_each_second(world: World) -> None:
+    """What it says of it cannot be read; for how long it is being sent, can."""
+    world.beat({"entry": every(60)})
+    world.run(59)
+    now = round(world.time() * 1000)
+    world.states.texts["entry"] = f'{now + 10_000} {now} {{"v": 2}}'
+    world.states.asked.clear()
+    world.run(9)
+    assert 5 <= len(world.states.asked) <= 10
+    world.run(5)
 
     assert len(world.sent) == 1
 

@@ -1,6 +1,6 @@
 """Entries that a ``lock_period`` refuses: said when a worker or a beat starts."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -61,6 +61,15 @@ def test_an_entry_that_is_due_later_is_none(app: Celery, schedule: Any) -> None:
     assert problems(app, schedule) == []
 
 
+@pytest.mark.parametrize("hour", [0, 4, 20])
+def test_the_due_times_of_another_day_are_seen_at_any_hour(app: Celery, hour: int) -> None:
+    """Celery 5.5 finds the first one only, unless it is that day."""
+    now = datetime(2026, 6, 1, hour, 10, tzinfo=timezone.utc)
+    schedule = crontab(minute="0,3,30", hour="4", app=app, nowfun=lambda: now)
+
+    assert len(problems(app, schedule)) == 1
+
+
 def test_an_entry_of_a_task_without_a_period_is_not_looked_at(app: Celery) -> None:
     """A schedule may have ten thousand, and fifty due times of a crontab take a millisecond."""
 
@@ -91,6 +100,24 @@ def test_a_wrong_option_of_an_entry_is_a_problem_that_names_the_entry(app: Celer
 
     assert problem == "the entry 'entry' of the schedule: redislock_catchup is 'nonee'; give 'one' or 'none'"
     assert problems(app, 3600.0, task=task, redislock_catchup="none") == []
+
+
+def test_a_misspelt_option_of_an_entry_is_a_problem_before_its_first_tick(app: Celery) -> None:
+    """At its first tick it would be an error, and the tick would be spent."""
+    (problem,) = problems(app, 3600.0, task="without", redislock_catchupp="none")
+
+    assert "the entry 'entry'" in problem
+    assert "did you mean redislock_catchup?" in problem
+
+
+def test_a_pattern_that_matches_no_entry_is_a_problem(app: Celery) -> None:
+    """Its entries would be sent by each beat, and nobody would know why."""
+    problems(app, 3600.0, task="plain")
+    entries = entries_of(app)
+    (problem,) = problems_of(app, entries, ["ent*", "pla?n", "nightly-*"])
+
+    assert "'nightly-*' matches no entry" in problem
+    assert problems_of(app, [], ["*"]) == []
 
 
 def test_a_worker_says_it_too(app: Celery) -> None:

@@ -2,11 +2,13 @@
 
 import json
 from datetime import datetime, timedelta, timezone
+from math import inf
 from typing import Any
 
 import pytest
 
 from celery_redislock.scheduling.state import AHEAD, State, prolonged, settled
+from tests.states import state_of
 
 AT = datetime(2026, 6, 1, 12, 0, 5, 250_000, tzinfo=timezone.utc)
 ABOUT = {
@@ -25,9 +27,8 @@ def text(until: int = 0, taken: int = 1780315205250, **more: Any) -> str:
 
 def test_a_state_is_read_as_it_was_written() -> None:
     """Moments in UTC, whatever zone they were written in; seconds."""
-    state = State.read(text(1780315215250))
+    state = state_of(text(1780315215250))
 
-    assert state is not None
     assert (state.entry, state.at, state.before) == ("e", AT, AT - timedelta(seconds=5.25))
     assert (state.by, state.ran, state.due) == ("host:1", None, 1780315210.25)
     assert (state.taken_at, state.sending_until) == (1780315205.25, 1780315215.25)
@@ -52,6 +53,7 @@ def test_no_state_is_none_without_a_warning(caplog: pytest.LogCaptureFixture) ->
         {"ran": "x"},
         {"due": "x"},
         {"due": []},
+        {"due": inf},
     ],
     ids=str,
 )
@@ -77,8 +79,7 @@ def test_a_field_of_another_kind_makes_the_state_absent(
 )
 def test_a_moment_is_the_later_of_the_senders_reading_and_the_servers(clock: float, seen: datetime) -> None:
     """So beats whose clocks are seconds apart send what one would send; seen two seconds after the tick."""
-    state = State.read(text())
-    assert state is not None
+    state = state_of(text())
     here, now = AT + timedelta(seconds=2 + clock), state.taken_at + 2
 
     assert abs(state.seen_from(here, now) - seen) < timedelta(milliseconds=1)
@@ -86,15 +87,13 @@ def test_a_moment_is_the_later_of_the_senders_reading_and_the_servers(clock: flo
 
 def test_a_settled_state_keeps_when_it_was_taken() -> None:
     """It is what other beats count from."""
-    state = State.read(settled(text(1780315215250), {**ABOUT, "ran": ABOUT["at"]}, "e"))
+    state = state_of(settled(text(1780315215250), is_sent=True))
 
-    assert state is not None
     assert (state.sending_until, state.taken_at, state.ran) == (0, 1780315205.25, AT)
 
 
 def test_a_prolonged_state_differs_in_its_end_only() -> None:
     """The tick of a process that stood still is its own for so much longer."""
-    state = State.read(prolonged(text(1780315215250), 7.5))
+    state = state_of(prolonged(text(1780315215250), 7.5))
 
-    assert state is not None
-    assert state._replace(text="") == State.read(text(1780315222750))._replace(text="")  # type: ignore[union-attr]
+    assert state._replace(text="") == state_of(text(1780315222750))._replace(text="")

@@ -48,6 +48,36 @@ class Recording(Scheduler):
         return SimpleNamespace(id=entry.options.get("task_id"))
 
 
+class Row(ScheduleEntry):
+    """An entry as django-celery-beat has it: its ``model`` is a row, which the entry's copies share."""
+
+    one_off, start_time = False, None
+
+    def __init__(self, *args: Any, model: Any = None, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        about = {"last_run_at": self.last_run_at, "total_run_count": self.total_run_count}
+        self.model = model or SimpleNamespace(one_off=self.one_off, start_time=self.start_time, **about)
+
+    def __next__(self, last_run_at: Any = None) -> "Row":
+        self.model.last_run_at = self.default_now()
+        self.model.total_run_count += 1
+        about = {"last_run_at": self.model.last_run_at, "total_run_count": self.model.total_run_count}
+        return type(self)(**{**dict(self), **about})
+
+
+class Rows(Recording):
+    """Reserves as django-celery-beat's scheduler: the new entry is in the heap alone, its row unwritten."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._dirty: set[str] = set()
+        super().__init__(*args, **options)
+
+    def reserve(self, entry: Any) -> Any:
+        reserved = next(entry)
+        self._dirty.add(reserved.name)
+        return reserved
+
+
 class World:
     """Time, a lock server, and beats; nothing in it waits."""
 
@@ -79,9 +109,14 @@ class World:
         is_shared: bool = True,
         entry: type[ScheduleEntry] = ScheduleEntry,
         settings: LockSettings = LockSettings(),  # noqa: B008  immutable
+        last: datetime | None = None,
+        kind: type[Recording] = Recording,
     ) -> Any:
-        """Start a beat whose clock is so many seconds ahead; returns its scheduler."""
-        scheduler: Any = Recording(self.app, schedule={}, lazy=True)
+        """Start a beat whose clock is so many seconds ahead; returns its scheduler.
+
+        ``last``: when its own entries say they were sent; the moment it starts.
+        """
+        scheduler: Any = kind(self.app, schedule={}, lazy=True)
         scheduler.world, scheduler.number, scheduler.Entry = self, len(self.beats), entry
 
         def now() -> datetime:
@@ -89,6 +124,7 @@ class World:
 
         for name, make in entries.items():
             fields = {"schedule": make(now, self.app), "task": task, "options": dict(options or {})}
+            fields["last_run_at"] = last
             scheduler.update_from_dict({name: fields})
         scheduler.beat = Beat(scheduler, self.states, settings) if is_shared else None
         self.beats.append(scheduler)
@@ -98,6 +134,10 @@ class World:
     def kill(self, scheduler: Any) -> None:
         """Let a beat be no more."""
         self._wakes.pop(scheduler.number, None)
+
+    def is_dead(self, scheduler: Any) -> bool:
+        """Whether it was killed."""
+        return scheduler.number not in self._wakes
 
     def stop(self, scheduler: Any, seconds: float) -> None:
         """Let a beat stand still, as after SIGSTOP."""
