@@ -123,7 +123,13 @@ def _play(
 
 def _problems(stage: Stage) -> list[str]:
     facts = stage.journal.facts
-    wait_until(lambda: all(fate.startswith(checks.LAST) for fate in _lost(stage).values()), DRAIN)
+    # What seems dead may be in a message that nobody has received again yet.
+    wait_until(
+        lambda: (
+            all(fate.startswith(checks.LAST) for fate in _lost(stage).values()) and not stage.has_messages()
+        ),
+        DRAIN,
+    )
     over = checks.over(stage.facts())
     wait_until(lambda: not checks.left_behind(stage.lock_keys(), over), SETTLE)
     outcomes, announced, excess = facts("outcomes").values(), facts("announced"), stage.excess_connections()

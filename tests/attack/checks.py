@@ -19,6 +19,11 @@ EXPECTED = frozenset({
 #: What begins the fate of a call for which nothing more will come.
 LAST = ("lost: FAILURE", "lost: REVOKED")
 
+#: Celery's own lines (5.7.0, ``worker/strategy.py``, ``app/trace.py``): when, of which task, and what.
+_STEP = re.compile(
+    r"^\[(\S+ \S+): .*\bTask \S+?\[(.+?)\] (received|succeeded|retry|raised|ignored|rejected)", re.MULTILINE
+)
+
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)"
     r"(?:\n\n(?:The above exception|During handling).*\n\n"
@@ -38,6 +43,7 @@ class Facts:
         states: by task id: its state, and the name of its error.
         revoked: task ids.
         received_by_dead: task ids that workers had received which were killed later.
+        in_dead_hands: those of them of which nothing more was seen, in that worker or another one.
         received: task ids that any worker has received.
         in_flight: how many messages Redis may have sent to a worker that was killed before it read them.
     """
@@ -49,6 +55,7 @@ class Facts:
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
     received_by_dead: frozenset[str] = frozenset()
+    in_dead_hands: frozenset[str] = frozenset()
     received: frozenset[str] = frozenset()
     in_flight: int = 0
 
@@ -56,12 +63,14 @@ class Facts:
 def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a table, one row a line
     """Return what became of an accepted call; ``lost: ...`` for what plain Celery would not lose."""
     number, task_id = call["number"], call["id"]
+    # Of an id that is used again, what was seen later may be another call.
+    of_dead = facts.received_by_dead if call["fixed"] else facts.in_dead_hands
     state, error = facts.states.get(task_id, ("PENDING", ""))
     is_ready = state in {"SUCCESS", "FAILURE", "REVOKED"}
     if task_id in facts.revoked:
         return "revoked"
     if facts.finished.get(number, -1) >= facts.asked.get(number, 0):
-        died = call["early"] and task_id in facts.received_by_dead
+        died = call["early"] and task_id in of_dead
         return (
             "finished"
             if is_ready
@@ -74,11 +83,23 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
         return "dropped as a duplicate"
     if error in OF_THE_DEAD and facts.begun.get(number, 0) >= facts.asked.get(number, 0):
         return "died with its child"
-    if call["early"] and task_id in facts.received_by_dead:
+    if call["early"] and task_id in of_dead:
         return "died with its worker"
     if call["early"] and error in {"LockUnavailable", "OperationalError"}:
         return "failed visibly, both servers away"
     return f"lost: {state} {error}"
+
+
+def in_hand(dead: Iterable[str], others: Iterable[str]) -> frozenset[str]:
+    """Return the task ids whose last sign of life is that a worker with one of the *dead* logs received them.
+
+    What such a worker has retried, or what was delivered again since, lives on in another message.
+    """
+    steps = [(*step.groups(), True) for log in dead for step in _STEP.finditer(log)]
+    steps += [(*step.groups(), False) for log in others for step in _STEP.finditer(log)]
+    # In the order of their times; of one log's in one millisecond, in that of their lines.
+    last = {task_id: (what, is_dead) for _, task_id, what, is_dead in sorted(steps, key=lambda step: step[0])}
+    return frozenset(task_id for task_id, step in last.items() if step == ("received", True))
 
 
 def fates(facts: Facts) -> dict[str, str]:

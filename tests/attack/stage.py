@@ -20,7 +20,7 @@ from tests.acceptance.brokers import RABBITMQ_QUEUES
 from tests.acceptance.programs import free_port
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker
-from tests.attack.checks import Facts
+from tests.attack.checks import Facts, in_hand
 from tests.attack.draw import POOLS, Round
 from tests.attack.shop import Journal, open_shop
 from tests.faults import faulty_proxy
@@ -45,8 +45,7 @@ class Stage:
         self.problems: list[str] = []
         self.workers: list[Worker] = []
         self._logs: list[str] = []
-        self._received_by_dead: set[str] = set()
-        self._killed = 0
+        self._logs_of_dead: list[str] = []
         self._publishers = 0
         self._publisher: subprocess.Popen[bytes] | None = None
         self._folder = folder
@@ -107,10 +106,8 @@ class Stage:
             worker.process.wait(_PATIENCE)
         if number == signal.SIGTERM and worker.process.returncode is None:
             number = signal.SIGKILL  # Celery waits for what never ends
-        self._logs.append(worker.log)
-        if number != signal.SIGTERM:
-            self._received_by_dead.update(_RECEIVED.findall(worker.log))
-            self._killed += 1
+        logs = self._logs if number == signal.SIGTERM else self._logs_of_dead
+        logs.append(worker.log)
         worker.end()
         self.workers[place] = self._new_worker(self.round.pools[place])
         self.workers[place].wait_ready()
@@ -155,6 +152,7 @@ class Stage:
             begun[number] = max(retries, begun[number])
             if name in ends and ends[name][1] in {"", "OnPurpose"}:
                 finished[number] = max(retries, finished.get(number, -1))
+        living = [*self._logs, *(worker.log for worker in self.workers)]
         return Facts(
             calls=accepted,
             finished=finished,
@@ -162,10 +160,18 @@ class Stage:
             asked={int(number): retries for number, retries in self.journal.facts("asked").items()},
             states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
             revoked=frozenset(self.revoked),
-            received_by_dead=frozenset(self._received_by_dead),
+            received_by_dead=frozenset(_RECEIVED.findall("\n".join(self._logs_of_dead))),
+            in_dead_hands=in_hand(self._logs_of_dead, living),
             received=frozenset(_RECEIVED.findall(self.log())),
-            in_flight=self._killed if self.rabbitmq is None else 0,
+            in_flight=len(self._logs_of_dead) if self.rabbitmq is None else 0,
         )
+
+    def has_messages(self) -> bool:
+        """Whether the broker has messages that wait for a worker; on Redis also those that workers have."""
+        if self.rabbitmq is None:
+            return bool(self.broker.llen(self.queue) or self.broker.hlen("unacked"))
+        with self.app.connection_for_read() as connection:
+            return bool(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
 
     def lock_keys(self) -> dict[str, tuple[int, bytes]]:
         """Return all on the lock server: milliseconds left, and the value if it is a string."""
@@ -186,7 +192,7 @@ class Stage:
 
     def log(self) -> str:
         """Return what all workers and publishers have written."""
-        logs = [*self._logs, *(worker.log for worker in self.workers)]
+        logs = [*self._logs, *self._logs_of_dead, *(worker.log for worker in self.workers)]
         return "\n".join([*logs, self._publishers_log.read_text(errors="replace")])
 
     def ended(self) -> list[str]:

@@ -37,12 +37,17 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
         (facts(revoked=frozenset("a")), "revoked"),
         (facts(calls=[{"droppable": True}], states={"a": ("REVOKED", "")}), "dropped as a duplicate"),
         (facts(calls=[{"droppable": True}]), "lost: PENDING "),
-        (facts(received_by_dead=frozenset("a")), "lost: PENDING "),
-        (facts(calls=[{"early": True}], received_by_dead=frozenset("a")), "died with its worker"),
+        (facts(in_dead_hands=frozenset("a")), "lost: PENDING "),
+        (facts(calls=[{"early": True}], in_dead_hands=frozenset("a")), "died with its worker"),
+        (facts(calls=[{"early": True}], received_by_dead=frozenset("a")), "lost: PENDING "),
         (facts(calls=[{"early": True}]), "lost: PENDING "),
-        (facts(finished={1: 0}, received_by_dead=frozenset("a")), "lost: the result, which is PENDING"),
         (
-            facts(calls=[{"early": True}], finished={1: 0}, received_by_dead=frozenset("a")),
+            facts(calls=[{"early": True, "fixed": True}], received_by_dead=frozenset("a")),
+            "died with its worker",
+        ),
+        (facts(finished={1: 0}, in_dead_hands=frozenset("a")), "lost: the result, which is PENDING"),
+        (
+            facts(calls=[{"early": True}], finished={1: 0}, in_dead_hands=frozenset("a")),
             "died with its worker",
         ),
         (facts(in_flight=1), "sent to a worker that was killed"),
@@ -61,6 +66,31 @@ def test_a_killed_worker_takes_no_more_messages_with_it_than_redis_has_sent_to_i
     found = checks.fates(Facts(calls=calls, in_flight=1)).values()
 
     assert sorted(found) == ["lost: PENDING ", "sent to a worker that was killed"]
+
+
+@pytest.mark.parametrize(
+    ("dead", "living", "is_in_hand"),
+    [
+        (["00,001 received"], [], True),
+        (["00,001 received", "00,001 ignored"], [], False),
+        (["00,001 received"], ["00,002 received"], False),
+        (["00,003 received"], ["00,001 received", "00,002 retry: Retry in 1s"], True),
+        (["00,001 received", "00,002 ignored", "00,009 received"], ["00,005 received", "00,006 retry"], True),
+        ([], ["00,001 received"], False),
+    ],
+)
+def test_a_killed_worker_has_in_hand_what_was_not_seen_again(
+    dead: list[str], living: list[str], is_in_hand: bool
+) -> None:
+    """A call that it had passed on, or that another worker received since, did not die with it."""
+    logs = [
+        "\n".join(
+            f"[2026-01-01 00:00:{time}: INFO/MainProcess] Task t[a\x1b[31m] {what}" for time, what in steps
+        )
+        for steps in ([line.split(" ", 1) for line in lines] for lines in (dead, living))
+    ]
+
+    assert checks.in_hand(logs[:1], logs[1:]) == (frozenset({"a\x1b[31m"}) if is_in_hand else frozenset())
 
 
 @pytest.mark.parametrize(
