@@ -130,7 +130,7 @@ class Shop:
         self.app = Celery(self.queue, set_as_current=False)
         self.app.conf.update(
             {
-                "broker_url": "memory://",
+                "broker_url": "memory://localhost",  # kombu warns of a URL without a host
                 "result_backend": "cache+memory://",
                 "task_default_queue": self.queue,
                 # The memory of Celery's cache backend is one for all apps.
