@@ -1,5 +1,6 @@
 """What a worker's consumer hears of messages it makes no request for: the claims of revoked ids."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,12 @@ from tests.unit.shop import SCOPES, Shop, body
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The threads that were started: each ends when the test calls it, and nobody sleeps."""
     started: list[Any] = []
-    monkeypatch.setattr(
-        consumer.threading,
-        "Thread",
-        lambda target, **_: SimpleNamespace(start=lambda: started.append(target)),
-    )
+
+    def thread(target: Any, **_: Any) -> Any:
+        return SimpleNamespace(start=lambda: started.append(target))
+
+    # The module's own name: what redis imports late derives from the real class.
+    monkeypatch.setattr(consumer, "threading", SimpleNamespace(Lock=threading.Lock, Thread=thread))
     monkeypatch.setattr(consumer.time, "sleep", lambda _seconds: None)
     return started
 

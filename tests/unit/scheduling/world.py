@@ -94,7 +94,8 @@ class World:
         patch.setattr(module, "time", clock)
         patch.setattr(module, "boottime", self.time)
         # The thread that asks on is the test's own: World.server_is_back.
-        patch.setattr(module.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+        threads = SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=lambda: None))
+        patch.setattr(module, "threading", threads)
 
     def time(self) -> float:
         return self.now.timestamp()
