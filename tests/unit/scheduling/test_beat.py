@@ -786,6 +786,25 @@ def test_after_an_outage_of_all_beats_a_missed_tick_is_made_up_for_once_or_not(
     assert len(world.times("entry")) == expected + 1
 
 
+@pytest.mark.parametrize(("catchup", "expected"), [("one", 1), ("none", 0)])
+def test_a_short_interval_is_missed_when_it_is_late_by_more_than_itself(
+    world: World, catchup: Any, expected: int
+) -> None:
+    """A minute is long for an interval of ten seconds."""
+    settings = LockSettings(catchup=catchup)
+    first = world.beat({"entry": every(10)}, settings=settings)
+    world.run(25)
+    world.kill(first)
+    world.run(25)
+    world.sent.clear()
+    world.beat({"entry": every(10)}, settings=settings)
+    world.run(8)
+    assert len(world.sent) == expected
+    world.run(10)
+
+    assert len(world.sent) == expected + 1
+
+
 def test_a_paused_entry_advances_and_sends_nothing(world: World) -> None:
     """When it is resumed the next tick is sent, and none is made up for."""
     for _ in range(2):
@@ -965,9 +984,10 @@ def test_a_tick_sent_while_the_lock_server_is_away_is_not_sent_again_by_that_bea
     world.kill(first)
     world.run(86400 - 200)
     world.states.is_away = True
-    world.beat({"daily": at(minute="0", hour="13")}, entry=entry, kind=kind)
+    second = world.beat({"daily": at(minute="0", hour="13")}, entry=entry, kind=kind)
     world.run(300)
     assert len(world.sent) == 2
+    assert second.beat._dirty == {"daily"}  # its row, if any, is to be written
     world.server_is_back()
     world.run(60)
 
