@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
+from math import inf
 from typing import Any, Literal
 
 from billiard.einfo import ExceptionWithTraceback
@@ -228,11 +229,18 @@ class LockRequest(Request):
             return
         if (locked := self._what_is_locked()) is not None:
             lock, _, options = locked
+            now = datetime.now(timezone.utc)
             # Not less than until the ETA and as long again: its claim was made for that.
-            until_eta = (self.eta - datetime.now(timezone.utc)).total_seconds() if self.eta else 0.0
+            until_eta = (self.eta - now).total_seconds() if self.eta else 0.0
             ttl = options.lock_queue_ttl + max(0.0, until_eta)
+            until_expiry = (self.expires - now).total_seconds() if self.expires else inf
             # Soon: the message may have waited in its queue until little of its claim is left.
-            self._renew(lock, message.token, ttl, first=min(2 * PAUSE, options.lock_queue_ttl / 12))
+            soon = min(2 * PAUSE, options.lock_queue_ttl / 12, max(0.0, until_expiry) / 12)
+            if until_expiry >= ttl:
+                self._renew(lock, message.token, ttl, first=soon, max_hold=until_expiry)
+            elif until_expiry > PAUSE:
+                # Once: from its expiry on it cannot run, although it may wait here for much longer.
+                self._renew(lock, message.token, until_expiry, first=soon, max_hold=2 * soon)
 
     def _renew_lease(self) -> None:
         if (locked := self._what_is_locked()) is None:

@@ -24,6 +24,7 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
+from celery_redislock.receiving import request as receiving
 from celery_redislock.receiving.line import LINE
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
 from celery_redislock.running.run import FROM_MAIN_PROCESS
@@ -119,6 +120,47 @@ def test_the_claim_of_a_waiting_message_is_renewed(
     request = shop.receive()
 
     assert watched(shop, token_of(request)).term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
+
+
+@pytest.mark.parametrize("countdown", [None, 90])
+def test_the_claim_of_a_waiting_message_is_renewed_once_if_the_message_expires_before_it(
+    shop: Shop, monkeypatch: Any, countdown: int | None
+) -> None:
+    """Law 2: what cannot run any more refuses nobody, however long it waits here for its turn."""
+    task = shop.unique(body, lock_key=KEY, lock_queue_ttl=100)
+    task.apply_async((7,), countdown=countdown, expires=60)
+    request = shop.receive()
+    shop.store.calls.clear()
+
+    lease, watchdog = watched(shop, token_of(request)), watchdog_of(shop.store)
+    now = lease.since
+    monkeypatch.setattr(watchdog, "_clock", lambda: now)
+    monkeypatch.setattr(receiving, "boottime", lambda: now)
+    for second in range(90):
+        now = lease.since + second
+        watchdog._do_what_is_due()
+
+    assert lease.term.ttl == pytest.approx(60, abs=1)
+    assert shop.store.calls.count("renew") == 1
+
+
+def test_the_claim_of_a_message_that_expires_late_is_renewed_as_any_other(shop: Shop) -> None:
+    """It may outlive its claim in a worker that is busy; when it has expired nobody renews that any more."""
+    shop.unique(body, lock_key=KEY, lock_queue_ttl=100).apply_async((7,), expires=200)
+    request = shop.receive()
+
+    lease = watched(shop, token_of(request))
+
+    assert (lease.term.ttl, lease.max_hold) == (100.0, pytest.approx(200, abs=1))
+
+
+def test_the_claim_of_a_message_that_has_expired_is_not_renewed(shop: Shop) -> None:
+    """Its worker drops it when its turn comes."""
+    shop.unique(body, lock_key=KEY).apply_async((7,), expires=-1, countdown=50)
+    request = shop.receive()
+
+    assert watched(shop, token_of(request)) is None
+    assert shop.states() == [(token_of(request), "queued")]
 
 
 @pytest.mark.parametrize(
