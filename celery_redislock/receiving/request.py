@@ -233,7 +233,9 @@ class LockRequest(Request):
             # Not less than until the ETA and as long again: its claim was made for that.
             until_eta = (self.eta - now).total_seconds() if self.eta else 0.0
             ttl = options.lock_queue_ttl + max(0.0, until_eta)
-            until_expiry = (self.expires - now).total_seconds() if self.expires else inf
+            # Celery looks at its expiry when it gives it to the pool, and not again.
+            may_expire = self.expires and self._apply_result is None
+            until_expiry = (self.expires - now).total_seconds() if may_expire else inf
             # Soon: the message may have waited in its queue until little of its claim is left.
             soon = min(2 * PAUSE, options.lock_queue_ttl / 12, max(0.0, until_expiry) / 12)
             if until_expiry >= ttl:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import signal
 import sys
@@ -152,6 +153,17 @@ def test_the_claim_of_a_message_that_expires_late_is_renewed_as_any_other(shop: 
     lease = watched(shop, token_of(request))
 
     assert (lease.term.ttl, lease.max_hold) == (100.0, pytest.approx(200, abs=1))
+
+
+def test_the_claim_of_a_message_that_the_pool_has_is_renewed_whenever_it_expires(shop: Shop) -> None:
+    """It runs in its turn, however late: pools of threads and of greenlets take all that is received."""
+    shop.unique(body, lock_key=KEY, lock_queue_ttl=100).apply_async((7,), expires=60)
+    request = shop.receive()
+    request._apply_result = lambda: None
+
+    lease = watched(shop, token_of(request))
+
+    assert (lease.term.ttl, lease.max_hold) == (100.0, math.inf)
 
 
 def test_the_claim_of_a_message_that_has_expired_is_not_renewed(shop: Shop) -> None:
