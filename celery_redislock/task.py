@@ -190,8 +190,10 @@ class SingletonTask(Task):
             ``get()`` raises ``TaskRevokedError``; a direct call raises it.
         """
         from celery_redislock.publishing.results import LockEagerResult
+        from celery_redislock.running.duplicate import Skipped
 
-        return LockEagerResult.of(super().apply(*args, **kwargs))
+        result = super().apply(*args, **kwargs)
+        return LockEagerResult.of(result, is_skipped=isinstance(result.result, Skipped))
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> "LockResult":  # noqa: N802  Celery's name
         """Return the result of a task id of this task."""
@@ -208,10 +210,14 @@ class SingletonTask(Task):
             LockKeyError: no key can be made of these arguments.
             TypeError: the arguments do not fit the task.
         """
+        from celery_redislock.locks.naming import queued_name
         from celery_redislock.publishing.handle import LockHandle
 
-        lock = declaration_of(self).task_lock(args, kwargs, "")
-        return LockHandle(self, lock.store, lock.key)
+        declaration = declaration_of(self)
+        lock = declaration.task_lock(args, kwargs, "")
+        scope = declaration.options.scope
+        has_queue = scope is not None and scope.claims_beside
+        return LockHandle(self, lock.store, lock.key, queued_name(lock.key) if has_queue else None)
 
     @property
     def lease(self) -> "Lease | InertLease":
@@ -224,7 +230,7 @@ class SingletonTask(Task):
         from celery_redislock.running.run import run_of
 
         run = run_of(self.request_stack.top)
-        if run is None or run.lease is None or not run.scope.holds_while_running:
+        if run is None or run.lease is None or run.locks.lease is None:
             return InertLease()
         return run.lease
 

@@ -151,13 +151,13 @@ def problems_of(
     problems: list[str] = []
     scope, conflict = options.scope, asked.get("on_conflict", Asked())
     names_client = isinstance(conflict, Asked) and conflict.by_side and conflict.client is not None
-    if scope is not None and not scope.claims_at_publish and names_client:
+    if scope is not None and scope.claim is None and names_client:
         problems.append(
             f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
             "at publish; leave it out"
         )
-    if scope is not None and not scope.holds_while_running:
-        others = " or ".join(repr(one.name) for one in SCOPES.values() if one.holds_while_running)
+    if scope is not None and not scope.lease:
+        others = " or ".join(repr(one.name) for one in SCOPES.values() if one.lease)
         problems += [
             f"{name} is about the lock of a running task, and lock={scope.name!r} holds none while it runs; "
             f"leave it out, or use {others}"
@@ -178,7 +178,7 @@ def problems_of(
 def disagreements(options: LockOptions) -> list[str]:
     """Return which values cannot be true together, wherever they come from."""
     problems = []
-    if options.scope is not None and options.scope.ends == "period" and options.lock_period is None:
+    if options.scope is not None and options.scope.claim == "period" and options.lock_period is None:
         problems.append(
             f"lock={options.scope.name!r} needs lock_period: how long the task stays unique, in seconds"
         )
@@ -196,7 +196,7 @@ def risks(options: LockOptions, settings: LockSettings, *, time_limit: float | N
     ``time_limit`` is the task's hard one in seconds, if it has one.
     """
     found: list[str] = []
-    if options.scope is None or not options.scope.holds_while_running:
+    if options.scope is None or not options.scope.lease:
         return found
     if options.lock_ttl < _TIMEOUTS * settings.socket_timeout:
         found.append(

@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import Kind, hint
 
-ScopeName = Literal["until_executed", "until_executing", "until_expired", "while_executing"]
+ScopeName = Literal[
+    "until_executed", "until_executing", "until_expired", "while_executing", "until_and_while_executing"
+]
 Strategy = Literal["skip", "raise", "retry"]
 #: Where a duplicate is noticed: at publish, or when its run is about to start.
 Side = Literal["client", "server"]
@@ -18,26 +20,27 @@ Choice = str | Callable[..., object]
 
 
 class Scope(NamedTuple):
-    """How long a task is unique.
+    """How long a task is unique: what its publish claims, and what its run holds.
 
     Attributes:
         name: the value of ``lock``.
         meaning: for the reference page.
-        claims_at_publish: the publisher holds the key from publish on.
-        holds_while_running: a run holds a lease, which is renewed.
-        ends: when the key is free again: when a run starts, when it ends, or when ``lock_period`` has
-            passed since the task was accepted.
+        claim: until when a publish claims the key: until its run starts, until that ends (the claim becomes
+            its lease), or until ``lock_period`` has passed. ``None``: a publish claims nothing.
+        lease: a run holds a lease on the key, which is renewed.
+        claims_beside: the claim is kept under the key's second name, beside the lease of a run, so that one
+            call may be queued while one runs.
         client: the default strategy at publish; ``None`` where nothing is claimed there.
         server: the default strategy on the worker.
     """
 
     name: ScopeName
     meaning: str
-    claims_at_publish: bool
-    holds_while_running: bool
-    ends: Literal["start", "end", "period"]
+    claim: Literal["start", "end", "period"] | None
+    lease: bool
     client: Strategy | None
     server: Strategy
+    claims_beside: bool = False
 
 
 #: The scopes by name.
@@ -45,13 +48,16 @@ SCOPES: Mapping[str, Scope] = {
     scope.name: scope
     for scope in (
         Scope("until_executed", "from publish until the run has ended",
-              claims_at_publish=True, holds_while_running=True, ends="end", client="skip", server="skip"),
+              claim="end", lease=True, client="skip", server="skip"),
         Scope("until_executing", "from publish until the run starts",
-              claims_at_publish=True, holds_while_running=False, ends="start", client="skip", server="skip"),
+              claim="start", lease=False, client="skip", server="skip"),
         Scope("until_expired", "from publish until `lock_period` has passed, or the job has failed",
-              claims_at_publish=True, holds_while_running=False, ends="period", client="skip", server="skip"),
+              claim="period", lease=False, client="skip", server="skip"),
         Scope("while_executing", "while it runs; any number may be queued",
-              claims_at_publish=False, holds_while_running=True, ends="end", client=None, server="retry"),
+              claim=None, lease=True, client=None, server="retry"),
+        Scope("until_and_while_executing", "from publish until the run starts, and while it runs; one may be "
+              "queued while one runs",
+              claim="start", lease=True, client="skip", server="retry", claims_beside=True),
     )
 }  # fmt: skip
 
@@ -152,7 +158,7 @@ def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | 
     """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there."""
     if scope is None:
         return None, None
-    return asked.client or scope.client if scope.claims_at_publish else None, asked.server or scope.server
+    return asked.client or scope.client if scope.claim else None, asked.server or scope.server
 
 
 def _known(value: str, known: Collection[str]) -> str:

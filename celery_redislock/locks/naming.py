@@ -59,5 +59,10 @@ def shorten(name: str) -> str:
     return encoded[: MAX_BYTES - len(ending)].decode(errors="ignore") + ending
 
 
+def queued_name(name: str) -> str:
+    """Return a key's second name, under which the claim of a queued call is kept beside the lock of a run."""
+    return f"queued:{name}"
+
+
 def _percent(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import hostname
+from celery_redislock.locks.naming import queued_name
 from celery_redislock.locks.process import is_dead, place_of
 from celery_redislock.locks.store import (
     ACCEPTED,
@@ -40,8 +41,6 @@ from celery_redislock.locks.store import (
 from celery_redislock.locks.watchdog import watchdog_of
 
 T = TypeVar("T")
-#: Asks for a release and for something else in one step.
-Now = Callable[[], Release] | None
 
 logger = logging.getLogger("celery_redislock")
 
@@ -79,6 +78,10 @@ class TaskLock(NamedTuple):
     def of_message(self, message: str) -> "TaskLock":
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
         return self._replace(key=f"message:{message}", period=None)
+
+    def of_queue(self) -> "TaskLock":
+        """Return the lock under which the claim of a queued call is kept, beside that of a run."""
+        return self._replace(key=queued_name(self.key))
 
     def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
         """Ask for a claim under this token, as a worker does for a message without one, when its run starts.
@@ -139,19 +142,36 @@ class TaskLock(NamedTuple):
             lease.is_new = True
         return lease
 
-    def finish(
-        self, lease: Lease, *, period_of: str | None = None, mark: Mark | None = None, now: Now = None
-    ) -> bool:
+    def finish(self, lease: Lease, *, period_of: str | None = None, mark: Mark | None = None) -> bool:
         """Stop renewing a lease and release it; tell whether it was still ours, where unknown counts as yes.
 
-        ``period_of`` and ``mark`` are as for :meth:`release`. ``now`` asks for it and something else in one
-        step; what is owed is the release alone.
+        ``period_of`` and ``mark`` are as for :meth:`release`.
         """
         watchdog_of(self.store).forget(lease.token)
         lease.end()
-        answer = self.release(lease.token, period_of=period_of, mark=mark, now=now)
+        ask = partial(self.store.release, self.key, lease.token, period_of=period_of, mark=mark)
+        answer = self._now_or_later(ask, mark.ttl if mark is not None else 0.0)
         # Not lease.trusted, which costs more: that it expired unseen before a repeated release is rare.
         return answer is None or answer.released or answer.gave_back(trusted=not lease.lost)
+
+    def finish_with_result(
+        self, lease: Lease, key: str, result: str, seconds: int, *, period_of: str | None, mark: Mark | None
+    ) -> tuple[bool, bool]:
+        """As :meth:`finish`, and store a result in the same step; tell also whether that is stored.
+
+        ``key``, ``result`` and ``seconds`` are as for :meth:`LockStore.release_and_store`. Where the server
+        does not answer, the release alone is owed.
+        """
+        watchdog_of(self.store).forget(lease.token)
+        lease.end()
+        of = self.key, lease.token
+        how: Any = {"period_of": period_of, "mark": mark}
+        store = partial(self.store.release_and_store, *of, key, result, seconds, **how)
+        owed = partial(self.store.release, *of, **how)
+        answer = self._now_or_later(store, mark.ttl if mark is not None else 0.0, owed)
+        release, is_stored = answer or (None, False)
+        was_ours = release is None or release.released or release.gave_back(trusted=not lease.lost)
+        return was_ours, is_stored
 
     def hand_on(self, lease: Lease, to: str, *, ttl: float, mark: Mark | None = None) -> bool:
         """Stop renewing a lease, and turn it into the claim of another message; answers as :meth:`finish`.
@@ -172,15 +192,15 @@ class TaskLock(NamedTuple):
         return self._now_or_later(ask, ttl)
 
     def release(
-        self, token: str, *, period_of: str | None = None, mark: Mark | None = None, now: Now = None
+        self, token: str, *, period_of: str | None = None, mark: Mark | None = None
     ) -> Release | None:
         """Release the hold of a token; never raises. The answer is ``None`` where there is none: it is owed.
 
         ``period_of``: the period that began under this token ends as well. ``mark`` is left for the copies of
-        its message; ``now`` is as for :meth:`finish`.
+        its message.
         """
         ask = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
-        return self._now_or_later(ask, mark.ttl if mark is not None else 0.0, now)
+        return self._now_or_later(ask, mark.ttl if mark is not None else 0.0)
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
@@ -203,19 +223,19 @@ class TaskLock(NamedTuple):
         self._now_or_later(ask, ttl)
 
     def _now_or_later(
-        self, ask: Callable[[], T], ttl: float = 0.0, now: Callable[[], T] | None = None
+        self, ask: Callable[[], T], ttl: float = 0.0, owed: Callable[[], object] | None = None
     ) -> T | None:
-        """Ask (``now``, if given); where the server does not answer, let the watchdog ask."""
+        """Ask; where the server does not answer, let the watchdog ask (for what is ``owed``, if given)."""
         try:
             # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
             if not watchdog_of(self.store).is_server_away:
-                return (now or ask)()
+                return ask()
         except RedisLockError as error:
             if not isinstance(error, LockUnavailable):
                 why = "could not settle the hold on %r, which is left to expire: %s"
                 logger.warning(why, self.key, error)
                 return None
-        self._later(ask, ttl)
+        self._later(owed or ask, ttl)
         return None
 
     def _later(self, ask: Callable[[], object], ttl: float = 0.0) -> None:

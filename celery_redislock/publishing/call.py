@@ -34,8 +34,8 @@ class PublishingRun(Protocol):
     in_body: bool
 
     @property
-    def accepted_as(self) -> str | None:
-        """Token under which its job was accepted, where the period of that ends unless it succeeds."""
+    def opened_by(self) -> str | None:
+        """Token under which the period of its job was opened; ``None`` where no failure ends that."""
 
     def holds(self, key: str) -> bool:
         """Whether the run has a lease on this key, lost or not."""
@@ -68,15 +68,17 @@ class Call:
         is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.
         header: what its message carries, once that is made.
-        first: as the message's (see ``Message``).
+        opened_by: as the message's (see ``Message``).
+        claim_lock: the lock it claims; ``claims_beside``: that is not the one of a run, but beside it.
     """
 
     header = ""
-    first: str | None = None
+    opened_by: str | None = None
     lock: TaskLock
+    claim_lock: TaskLock
     scope: Scope
     ignores_result: bool
-    is_locked = must_run = is_tick = _has_own_key = False
+    is_locked = must_run = is_tick = claims_beside = _has_own_key = False
     inherited: Message | None = None
     _travels: Mapping[str, Any] = NO_OPTIONS
 
@@ -116,9 +118,12 @@ class Call:
             return
         self.scope, self.is_locked = scope, True
         self.ignores_result = is_result_ignored(task, ignores_result)
-        self.lock = declaration.task_lock(
+        self.lock = self.claim_lock = lock = declaration.task_lock(
             args, kwargs, task_id, options=self.lock_options, key=key, is_ignored=self.ignores_result
         )
+        if scope.claims_beside:
+            self.claims_beside = True
+            self.claim_lock = lock.of_queue()
 
     def _take_options(self, asked: Mapping[str, object]) -> Message | None:
         """Take in this call's own options, and those of the message it follows, which is returned."""
@@ -152,7 +157,7 @@ class Call:
         """
         lock, options = self.lock_options, self.options
         ttl = lock.lock_queue_ttl
-        if self.scope.ends == "period" and lock.lock_period is not None:
+        if self.scope.claim == "period" and lock.lock_period is not None:
             return lock.lock_period
         if not options and self.task.expires is None:
             return ttl
@@ -169,10 +174,10 @@ class Call:
 
         ``claimed``: it was accepted, so there is a claim for it, or will be.
         """
-        is_period = claimed and self.scope.ends == "period"
+        is_period = claimed and self.scope.claim == "period"
         message = Message(
             self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
-            self.is_tick, self.first,
+            self.is_tick, self.opened_by, False, self.claims_beside,
         )  # fmt: skip
         self.header, headers = message.dumps(), self.options.get("headers")
         self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}

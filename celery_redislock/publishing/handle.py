@@ -51,11 +51,12 @@ class LockHandle:
         key: the lock's name.
     """
 
-    def __init__(self, task: Any, store: LockStore, key: str) -> None:
+    def __init__(self, task: Any, store: LockStore, key: str, queued_key: str | None = None) -> None:
         """Point at a lock; sends nothing."""
         self.key = key
         self._task = task
         self._store = store
+        self._queued_key = queued_key
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"

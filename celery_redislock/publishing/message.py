@@ -8,12 +8,11 @@ every publish: a second copy of a message has the same one, publishing a task id
 
     {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
      "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before,
-     "b": a tick of beat's, "a": token under which the job was accepted}
+     "b": a tick of beat's, "q": its claim is kept beside the run's lock,
+     "a": token under which the period of its job was opened}
 """
 
 import json
-import logging
-import os
 from collections.abc import Mapping
 from json.scanner import make_scanner
 from types import MappingProxyType
@@ -22,25 +21,9 @@ from uuid import NAMESPACE_OID, uuid5
 
 import celery.app.task
 
-from celery_redislock.declaring.options import LockOptions, read_settings
-from celery_redislock.declaring.server import store_of
-from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import Mark, owner_name
-from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.store import owner_name
 
-__all__ = [
-    "HEADER",
-    "NO_OPTIONS",
-    "TICK",
-    "Message",
-    "is_result_ignored",
-    "release_claim",
-    "release_unrun",
-    "tick_id",
-    "tick_token",
-]
-
-logger = logging.getLogger("celery_redislock")
+__all__ = ["HEADER", "NO_OPTIONS", "TICK", "Message", "is_result_ignored", "tick_id", "tick_token"]
 
 #: The message header's name.
 HEADER = "redislock"
@@ -50,9 +33,6 @@ TICK = "redislock_tick"
 
 _VERSION = 1
 
-#: Seconds for which the release of a claim is owed where the options that would say are not known.
-UNKNOWN_TTL = 3600.0
-
 #: Made once: json.dumps and json.loads do more for each call than the C code below them.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stub takes a scanner
@@ -60,7 +40,7 @@ _quoted = json.encoder.encode_basestring_ascii
 
 #: What is true of a message, by its letter in the header.
 _FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered",
-          "b": "is_tick"}  # fmt: skip
+          "b": "is_tick", "q": "claimed_beside"}  # fmt: skip
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -81,10 +61,11 @@ class Message(NamedTuple):
         has_own_key: ``lock_key`` was given per call, so the worker cannot compute the key.
         stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
         is_tick: sent by a beat, which may die before it has said so: then another one sends it again.
-        first: token under which the job that this message goes on with was accepted, where its period ends
-            unless it succeeds; ``None`` elsewhere, and where that is ``token``.
+        opened_by: token under which the period of its job was opened, where a failure ends that; ``None``
+            elsewhere, and where it is ``token``.
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
+        claimed_beside: its claim is kept under the key's second name, beside the lock of a run.
     """
 
     key: str | None
@@ -95,23 +76,14 @@ class Message(NamedTuple):
     has_own_key: bool = False
     stands_for_period: bool = False
     is_tick: bool = False
-    first: str | None = None
+    opened_by: str | None = None
     was_delivered: bool = False
+    claimed_beside: bool = False
 
     @property
-    def held_as(self) -> str:
+    def claim_token(self) -> str:
         """The token of its claim."""
-        return self.first if self.first and self.stands_for_period else self.token
-
-    @staticmethod
-    def accepted_as(message: "Message | None", options: LockOptions, run: str) -> str | None:
-        """Return the token under which a job's period began, its run's where that accepted the message.
-
-        ``None`` where it has no period that ends with a failure.
-        """
-        if options.lock_period is None or options.lock_period_on_failure == "keep":
-            return None
-        return run if message is None else message.first or (message.token if message.claimed else run)
+        return self.opened_by if self.opened_by and self.stands_for_period else self.token
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -121,8 +93,8 @@ class Message(NamedTuple):
             return text + ',"c":1}'
         if self.options:
             text += f',"o":{_encode(dict(self.options))}'
-        if self.first:
-            text += f',"a":{_quoted(self.first)}'
+        if self.opened_by:
+            text += f',"a":{_quoted(self.opened_by)}'
         return text + "".join(f',"{one}":1' for one, flag in _FLAGS.items() if getattr(self, flag)) + "}"
 
     @classmethod
@@ -163,7 +135,7 @@ class Message(NamedTuple):
             if "o" in data:
                 said["options"] = dict(data["o"])
             if "a" in data:
-                said["first"] = data["a"].encode().decode()
+                said["opened_by"] = data["a"].encode().decode()
             return cls(key, token, **said)
         except (AttributeError, KeyError, TypeError, ValueError, StopIteration, RecursionError):
             return None
@@ -208,38 +180,3 @@ def is_result_ignored(task: Any, asked: bool | None) -> bool:
     if asked is None or not (_MESSAGE_DECIDES or asked):
         asked = task.ignore_result
     return bool(asked)
-
-
-def release_claim(app: Any, message: Message | None, *, ran: bool = False) -> None:
-    """Release the claim of a message that will never enter its lock; logs what goes wrong.
-
-    The app's settings name the lock server. ``ran``: a delivery of it, or of what it goes on with, may have
-    run, so its period goes on; otherwise that ends as well.
-    """
-    if message is None or message.key is None or not message.claimed or (ran and message.stands_for_period):
-        return
-    try:
-        settings = read_settings("settings", app.conf.get, os.environ)
-        if settings.enabled:
-            # A run that it follows must not make a claim for it any more.
-            mark = Mark(message.token, UNKNOWN_TTL, is_done=True) if message.must_run else None
-            store = store_of(app, settings)
-            lock = TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, message.key, "")
-            period_of = None if ran else message.first or message.token
-            lock.release(message.held_as, period_of=period_of, mark=mark)
-    except RedisLockError as problem:
-        logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
-
-
-def release_unrun(app: Any, headers: Any, delivery_info: Any, *, is_received: bool = False) -> None:
-    """Release the claim of a message that is dropped, and its period unless that stays for a body that ran.
-
-    ``is_received``: also where it says that it has none, as its publisher may not have learnt of it.
-    """
-    headers, delivery_info = headers or {}, delivery_info or {}
-    message = Message.of(headers, str(headers.get("id")))
-    if message is not None:
-        ran = delivery_info.get("redelivered") or message.was_delivered
-        ran = ran or (headers.get("retries") and not message.first)
-        message = message._replace(claimed=True) if is_received else message
-        release_claim(app, message, ran=bool(ran))

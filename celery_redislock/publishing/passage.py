@@ -69,7 +69,7 @@ class Passage:
 
     def __init__(self, call: Call) -> None:
         """Ask for nothing yet, and send nothing."""
-        self.call, self.lock, self._ttl = call, call.lock, call.claim_ttl()
+        self.call, self.lock, self._ttl = call, call.claim_lock, call.claim_ttl()
 
     def __enter__(self) -> "Passage":
         return self
@@ -250,7 +250,7 @@ class Passage:
     def _terms(self, *, published: bool = False) -> dict[str, Any]:
         """Return what a claim is asked for with, beside its name and token."""
         call, lock = self.call, self.lock
-        if call.scope.ends == "period":  # the claim is the period, released by no run
+        if call.scope.claim == "period":  # the claim is the period, released by no run
             state, period = ACCEPTED, None
         else:
             state, period = QUEUED, lock.period

@@ -46,11 +46,14 @@ def publish(  # noqa: PLR0911  one for each kind of publish
             return _publish_what_follows(call, run)
         if run is None and inherited is not None and inherited.key == key:
             # Published by the worker's main process, or by before_start: it keeps its identity and claim.
-            call.token, call.first, call.must_run = inherited.token, inherited.first, True
+            call.token = inherited.token
+            call.opened_by = inherited.opened_by
+            call.must_run = True
+            call.claims_beside = inherited.claimed_beside
             return call.send(claimed=inherited.claimed)
         if run is None and inherited is None:
             call.take_tick()
-    if not call.scope.claims_at_publish:
+    if call.scope.claim is None:
         return call.send(claimed=False)
     with Passage(call) as claim:
         result = claim.send()
@@ -67,12 +70,15 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     Published only when the body has unwound, it would be lost with a child that is killed before. The
     message may start earlier than the body ends: it is refused by the run's lease, and waits.
     """
-    lock, scope, call.must_run, call.first = call.lock, call.scope, True, run.accepted_as
-    if run.holds(lock.key) or not scope.claims_at_publish or scope.ends == "period":
+    lock = call.claim_lock = call.lock
+    call.claims_beside = False
+    call.must_run = True
+    call.opened_by = run.opened_by
+    if run.holds(lock.key) or call.scope.claim in {None, "period"}:
         result = call.send(claimed=True)
     else:
         # The run was accepted: no period refuses what follows, or begins.
-        call.lock = lock._replace(period=None)
+        call.claim_lock = call.lock = lock._replace(period=None)
         with Passage(call) as claim:
             claim.ask()
             result = call.send(claimed=claim.is_granted)

@@ -4,7 +4,7 @@ import time
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from celery.exceptions import Ignore, TaskRevokedError
+from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult, EagerResult
 from celery.states import PROPAGATE_STATES, REVOKED
 from vine import promise
@@ -141,20 +141,16 @@ class LockEagerResult(AnyEagerResult):
         return result
 
     @classmethod
-    def of(cls, result: AnyEagerResult) -> "LockEagerResult":
+    def of(cls, result: AnyEagerResult, *, is_skipped: bool) -> "LockEagerResult":
         """Return what Celery made of a run in place; of a skipped run what a worker makes of it."""
         if isinstance(result, cls):
             return result  # a retry's, which was run in place as well
-        if isinstance(result.result, Skipped):
+        if is_skipped:
             return cls.duplicate(result.id, result.name, str(result.result))
         return cls(*result.__reduce_args__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
-
-
-class Skipped(Ignore):
-    """Ends a run that is a duplicate."""
 
 
 def _rebuild(

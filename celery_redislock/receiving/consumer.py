@@ -22,7 +22,7 @@ from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.lock import keep_trying
 from celery_redislock.locks.store import QUEUED, owner_name
-from celery_redislock.publishing.message import release_unrun
+from celery_redislock.running.delivery import release_unrun
 
 __all__ = ["Unreceived"]
 

@@ -37,7 +37,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
     if run is False:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.
         if state in {FAILURE, IGNORED, REJECTED} and not request.is_eager and request.id:
-            from celery_redislock.publishing.message import release_unrun
+            from celery_redislock.running.delivery import release_unrun
             from celery_redislock.running.finish import is_requeued
 
             if not is_requeued(task, retval):
@@ -54,7 +54,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
 
 def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim is released."""
-    from celery_redislock.publishing.message import release_unrun
+    from celery_redislock.running.delivery import release_unrun
 
     release_unrun(sender.app, getattr(message, "headers", None), getattr(message, "delivery_info", None))
 

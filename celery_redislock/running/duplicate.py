@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Mapping
 
+from celery.exceptions import Ignore
+
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
 from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
-from celery_redislock.publishing.results import DUPLICATE_OF, Skipped
+from celery_redislock.publishing.results import DUPLICATE_OF
 from celery_redislock.running.redelivery import held_for, wait_for
 from celery_redislock.running.run import Run
 
-__all__ = ["STRATEGIES", "at_start"]
+__all__ = ["STRATEGIES", "Skipped", "at_start"]
 
 #: Seconds within which the publish that a claim stands for may still fail, its retries included.
 PUBLISHING = 60.0
+
+
+class Skipped(Ignore):  # type: ignore[misc]  # celery-types has it untyped
+    """Ends a run that is a duplicate."""
 
 
 def at_start(run: Run, hold: Hold) -> Exception:
@@ -25,7 +31,9 @@ def at_start(run: Run, hold: Hold) -> Exception:
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
         return wait_for(run, hold, held_for(hold), is_copy=run.is_of_this_message(hold))
-    task, lock, request = run.task, run.lock, run.request
+    task = run.task
+    lock = run.lock
+    request = run.request
     if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
         announce(task, lock, hold, "server", what_happens="retry")
         return wait_for(run, hold, held_for(hold))
@@ -50,7 +58,8 @@ def _may_not_be_published(hold: Hold) -> bool:
 def skip(run: Run, hold: Hold) -> Exception:
     """End the run in a ready state that names the holder."""
     log_skip(run.lock, hold, side="server")
-    request, why = run.request, f"{DUPLICATE_OF} {hold.owner}"
+    request = run.request
+    why = f"{DUPLICATE_OF} {hold.owner}"
     request.redislock_skipped = True
     if not request.is_eager:
         run.task.backend.mark_as_revoked(

@@ -5,16 +5,16 @@ there and to write (Celery 5.5.0 to 5.7.0, ``backends/base.py``). What is stored
 long, is left to Celery.
 """
 
-from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 from celery.backends.redis import RedisBackend
 from celery.states import FAILURE, PENDING, SUCCESS
 
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import LARGEST, LockStore, Mark, Release
-from celery_redislock.running.run import run_of
+from celery_redislock.locks.store import LARGEST, LockStore
+from celery_redislock.running.run import Run
 
 __all__ = ["join"]
 
@@ -31,46 +31,48 @@ def join(backend: Any, store: LockStore) -> bool:
         return False
     if not isinstance(store, RedisStore) or not store.leads_to(backend.connparams):
         return False
-    # A method, as Celery's log lines name it.
-    backend._store_result, backend._redislock_beside = MethodType(_store_result, backend), store
+    backend._store_result = MethodType(_store_result, backend)  # a method, as Celery's log lines name it
+    backend._redislock_beside = store
     return True
 
 
 def _store_result(backend: Any, task_id: Any, result: Any, state: str, *args: Any, **more: Any) -> Any:
     """Store a result as Celery does; the one that a run waits for at its end releases its lock as well."""
     request: Any = more.get("request")
-    run: Any = run_of(request)
-    is_awaited = run is not None and run.release and not run.lease.ended and task_id == request.id
-    if is_awaited and state in {SUCCESS, FAILURE}:
-        backend = _Ending(backend, run)
+    run: Run | None = getattr(request, "redislock_run", None)
+    if (
+        run is not None
+        and run.releases_with_result
+        and run.lease is not None
+        and not run.lease.ended
+        and task_id == request.id
+        and state in {SUCCESS, FAILURE}
+    ):
+        backend = _Ending(backend, run, run.lease)
     return RedisBackend._store_result(backend, task_id, result, state, *args, **more)
 
 
 class _Ending(RedisBackend):  # type: ignore[misc]  # celery-types has it untyped
     """A backend as the end of a run sees it; the two share all they have."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_lease", "_run")
 
-    def __init__(self, backend: Any, run: Any) -> None:
+    def __init__(self, backend: Any, run: Run, lease: Lease) -> None:
         self.__dict__ = backend.__dict__  # type: ignore[misc]  # mypy takes the slots for all there is
         self._run = run
+        self._lease = lease
 
     def _get_task_meta_for(self, task_id: Any) -> dict[str, Any]:  # noqa: ARG002  Celery's
         return {"status": PENDING}  # the script looks
 
     def set(self, key: bytes, value: Any, **more: Any) -> None:
-        run, lease, is_stored = self._run, self._run.lease, False
-
-        def now(mark: Mark | None) -> Release:
-            nonlocal is_stored
-            expires = more.get("expires")
-            seconds = (self.expires if expires is None else expires) or 0
-            ask: Callable[..., tuple[Release, bool]] = run.lock.store.release_and_store
-            of = lease.key, lease.token, key.decode(), value, seconds
-            answer, is_stored = ask(*of, period_of=run.period_of, mark=mark)
-            return answer
-
-        is_short = isinstance(value, str) and len(value) <= LARGEST
-        run.release(run, lease, now if is_short else None)
+        run = self._run
+        expires = more.get("expires")
+        seconds = (self.expires if expires is None else expires) or 0
+        is_stored = False
+        if isinstance(value, str) and len(value) <= LARGEST:
+            is_stored = run.release_with_result(self._lease, key.decode(), value, seconds)
+        else:
+            run.release(self._lease)
         if not is_stored and super()._get_task_meta_for(run.request.id)["status"] != SUCCESS:
             super().set(key, value, **more)

@@ -1,13 +1,14 @@
-"""How a run enters its lock: claim to lease, or a fresh lease, or why it must not run now.
+"""How a run starts: its claim becomes a lease, or it acquires a fresh one, or why it must not run now.
 
 What a scope does when its run starts::
 
-    holds while it runs      the claim becomes a lease on the key, or a fresh lease is acquired
-    ends at the start        the claim is released; a message without one yields to a queued one
-    ends with its period     nothing; a message that was not accepted at publish is accepted here
+    lease                      the claim becomes a lease on the key, or a fresh lease is acquired
+    claim until the start      the claim is released; a message without one yields to a queued one
+    both                       the lease is acquired; then the claim, which is kept beside it, is released
+    claim for the period       nothing; a message that was not accepted at publish is accepted here
 
-Where the scope holds nothing while it runs, and the broker may deliver the message once more, the run holds
-a lease on the message itself, so that its copies exclude each other.
+Where the scope has no lease, and the broker may deliver the message once more, the run holds a lease on the
+message itself, so that its copies exclude each other.
 """
 
 import logging
@@ -21,44 +22,46 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import keep_trying
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Mark, Marked, Refusal
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
 from celery_redislock.running.redelivery import jittered, late_copy, put_off, wait_for
-from celery_redislock.running.run import Run, mark_ttl
+from celery_redislock.running.run import Run
 
-__all__ = ["enter"]
+__all__ = ["start"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger("celery_redislock")
 
 
-def enter(run: Run) -> None:
-    """Take what the run's scope asks for; ``run.lease`` is there afterwards if it holds anything.
+def start(run: Run) -> None:
+    """Acquire what the run's scope asks for; ``run.lease`` is there afterwards if it holds anything.
 
     Raises ``Ignore`` where the message was skipped, is done, or was published again to run later.
     """
+    scope = run.scope
     try:
-        if run.scope.holds_while_running:
-            _take(run, run.lock)
-            return
-        if run.can_come_again:
-            _take(run, run.running_lock)
-        if run.scope.ends == "start":
+        if scope.lease or run.can_come_again:
+            _acquire(run)
+        if scope.claim == "end":
+            return  # it has become the lease
+        if scope.claim == "start":
             _leave_queue(run)
-        elif not run.is_accepted:
+        elif scope.claim == "period" and not run.is_accepted:
             _accept(run)
     except BaseException as error:
         _leave(run, error)
         raise
 
 
-def _take(run: Run, lock: TaskLock) -> None:
+def _acquire(run: Run) -> None:
     """Hold a lock while the body runs: the key's, or that of the message itself."""
-    options, limit = run.options, (run.request.timelimit or (None,))[0] or run.task.time_limit
+    options = run.options
+    lock = run.locks.copies
+    limit = (run.request.timelimit or (None,))[0] or run.task.time_limit
     attempt = partial(
         lock.start,
         run.token,
@@ -72,22 +75,28 @@ def _take(run: Run, lock: TaskLock) -> None:
     try:
         answer: Lease | Refusal | Marked | None = attempt()
     except LockUnavailable as error:
-        answer = _ask_again(run, lock, attempt, error)
+        answer = _try_again(run, lock, attempt, error)
     if not isinstance(answer, Lease) and (answer := _take_over(run, attempt, answer)) is None:
         return  # on_lock_error says: without a lock
     run.lease = answer
-    if lock is run.lock:
-        message = run.message if answer.is_new else None
-        # A retry's claim exists only when its first run has ended, and a copy's went with that copy.
-        if message is not None and message.claimed and not (message.must_run or run.was_delivered):
-            logger.warning(
-                "the claim of %s on %r was gone when it started: it had expired while queued "
-                "(raise lock_queue_ttl), was released by force, or its message was published twice",
-                lock,
-                lock.key,
-            )
-        if lock_acquired.receivers:
-            lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
+    if answer.is_new and not run.scope.claims_beside:
+        _warn_of_lost_claim(run)
+    if lock_acquired.receivers and run.locks.lease is not None:
+        lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
+
+
+def _warn_of_lost_claim(run: Run) -> None:
+    message = run.message
+    # A retry's claim exists only when its first run has ended, and a copy's went with that copy.
+    if message is None or not message.claimed or message.must_run or run.was_delivered:
+        return
+    if run.locks.lease is not None:
+        logger.warning(
+            "the claim of %s on %r was gone when it started: it had expired while queued "
+            "(raise lock_queue_ttl), was released by force, or its message was published twice",
+            run.lock,
+            run.lock.key,
+        )
 
 
 def _take_over(
@@ -95,14 +104,15 @@ def _take_over(
 ) -> Lease | None:
     """Ask once more where the holder is the run's own claim or period; otherwise raise what ends the run."""
     if isinstance(answer, Refusal) and (more := _own_claim(run, answer.hold)):
-        answer = _ask(run, run.running_lock, partial(attempt, **more))
+        answer = _ask(run, run.locks.copies, partial(attempt, **more))
     if isinstance(answer, Refusal):
         raise at_start(run, answer.hold)
     if isinstance(answer, Marked):
-        if answer.is_done and run.message is not None and run.message.is_tick and run.scope.ends != "period":
+        message = run.message
+        if answer.is_done and message is not None and message.is_tick and run.scope.claim != "period":
             # Sent twice, and claimed again when it had run.
-            run.lock.release(run.message.token)
-        pause = run.running_lock.ttl - answer.expires_in
+            (run.locks.claim or run.lock).release(message.token)
+        pause = run.locks.copies.ttl - answer.expires_in
         raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
     return answer
 
@@ -124,14 +134,17 @@ def _own_claim(run: Run, hold: Hold) -> dict[str, Any]:
 
 def _leave_queue(run: Run) -> None:
     """Release the claim; a message that has none yields to a queued one, unless it has to run anyway."""
-    lock, message = run.lock, run.message
+    message = run.message
+    lock = run.locks.claim or run.lock
     if message is not None and (run.is_accepted or (run.must_wait and lock.period is None)):
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token)
         return
-    hold = _queued_before(run)
+    if run.scope.lease and lock.period is None:
+        return  # its lease lets it run: a call that is queued runs after it
+    hold = _queued_before(run, lock)
     if hold is not None and lock.release_if_dead(hold):
-        hold = _queued_before(run)
+        hold = _queued_before(run, lock)
     if hold is None:
         return
     # A claim of its own token: its publisher did not learn that it was granted.
@@ -141,9 +154,8 @@ def _leave_queue(run: Run) -> None:
     lock.release(hold.token)
 
 
-def _queued_before(run: Run) -> Hold | None:
+def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
     """Return what stands in the way; where nothing does and there is a period to begin, begin it."""
-    lock = run.lock
     if lock.period is None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
     answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity or lock.owner))
@@ -154,21 +166,23 @@ def _queued_before(run: Run) -> Hold | None:
 
 def _accept(run: Run) -> None:
     """Accept a message that its publisher did not: its claim stands for the period from now on."""
-    lock, identity, period = run.lock, run.identity or run.lock.owner, run.options.lock_period or 0.0
+    lock = run.lock
+    identity = run.identity or lock.owner
+    period = run.options.lock_period or 0.0
     answer = _ask(run, lock, partial(lock.accept, run.token, period, ACCEPTED, message=identity))
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
 
 
 def _ask(run: Run, lock: TaskLock, attempt: Callable[[], T]) -> T | None:
-    """Ask until the lock server answers; as :func:`_ask_again`."""
+    """Ask until the lock server answers; as :func:`_try_again`."""
     try:
         return attempt()
     except LockUnavailable as error:
-        return _ask_again(run, lock, attempt, error)
+        return _try_again(run, lock, attempt, error)
 
 
-def _ask_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUnavailable) -> T | None:
+def _try_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUnavailable) -> T | None:
     """Ask until the lock server answers; ``None``: run without a lock, as ``on_lock_error`` says.
 
     What an unanswered request may have taken under the run's token is released as soon as the server answers.
@@ -197,23 +211,19 @@ def _ask_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
 
 def _leave(run: Run, error: BaseException) -> None:
     """Release what a run has taken, or may have, that does not start."""
-    maybe_held = {run.lock, run.running_lock}
+    locks = run.locks
+    may_be_held = {lock.key: lock for lock in (locks.claim or run.lock, locks.copies)}
     if run.lease is not None:
-        run.running_lock.finish(run.lease)
+        locks.copies.finish(run.lease)
         run.lease = None
-        maybe_held.remove(run.running_lock)
+        del may_be_held[locks.copies.key]
     if not isinstance(error, Ignore | Reject | RedisLockError):
         # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
-        for lock in maybe_held:
+        for lock in may_be_held.values():
             lock.release_later(run.token, period_of=run.token)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
-    message = run.message
-    if message is None or (run.scope.ends == "period" and run.was_delivered):
-        return
-    token, period_of = message.held_as, None if run.was_delivered else message.first or message.token
     if isinstance(error, Exception):
-        mark = Mark(message.token, mark_ttl(run.task.app), is_done=True) if message.must_run else None
-        run.lock.release(token, period_of=period_of, mark=mark)
+        run.release_unrun()
     elif not run.task.acks_late:  # acknowledged late, it is delivered again
-        run.lock.release_later(token, period_of=period_of)
+        run.release_unrun(later=True)

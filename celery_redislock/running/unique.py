@@ -2,17 +2,18 @@
 
 All of this runs in the process and thread that runs the body, inside ``Task.__call__``: the one place in a
 pool child where the end of a body is seen before what follows is published and its result is stored
-(celery 5.7.0, ``app/trace.py``).
+(celery 5.7.0, ``app/trace.py``). Where the lock is released with the result, ``running/result.py`` does so
+next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from celery_redislock.running.finish import settle
+from celery_redislock.running.finish import finish
 from celery_redislock.running.interrupt import run_interruptible
 from celery_redislock.running.run import Run
-from celery_redislock.running.start import enter
+from celery_redislock.running.start import start
 
 __all__ = ["run_unique"]
 
@@ -22,19 +23,19 @@ def run_unique(
 ) -> Any:
     """Run the body of a task's current request, pushed by Celery's tracer, under its lock, where it has one.
 
-    Raises what the body raised, and what ``Run.of`` and ``enter`` say.
+    Raises what the body raised, and what ``Delivery.of`` and ``start`` say.
     """
-    run = Run.of(task, request)
+    run = Run.begin(task, request)
     if run is None:
         return body(*args, **kwargs)
-    enter(run)
-    if run.options.on_lock_lost == "terminate" and run.scope.holds_while_running:
+    start(run)
+    if run.options.on_lock_lost == "terminate" and run.locks.lease is not None:
         body = partial(run_interruptible, run, body)
     run.in_body = True
     try:
         value = body(*args, **kwargs)
     except BaseException as error:
-        settle(run, error)
+        finish(run, error)
         raise
-    settle(run, None)
+    finish(run, None)
     return value

@@ -184,7 +184,7 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
     """Law 2: its claims too. And the watchdog, started from the line, tells the greenlets and nobody else."""
     program = """
         import gevent
-        from celery_redislock.receiving.line import LINE
+        from celery_redislock.receiving.renewal import UNRENEWED
 
         hub, told = gevent.get_hub(), []
         lock = Lock(store, "n", ttl=1.5, auto_renew=False, on_lost=lambda _: told.append(gevent.get_hub()))
@@ -192,11 +192,11 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
         lease = lock._entry.lease
 
         class Delivery:
-            def leave_line(self):
+            def begin_renewal(self):
                 watchdog_of(store).watch(lease, first=0.0)
 
         delivery, deadline = Delivery(), time.monotonic() + 20.0
-        LINE.add(delivery)
+        UNRENEWED.add(delivery)
         while watchdog_of(store).renewals < 2:
             assert time.monotonic() < deadline
         store.force_release("n")

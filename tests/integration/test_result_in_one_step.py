@@ -106,8 +106,8 @@ def test_what_is_stored_and_announced_is_what_celery_stores(
     channel = shop.client.pubsub(ignore_subscribe_messages=True)
     asked = asked_of(shop)
     seen = []
-    for joining in (lambda *_: None, finish.joining):  # Celery's own way, and then ours
-        monkeypatch.setattr(finish, "joining", joining)
+    for joining in (lambda *_: None, finish._joining):  # Celery's own way, and then ours
+        monkeypatch.setattr(finish, "_joining", joining)
         asked.clear()
         shop.client.delete(key)
         channel.subscribe(key)

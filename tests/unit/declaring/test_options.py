@@ -234,7 +234,7 @@ def test_an_option_of_a_runs_lock_is_refused_where_a_run_has_none(lock, option):
         assert found[0].startswith(
             f"{name} is about the lock of a running task, and lock={lock!r} holds none"
         )
-        assert found[0].endswith("use 'until_executed' or 'while_executing'")
+        assert found[0].endswith("use 'until_executed' or 'while_executing' or 'until_and_while_executing'")
     assert called(read(option), **scope).scope.name == lock
     assert read(scope, {f"redislock_{name.removeprefix('lock_')}": option[name]}).scope.name == lock
 

@@ -9,21 +9,22 @@ from tests.unit.declaring.asking import called, decide, problems, read
 
 
 @pytest.mark.parametrize(
-    ("name", "claims", "holds", "ends", "client", "server"),
+    ("name", "claim", "lease", "client", "server"),
     [
-        ("until_executed", True, True, "end", "skip", "skip"),
-        ("until_executing", True, False, "start", "skip", "skip"),
-        ("until_expired", True, False, "period", "skip", "skip"),
-        ("while_executing", False, True, "end", None, "retry"),
+        ("until_executed", "end", True, "skip", "skip"),
+        ("until_executing", "start", False, "skip", "skip"),
+        ("until_expired", "period", False, "skip", "skip"),
+        ("while_executing", None, True, None, "retry"),
+        ("until_and_while_executing", "start", True, "skip", "retry"),
     ],
 )
-def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claims, holds, ends, client, server):
+def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, lease, client, server):
     """What was not refused at publish is never dropped by default."""
     options = read({"lock": name, "lock_period": 60})
     scope = options.scope
 
     assert scope is SCOPES[name]
-    assert (scope.claims_at_publish, scope.holds_while_running, scope.ends) == (claims, holds, ends)
+    assert (scope.claim, scope.lease) == (claim, lease)
     assert (options.client, options.server) == (client, server)
 
 
@@ -39,6 +40,8 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claims, hol
         ("while_executing", {"server": "raise"}, (None, "raise")),
         ("while_executing", {"server": "raise", "client": None}, (None, "raise")),
         ("while_executing", decide, (None, decide)),
+        ("until_and_while_executing", "raise", ("raise", "raise")),
+        ("until_and_while_executing", {"client": "raise"}, ("raise", "retry")),
     ],
 )
 def test_a_strategy_counts_where_the_scope_has_a_side(scope, asked, expected):

@@ -14,7 +14,7 @@ FULL = Message(
     stands_for_period=True,
     was_delivered=True,
     is_tick=True,
-    first="t1/first",
+    opened_by="t1/first",
 )
 
 

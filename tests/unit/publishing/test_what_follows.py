@@ -64,7 +64,7 @@ def test_a_retry_is_published_at_once_under_its_own_token_and_noted_after_that(
 
     header = only_header(shop)
     first = seen["first"].token
-    assert header == Message("account:7", header.token, claimed=True, must_run=True, first=first)
+    assert header == Message("account:7", header.token, claimed=True, must_run=True, opened_by=first)
     assert header.token.startswith(f"{owner_name(task_id)}/")
     assert header.token != seen["first"].token
     assert (seen["noted_before"], seen["noted"]) == ([], [header.token])

@@ -25,10 +25,10 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
-from celery_redislock.receiving import request as receiving
-from celery_redislock.receiving.line import LINE
+from celery_redislock.receiving import renewal
+from celery_redislock.receiving.renewal import UNRENEWED
 from celery_redislock.receiving.request import DYING_TTL, LockRequest
-from celery_redislock.running.run import FROM_MAIN_PROCESS
+from celery_redislock.running.delivery import RECEIPT
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, debts, einfo
 
 #: A process id nobody has.
@@ -53,20 +53,22 @@ def token_of(request: LockRequest) -> str:
 
 def started(shop: Shop, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> None:
     """Do what a child does before it dies: the claim becomes a lease, and the main process learns of it."""
-    lock, running, options = request._what_is_locked()  # type: ignore[misc]  # it is locked
     claim = token_of(request) if HEADER in request.message.headers else None
-    if running is lock or request.task.acks_late:
-        about = running.about("running", claim)
-        shop.store.acquire(running.key, request._run_token, 30, about=about, instead_of=claim)
-    if options.scope.ends == "start" and claim:  # type: ignore[union-attr]  # as above
+    scope = request.task.lock if isinstance(request.task.lock, str) else "until_executed"
+    holds = scope in HOLDING
+    if holds or request.task.acks_late:
+        key = KEY if holds else f"message:{claim}"
+        facts = f'{{"state":"running","message":"{claim}"}}'
+        shop.store.acquire(key, request._receipt.token, 30, about=facts, instead_of=claim)
+    if scope == "until_executing" and claim:
         shop.store.release(KEY, claim)
     request.on_accepted(pid, time.monotonic())
 
 
 def lasts() -> None:
     """Let what is in line be there for long enough: what one look finds, the next takes out."""
-    LINE.look()
-    LINE.look()
+    UNRENEWED.look()
+    UNRENEWED.look()
 
 
 def watched(shop: Shop, token: str) -> Any:
@@ -85,14 +87,14 @@ def test_every_delivery_has_a_token_of_its_own_which_travels_in_a_copy_of_the_pr
     message = request.message
     names = {*message.headers, "properties", "reply_to", "correlation_id", "hostname", "delivery_info"}
 
-    token, received_at, serializer, process = request.request_dict["properties"][FROM_MAIN_PROCESS]
+    token, received_at, serializer, process = request.request_dict["properties"][RECEIPT]
 
     assert isinstance(request, symbol_by_name(SingletonTask.Request))
-    assert token == request._run_token != shop.receive(message)._run_token
+    assert token == request._receipt.token != shop.receive(message)._receipt.token
     assert token.startswith("t1/")
     assert time.time() - received_at < 60
     assert (serializer, process) == ("json", name_of(os.getpid()))
-    assert FROM_MAIN_PROCESS not in message.properties
+    assert RECEIPT not in message.properties
     assert set(request.request_dict) == names | {"args", "kwargs"}
 
 
@@ -136,7 +138,7 @@ def test_the_claim_of_a_waiting_message_is_renewed_once_if_the_message_expires_b
     lease, watchdog = watched(shop, token_of(request)), watchdog_of(shop.store)
     now = lease.since
     monkeypatch.setattr(watchdog, "_clock", lambda: now)
-    monkeypatch.setattr(receiving, "boottime", lambda: now)
+    monkeypatch.setattr(renewal, "boottime", lambda: now)
     for second in range(90):
         now = lease.since + second
         watchdog._do_what_is_due()
@@ -226,7 +228,7 @@ def test_the_lease_of_another_process_is_renewed_here_too(shop: Shop, scope: str
 
     started(shop, request)
 
-    watch = watched(shop, request._run_token)
+    watch = watched(shop, request._receipt.token)
     assert watched(shop, token_of(request)) is None
     assert (watch is not None) == (scope in HOLDING or acks_late)
     if watch is not None:
@@ -243,9 +245,9 @@ def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop, monkeypat
 
     started(shop, request, pid=os.getpid() if pool == "threads" else id(greenlet))
 
-    assert watched(shop, request._run_token) is None
+    assert watched(shop, request._receipt.token) is None
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-    assert watched(shop, request._run_token) is not None
+    assert watched(shop, request._receipt.token) is not None
 
 
 @pytest.mark.parametrize("end", ["its result is in", "its result is gone", "the request is gone"])
@@ -253,7 +255,7 @@ def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) 
     """Not only until ``revoke(terminate=True)``: Celery forgets the request then, and its body goes on."""
     request = delivered(shop)
     started(shop, request)
-    renewal = watched(shop, request._run_token)
+    renewal = watched(shop, request._receipt.token)
     result: Any = SimpleNamespace(ready=lambda: False)
     request._apply_result = lambda: result
     request._announce_revoked("terminated", True, 15, False)
@@ -286,7 +288,7 @@ def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
     """Its request may come before the child has started, or after it has ended."""
     request = delivered(shop)
     started(shop, request)
-    renewal = watched(shop, request._run_token)
+    renewal = watched(shop, request._receipt.token)
 
     renewal.learn(None, 0.0, 0.0)
     renewal.miss_deadline("no answer in time")
@@ -296,7 +298,7 @@ def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
 
     said = [record for record in caplog.records if record.name == "celery_redislock"]
     assert (renewal.held, renewal.lost, said) == (False, False, [])
-    assert watched(shop, request._run_token) is None
+    assert watched(shop, request._receipt.token) is None
 
 
 @pytest.mark.parametrize("key", ["\ud800", KEY])
@@ -417,7 +419,7 @@ def test_a_terminated_run_keeps_its_lease_until_its_body_has_ended(shop: Shop) -
     started(shop, request)
 
     request._announce_revoked("terminated", True, signal.SIGTERM, False)
-    assert shop.states() == [(request._run_token, "running")]
+    assert shop.states() == [(request._receipt.token, "running")]
     request.on_failure(einfo(Terminated(signal.SIGTERM)))
 
     assert shop.held() == {}
@@ -496,7 +498,7 @@ def test_an_ordinary_error_was_settled_by_the_child(shop: Shop) -> None:
 
     request.on_failure(einfo(ValueError("x")), return_ok=True)
 
-    assert shop.states() == [(request._run_token, "running")]
+    assert shop.states() == [(request._receipt.token, "running")]
     assert shop.store.calls == []
 
 
@@ -677,13 +679,13 @@ def test_a_hard_limit_shortens_the_lease_and_releases_only_a_period(shop: Shop, 
     started(shop, request)
 
     request.on_timeout(True, 50)  # the soft one changes nothing
-    assert watched(shop, request._run_token) is not None
+    assert watched(shop, request._receipt.token) is not None
     time_out(request)
 
     leases = {hold.token: hold.expires_in for hold in shop.held().values()}
-    assert leases[request._run_token] == pytest.approx(DYING_TTL, abs=0.9)
-    assert watched(shop, request._run_token) is None
-    assert set(leases) == {request._run_token}
+    assert leases[request._receipt.token] == pytest.approx(DYING_TTL, abs=0.9)
+    assert watched(shop, request._receipt.token) is None
+    assert set(leases) == {request._receipt.token}
 
 
 @pytest.mark.parametrize("requeues", REQUEUES, ids=str)
@@ -766,7 +768,7 @@ def test_a_lease_of_a_short_ttl_is_renewed_at_once(shop: Shop, options: dict[str
 
     started(shop, request)
 
-    assert watchdog_of(shop.store)._watched[request._run_token].due - boottime() < 0.3
+    assert watchdog_of(shop.store)._watched[request._receipt.token].due - boottime() < 0.3
 
 
 # --- what happens while the line's thread is at it -------------------------------------------
@@ -795,16 +797,16 @@ def test_a_claim_whose_message_starts_or_ends_meanwhile_is_renewed_no_more(
         monkeypatch.setattr(owner, name, lambda *args, **kw: (happen(), real(*args, **kw))[1])
 
     if moment == "before it looks":
-        before(request, "leave_line")
+        before(request, "begin_renewal")
     elif moment == "once it has looked":
-        before(request, "_what_is_locked")
+        before(request, "_renew")
     elif moment == "before it begins":
         before(watchdog, "watch")
     lasts()
     happen()
 
     assert watched(shop, token_of(request)) is None
-    assert (watched(shop, request._run_token) is not None) == (event == "accepted")
+    assert (watched(shop, request._receipt.token) is not None) == (event == "accepted")
 
 
 def test_a_lease_is_renewed_although_the_line_was_left_as_it_was_accepted(
@@ -816,7 +818,7 @@ def test_a_lease_is_renewed_although_the_line_was_left_as_it_was_accepted(
 
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
 
-    assert watched(shop, request._run_token) is not None
+    assert watched(shop, request._receipt.token) is not None
 
 
 def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(shop: Shop, monkeypatch: Any) -> None:
@@ -833,6 +835,6 @@ def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(shop: Shop, monkey
     monkeypatch.setattr(watchdog, "watch", end_first)
     lasts()
 
-    assert watched(shop, request._run_token) is None
-    assert watchdog._may_renew(watchdog._watched[request._run_token], boottime()) is False
+    assert watched(shop, request._receipt.token) is None
+    assert watchdog._may_renew(watchdog._watched[request._receipt.token], boottime()) is False
     assert watchdog._watched == {}

@@ -12,7 +12,7 @@ from celery.signals import task_postrun
 from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.running import run as running
+from celery_redislock.running import delivery as running
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts
 
@@ -126,7 +126,7 @@ def test_acquiring_and_releasing_are_announced(shop: Shop) -> None:
 def test_a_run_whose_end_was_interrupted_is_released_after_the_task(shop: Shop, monkeypatch: Any) -> None:
     """Law 4: ``task_postrun`` releases what a signal kept from being released."""
     shop.unique(body, lock_key=KEY).delay(7)
-    monkeypatch.setattr("celery_redislock.running.unique.settle", lambda *_: exit_now())
+    monkeypatch.setattr("celery_redislock.running.unique.finish", lambda *_: exit_now())
 
     with pytest.raises(SystemExit):
         shop.run()
@@ -219,7 +219,7 @@ def test_a_retry_is_published_at_once_and_gets_the_lease_as_its_claim_when_the_b
     outcome = shop.run(request)
 
     held_when_published, retry = seen
-    assert held_when_published == [(request._run_token, "running")]
+    assert held_when_published == [(request._receipt.token, "running")]
     assert isinstance(outcome, Retry) if throw else outcome == "for now"
     assert (retry.headers["id"], retry.headers["retries"]) == (published.id, 1)
     assert shop.states() == [(carried(retry).token, "queued")]

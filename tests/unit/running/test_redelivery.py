@@ -13,7 +13,7 @@ from kombu.serialization import prepare_accept_content
 
 from celery_redislock.locks.store import owner_of
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.running import redelivery
+from celery_redislock.running import delivery, redelivery
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, no_broker
 
@@ -79,8 +79,8 @@ def test_a_message_that_waited_in_a_worker_finds_the_mark_of_a_copy_that_overtoo
     message = shop.message()
     request = shop.receive(message)
     shop.store.mark_done(KEY, carried(message).token, 60.0)
-    clock = SimpleNamespace(time=lambda: request._received_at + kept)
-    monkeypatch.setattr("celery_redislock.running.run.time", clock)
+    clock = SimpleNamespace(time=lambda: request._receipt.received_at + kept)
+    monkeypatch.setattr("celery_redislock.running.delivery.time", clock)
 
     assert isinstance(shop.run(request), Ignore) == finds_it
 
@@ -114,7 +114,7 @@ def test_a_copy_takes_over_when_the_run_has_died(shop: Shop, scope: str) -> None
     claim = None if scope in {"until_executing", "while_executing"} else carried(message).token
     shop.store.acquire(
         held,
-        request._run_token,
+        request._receipt.token,
         30,
         about=json.dumps({"state": "running", "message": carried(message).token}),
         instead_of=claim,
@@ -285,7 +285,7 @@ def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
 
 def test_on_quorum_queues_a_message_waits_for_a_second_at_least(shop: Shop, monkeypatch: Any) -> None:
     """Law 2: the broker keeps it there, and takes no part of a second."""
-    monkeypatch.setattr(redelivery, "detect_quorum_queues", lambda *_: (True, "a queue"))
+    monkeypatch.setattr(delivery, "detect_quorum_queues", lambda *_: (True, "a queue"))
     task = shop.unique(body, lock_key=KEY, lock="while_executing")
     task.delay(7)
     began = datetime.now(timezone.utc)

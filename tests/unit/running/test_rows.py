@@ -20,7 +20,7 @@ def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) 
     def look() -> None:
         while_running.extend(hold.state for hold in shop.held().values())
 
-    period = {"lock_period": 60} if scope.ends == "period" else {}
+    period = {"lock_period": 60} if scope.claim == "period" else {}
     task = shop.unique(look, lock=scope.name, lock_key=KEY, **period)
 
     task.delay()
@@ -28,24 +28,26 @@ def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) 
     shop.run()
     after_run = list(shop.held())
 
-    assert after_publish == ([KEY] if scope.claims_at_publish else [])
-    assert (while_running == ["running"]) is scope.holds_while_running
-    assert bool(while_running) is (scope.holds_while_running or scope.ends == "period")
-    assert after_run == ([KEY] if scope.ends == "period" else [])
+    claimed = f"queued:{KEY}" if scope.claims_beside else KEY
+    assert after_publish == ([claimed] if scope.claim else [])
+    assert (while_running == ["running"]) is scope.lease
+    assert bool(while_running) is (scope.lease or scope.claim == "period")
+    assert after_run == ([KEY] if scope.claim == "period" else [])
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 def test_a_scope_has_a_strategy_for_each_side_on_which_it_locks(scope: Scope) -> None:
     """A side without a strategy could not decide about a duplicate."""
-    assert (scope.client in STRATEGIES) is scope.claims_at_publish
+    assert (scope.client in STRATEGIES) is bool(scope.claim)
     assert scope.server in STRATEGIES
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
-def test_what_ends_a_lock_has_held_it(scope: Scope) -> None:
-    """A start releases a claim, and an end the lease of a run: without these nothing would be locked."""
-    assert scope.ends != "start" or scope.claims_at_publish
-    assert scope.ends != "end" or scope.holds_while_running
+def test_a_scope_holds_something(scope: Scope) -> None:
+    """A claim that lasts until the end becomes a lease; a claim beside a lease ends at the start."""
+    assert scope.claim or scope.lease
+    assert scope.lease or scope.claim != "end"
+    assert scope.claims_beside is (scope.lease and scope.claim == "start")
 
 
 def test_a_strategy_has_a_function_at_publish_and_on_the_worker() -> None:

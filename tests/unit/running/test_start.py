@@ -39,7 +39,7 @@ def test_a_run_holds_a_lease_on_its_key(shop: Shop, scope: str) -> None:
     assert shop.run(request) == 7
 
     (lease,) = seen
-    assert (lease.owner, lease.state, lease.token) == (request.id, "running", request._run_token)
+    assert (lease.owner, lease.state, lease.token) == (request.id, "running", request._receipt.token)
     assert lease.about["message"] == carried(request.message).token != lease.token
     assert lease.expires_in == pytest.approx(30, abs=0.5)
     assert shop.held() == {}
@@ -490,7 +490,7 @@ def test_a_start_that_is_interrupted_owes_what_it_may_hold(
     def interrupted(*_: Any) -> None:
         raise error
 
-    for step in ("_take", "_leave_queue", "_accept"):
+    for step in ("_acquire", "_leave_queue", "_accept"):
         monkeypatch.setattr(f"celery_redislock.running.start.{step}", interrupted)
     if scope == "until_expired":
         request.message.headers[HEADER] = Message(KEY, carried(request.message).token).dumps()

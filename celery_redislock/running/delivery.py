@@ -1,0 +1,386 @@
+"""One delivery of one message, as a worker knows it: its main process and the one that runs the body alike.
+
+Both make it of the same request, and so agree on what the message locks, under which identity, and whether it
+was delivered before.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from celery import Task
+from celery.utils.quorum_queues import detect_quorum_queues
+
+from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.options import LockOptions, read_settings
+from celery_redislock.declaring.scopes import Scope
+from celery_redislock.declaring.server import store_of
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.store import Hold, Mark, new_token
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
+
+__all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_unrun", "visibility_timeout"]
+
+logger = logging.getLogger("celery_redislock")
+
+D = TypeVar("D", bound="Delivery")
+
+#: Where the main process leaves its receipt: in a copy of the request's message properties, which nothing
+#: propagates (a top-level entry would leak into the headers of a retry's message).
+RECEIPT = "redislock"
+
+#: Seconds a message waits in a worker until a copy, delivered when a connection broke, may have overtaken it.
+OVERTAKEN_AFTER = 1.0
+
+#: Seconds after which Redis delivers an unacknowledged message again (kombu 5.7.0, transport/redis.py).
+DEFAULT_VISIBILITY_TIMEOUT = 3600.0
+
+#: Seconds a done mark outlives the visibility timeout. That one begins when a message is received; then
+#: kombu looks only every 100 s for what has to be delivered again (5.7.0, transport/redis.py), and that
+#: message may wait in its queue behind others.
+MARK_MARGIN = 3600.0
+
+#: Seconds for which the release of a claim is owed where the options that would say are not known.
+UNKNOWN_TTL = 3600.0
+
+#: What RabbitMQ notes on a message that was dead-lettered or delivered again. Published with it, a message
+#: that waits twice in delayed queues is taken for one that goes in circles, and is dropped.
+BY_BROKER = re.compile(r"x-(death|first-death-.+|last-death-.+|delivery-count)\Z")
+
+
+class Receipt(NamedTuple):
+    """What the worker's main process notes when it receives a message, for the process that runs the body.
+
+    Attributes:
+        token: of the run's term. So the main process knows it although it never sees the child's lease.
+        received_at: in seconds since the epoch; ``None`` where no main process received it.
+        serializer: kombu's name of the message's own, ``None`` for the task's.
+        main_process: the main process, as leases name it.
+    """
+
+    token: str
+    received_at: float | None = None
+    serializer: str | None = None
+    main_process: str | None = None
+
+
+class Locks(NamedTuple):
+    """The locks of one message.
+
+    Attributes:
+        claim: what its publish holds; ``None`` where it claims nothing.
+        lease: what its run holds under its key; ``None`` in a scope that holds nothing while it runs.
+        copies: what keeps a second copy of the message out while the first one runs: the lease, or else a
+            lock of the message itself.
+    """
+
+    claim: TaskLock | None
+    lease: TaskLock | None
+    copies: TaskLock
+
+
+class Delivery:
+    """One delivery of one message. Sends nothing when it is made.
+
+    Attributes:
+        task: the bound task; ``request`` is Celery's context of the delivery.
+        message: the header; ``None`` for ``send_task``, an unimported beat entry and other languages.
+        identity: of the message: its token, or what stands for one where it came without (see
+            ``identity_of``); ``None`` where nothing tells it from others of its task id.
+        options: of the message's task and call; ``scope`` is theirs.
+        lock: of the message's key; ``locks`` says what is held there, and beside it.
+        token: of the run's term.
+        serializer: as the receipt's.
+        is_tick: it was sent by a beat for a tick, which another beat may send once more.
+        was_delivered: a copy of this message was delivered before, and may have run.
+        can_come_again: the broker may deliver this message once more, although this delivery runs it.
+        may_be_done: a copy of this message may have run, so its mark is asked for.
+    """
+
+    task: Any
+    request: Any
+    message: Message | None
+    identity: str | None
+    options: LockOptions
+    scope: Scope
+    lock: TaskLock
+    locks: Locks
+    token: str
+    serializer: str | None
+    is_tick = was_delivered = can_come_again = may_be_done = False
+
+    @classmethod
+    def of(cls: type[D], task: Any, request: Any) -> D | None:
+        """Return the delivery of a task's request, ``None`` if it takes no lock.
+
+        Raises:
+            LockOptionError: the task's options are wrong on this worker.
+            LockKeyError: the message came without a key, and none can be made of its arguments.
+            TypeError: its arguments do not fit the task.
+        """
+        declaration = declaration_of(task)
+        settings = declaration.settings
+        if not settings.enabled or (request.is_eager and not settings.eager):
+            return None
+        task_id = str(request.id)  # a number runs, as with plain Celery
+        message = Message.of(request.headers, task_id)
+        options = declaration.options
+        self = cls()
+        if message is None:
+            key = None
+            identity = tick_token(request.headers, task_id) or identity_of(task_id, request.properties)
+        else:
+            key = message.key
+            if key is None:
+                return None
+            if message.options:
+                options = from_header(options, message.options)
+            identity = message.token
+        scope = options.scope
+        if scope is None:
+            return None
+        receipt = (request.properties or {}).get(RECEIPT) or Receipt(new_token(task_id))
+        self.token, received_at, self.serializer, main_process = receipt
+        self.task = task
+        self.request = request
+        self.message = message
+        self.identity = identity
+        self.options = options
+        self.scope = scope
+        self.lock = lock = declaration.task_lock(
+            request.args,
+            request.kwargs,
+            task_id,
+            options=options,
+            key=key,
+            is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
+            main_process=main_process,
+        )
+        if scope.lease and not scope.claims_beside:
+            self.locks = Locks(lock if scope.claim or self.is_accepted else None, lock, lock)
+        else:
+            self.locks = self._locks_apart()
+        if (  # all that the rare cases have
+            message is None
+            or message.was_delivered
+            or message.is_tick
+            or task.acks_late
+            or request.eta
+            or received_at is None
+            or abs(time.time() - received_at) >= OVERTAKEN_AFTER
+            or (request.delivery_info or {}).get("redelivered")
+        ):
+            self._learn_of_copies(received_at)
+        return self
+
+    def _locks_apart(self) -> Locks:
+        """Return the locks of a scope whose claim does not become the lease of its run."""
+        lock = self.lock
+        message = self.message
+        if not self.scope.lease:
+            return Locks(lock, None, lock.of_message(self.identity or str(self.request.id)))
+        # What a run leaves to its retry is where its lease was. The period is kept with the claims.
+        is_beside = message is None or message.claimed_beside
+        lease = lock._replace(period=None)
+        return Locks(lock.of_queue() if is_beside else lock, lease, lease)
+
+    def _learn_of_copies(self, received_at: float | None) -> None:
+        request = self.request
+        message = self.message
+        if message is None:
+            self.is_tick = tick_token(request.headers, str(request.id)) is not None
+        else:
+            self.is_tick = message.is_tick
+        redelivered = (request.delivery_info or {}).get("redelivered")
+        self.may_be_done = True
+        self.was_delivered = bool(redelivered or (message is not None and message.was_delivered))
+        self.can_come_again = not request.is_eager and (
+            self.was_delivered
+            or self.is_tick
+            or bool(self.task.acks_late or request.eta)
+            or self._was_kept_for_long(received_at)
+        )
+
+    def _was_kept_for_long(self, received_at: float | None) -> bool:
+        """Whether the message was kept unacknowledged for so long that the broker may deliver it again.
+
+        Half of the visibility timeout: the rest is left for clocks and queues.
+        """
+        kept = 0.0 if received_at is None else time.time() - received_at
+        return kept > OVERTAKEN_AFTER and kept > visibility_timeout(self.task.app) / 2
+
+    @property
+    def is_accepted(self) -> bool:
+        """The message was accepted before, at its publish or as the run it is a retry of."""
+        return bool(self.request.retries) or (self.message is not None and self.message.claimed)
+
+    @property
+    def opened_by(self) -> str | None:
+        """Token under which the period of this job was opened; ``None`` where no failure ends that."""
+        options = self.options
+        message = self.message
+        if options.lock_period is None or options.lock_period_on_failure == "keep":
+            return None
+        if message is None:
+            return self.token
+        return message.opened_by or (message.token if message.claimed else self.token)
+
+    @property
+    def must_wait(self) -> bool:
+        """It waits for its lock whoever holds it, and is never a duplicate: seen before, or of a workflow."""
+        is_meant_to = self.message is not None and self.message.must_run
+        return self.is_accepted or self.was_delivered or is_meant_to or self.is_in_workflow
+
+    @property
+    def is_in_workflow(self) -> bool:
+        """It has links or an errback, or a group, chord or chain continues when it has ended."""
+        request = self.request
+        return bool(request.group or request.chord or request.chain or request.callbacks or request.errbacks)
+
+    def is_of_this_message(self, hold: Hold) -> bool:
+        """Whether a hold of the delivery's own task id was taken for this very message."""
+        return self.identity is not None and hold.message == self.identity
+
+    def end_period(self, opened_by: str) -> None:
+        """End the period of a scope whose lease does not keep it, if it was opened under this token."""
+        lock = self.lock.of_queue() if self.scope.claims_beside else self.lock
+        lock.release(opened_by, period_of=opened_by)
+
+    def release_unrun(self, *, later: bool = False) -> None:
+        """Release what this message leaves because it will not run: its claim, and its period.
+
+        Not the period of a copy: its message may have run. ``later``: the watchdog asks, and not this thread.
+        """
+        if self.message is not None:
+            ttl = mark_ttl(self.task.app)
+            _release_claim(self.lock, self.message, ttl, may_have_run=self.was_delivered, later=later)
+
+    def release_dead(self, *, had_started: bool) -> None:
+        """Release what the message of a dead child leaves: its claim, unless that became a lease; its period.
+
+        A copy, which may find its message done, ends no period, unless it ``had_started``.
+        """
+        message = self.message
+        opened_by = self.opened_by if had_started or not self.was_delivered else None
+        if opened_by is not None and self.scope.claims_beside:
+            self.end_period(opened_by)
+        token = opened_by
+        if message is not None and message.claimed and not message.stands_for_period:
+            token = message.token
+        if token is not None:
+            (self.locks.claim or self.lock).release(token, period_of=opened_by)
+
+    def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
+        """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.
+
+        With the same ``retries``. It runs no sooner than ``delay`` seconds from now, or than the broker's
+        visibility timeout, after which Redis would deliver what a worker holds for its ETA a second time.
+        ``is_copy``: another delivery of the message runs. Raises what the broker raises.
+        """
+        task = self.task
+        request = self.request
+        message = self.message
+        if message is None:  # its identity travels from now on
+            message = Message(
+                self.lock.key,
+                self.identity or new_token(self.lock.owner),
+                claimed_beside=self.scope.claims_beside,
+            )
+        message = message._replace(was_delivered=is_copy or self.was_delivered)
+        delay = min(delay, visibility_timeout(task.app))
+        driver = task.app.producer_pool.connections.connection.transport.driver_type
+        if detect_quorum_queues(task.app, driver)[0]:
+            # There the broker keeps the message, by whole seconds; less is an error (kombu 5.7.0,
+            # transport/native_delayed_delivery.py).
+            delay = max(1.0, delay)
+        headers = {
+            name: value for name, value in (request.headers or {}).items() if not BY_BROKER.match(name)
+        }
+        # Celery's own retry leaves these out (5.7.0; the last one only 5.5.0). A message may lack each.
+        names = ("argsrepr", "kwargsrepr", "ignore_result")
+        more: dict[str, Any] = {name: request.__dict__.get(name) for name in names}
+        more["serializer"] = self.serializer
+        again = task.signature_from_request(
+            request,
+            countdown=delay,
+            headers=message.added_to(headers),
+            add_to_parent=False,
+            **{name: value for name, value in more.items() if value is not None},
+        )
+        # Celery's own, and not the task's: the message was accepted or refused when it was first published.
+        Task.apply_async(task, again.args, again.kwargs, **again.options)
+
+
+def release_unrun(
+    app: Any,
+    headers: Mapping[str, Any] | None,
+    delivery_info: Any = None,
+    *,
+    task_id: str | None = None,
+    is_received: bool = False,
+) -> None:
+    """Release the claim of a message that is dropped, and its period unless a body of it may have run.
+
+    For messages of which no :class:`Delivery` can be made: the app's settings name the lock server, and
+    errors are logged. ``task_id`` where the headers do not name it. ``is_received``: also where the message
+    says that it has no claim, as its publisher may not have learnt of it.
+    """
+    headers = headers or {}
+    message = Message.of(headers, str(headers.get("id")) if task_id is None else task_id)
+    if message is None or message.key is None or not (message.claimed or is_received):
+        return
+    may_have_run = (
+        (delivery_info or {}).get("redelivered")
+        or message.was_delivered
+        or (headers.get("retries") and not message.opened_by)
+    )
+    try:
+        settings = read_settings("settings", app.conf.get, os.environ)
+        if settings.enabled:
+            lives = (UNKNOWN_TTL, UNKNOWN_TTL, None)
+            lock = TaskLock(store_of(app, settings), "", *lives, message.key, "")
+            _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
+    except RedisLockError as problem:
+        logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
+
+
+def _release_claim(
+    lock: TaskLock, message: Message, ttl: float, *, may_have_run: bool, later: bool = False
+) -> None:
+    """Release the claim of a message, and its period unless it ``may_have_run``.
+
+    ``lock`` is that of its key, ``ttl`` that of a mark.
+    """
+    if may_have_run and message.stands_for_period:
+        return
+    if message.claimed_beside:
+        if may_have_run:
+            # Requeued by its run, it has its claim where that run's lease was.
+            lock.release(message.token)
+        lock = lock.of_queue()
+    token = message.claim_token
+    opened_by = None if may_have_run else message.opened_by or message.token
+    if later:
+        lock.release_later(token, period_of=opened_by)
+        return
+    mark = None
+    if message.must_run:
+        # A run that it follows must not make a claim for it any more.
+        mark = Mark(message.token, ttl, is_done=True)
+    lock.release(token, period_of=opened_by, mark=mark)
+
+
+def visibility_timeout(app: Any) -> float:
+    """Return the seconds after which the broker delivers an unacknowledged message again."""
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout") or DEFAULT_VISIBILITY_TIMEOUT)
+
+
+def mark_ttl(app: Any) -> float:
+    """Return the seconds within which a copy of a message may come, and so its done mark must live."""
+    return visibility_timeout(app) + MARK_MARGIN
