@@ -40,6 +40,48 @@ def test_until_executing_with_retry_runs_behind_the_one_that_is_queued(project: 
     assert project.holder(key) is None
 
 
+def test_one_may_be_queued_while_one_runs(project: Project, key: str) -> None:
+    """``until_and_while_executing``: a queued duplicate is skipped, and bodies never overlap."""
+    with project.running(project.until_and_while, key) as first:
+        second = project.until_and_while.delay(key)
+        third = project.until_and_while.delay(key)
+        holder = project.until_and_while.lock_for(key).holder()
+        project.wait_received(second.id, 2)  # its run has been refused, and keeps its claim
+        fourth = project.until_and_while.delay(key)
+
+    assert not second.is_duplicate
+    assert {third.id, fourth.id} == {second.id}
+    assert (holder.owner, holder.state, holder.queued) == (first.id, "running", second.id)
+    assert first.get(timeout=PATIENCE) == second.get(timeout=PATIENCE) == f"{key} done"
+    assert [body.task_id for body in project.bodies(key)] == [first.id, second.id]
+    assert project.overlaps(key) == []
+    assert project.until_and_while.lock_for(key).holder() is None
+
+
+def test_a_resource_is_one_lock_for_both_scopes_that_serialise(project: Project, key: str) -> None:
+    """``until_and_while_executing`` and ``while_executing``: one lock while running."""
+    with project.running(project.while_executing, key):
+        other = project.until_and_while.delay(key)
+        project.wait_received(other.id, 2)
+    other.get(timeout=PATIENCE)
+
+    assert len(project.bodies(key)) == 2
+    assert project.overlaps(key) == []
+
+
+def test_a_retry_that_waits_leaves_the_queued_place_to_the_next_call(project: Project, key: str) -> None:
+    """``until_and_while_executing``: a retry holds the run's lock, and what is queued runs after it."""
+    first = project.until_and_while.delay(key, 0.0, "retry", {"countdown": 2.0})
+    project.wait_ended(key)
+    second = project.until_and_while.delay(key)
+    third = project.until_and_while.delay(key)
+
+    assert not second.is_duplicate
+    assert third.id == second.id
+    assert first.get(timeout=PATIENCE) == second.get(timeout=PATIENCE) == f"{key} done"
+    assert [body.task_id for body in project.bodies(key)] == [first.id, first.id, second.id]
+
+
 def test_until_expired_counts_from_acceptance(project: Project, key: str) -> None:
     """``until_expired``: refused until the period has passed, however early the run ended."""
     before = time.time()
