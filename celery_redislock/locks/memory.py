@@ -64,6 +64,13 @@ class MemoryStore(LockStore):
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)
 
+    def look(self, name: str, token: str, *, period: bool = False) -> Refusal | None:
+        with self._lock:
+            seen = self.inspect(name)
+            if seen is None or seen.token == token or (seen.is_period and not period):
+                return None
+            return Refusal(seen)
+
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
             now = self._clock()

@@ -67,7 +67,6 @@ class RedisStore(LockStore):
         self._clock = clock
         self._note_ms = _ms(3 * connections.socket_timeout)
         self._scripts = Scripts(connections, clock=clock)
-        self.leads_to = connections.leads_to
 
     @property
     def server(self) -> str:
@@ -88,15 +87,17 @@ class RedisStore(LockStore):
     def claim_and_push(
         self, name: str, token: str, ttl: float, *, queue: str, text: str, **terms: Any
     ) -> Grant | Refusal | Marked:
-        """As :meth:`acquire`, and put the *text* of the message it is for into *queue*, the broker's list.
-
-        Both or neither, in one round trip. Repeated under the same token it pushes once, also if the message
-        has run meanwhile. Where :class:`LockUnavailable` says ``was_refused`` neither was done.
-        """
         keys, args = self._wish(name, token, ttl, **terms)
         keys += (f"{self._base(name)}note:{token.rpartition('/')[2]}", queue)
         args += (self._note_ms, text)
         return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
+
+    def look(self, name: str, token: str, *, period: bool = False) -> Refusal | None:
+        keys = [f"{self._start}{name}}}:lock"]
+        if period:
+            keys.append(self._base(name) + "period")
+        hold = self._scripts.begin("look", keys, [token + "\0"], _found, name=name)()
+        return None if hold is None else Refusal(hold)
 
     def _wish(
         self,
@@ -139,8 +140,14 @@ class RedisStore(LockStore):
     def is_open(self) -> bool:
         return self.connections.is_open
 
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    def leads_to(self, address: Mapping[str, Any]) -> bool:
+        return self.connections.leads_to(address)
+
     def reaches(self, address: Mapping[str, Any]) -> bool:
-        """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
         return not self._min_replicas and self.connections.leads_to(address)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
@@ -168,10 +175,6 @@ class RedisStore(LockStore):
         self, name: str, token: str, key: str, result: str, seconds: int,
         *, period_of: str | None = None, mark: Mark | None = None,
     ) -> tuple[Release, bool]:  # fmt: skip
-        """As :meth:`release`, and store a result; also whether that, or a success before it, is stored now.
-
-        The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever.
-        """
         keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)

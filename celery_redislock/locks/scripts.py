@@ -25,7 +25,7 @@ logger = logging.getLogger("celery_redislock")
 
 #: The scripts of this package, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "claim_and_push", "force_release", "hand_on", "inspect", "names", "release",
+    "acquire", "claim_and_push", "force_release", "hand_on", "inspect", "look", "names", "release",
     "release_and_store", "renew",
 )  # fmt: skip
 

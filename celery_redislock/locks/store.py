@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from celery_redislock.exceptions import LockUnavailable
+
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
 
@@ -247,6 +249,22 @@ class LockStore(ABC):
         """Whether the server could be reached a moment ago, as far as can be told without asking it."""
         return False
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see these locks, and what is kept beside them."""
+        return False
+
+    def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  there is no server
+        """Whether a redis-py client with these options is in the database of the locks, as the same user.
+
+        Where it is, :meth:`release_and_store` stores results for it.
+        """
+        return False
+
+    def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  there is no server
+        """Whether :meth:`claim_and_push` serves the queues that a redis-py client with these options sees."""
+        return False
+
     @abstractmethod
     def acquire(
         self,
@@ -284,6 +302,32 @@ class LockStore(ABC):
         return partial(self.acquire, name, token, ttl, **terms)
 
     @abstractmethod
+    def look(self, name: str, token: str, *, period: bool = False) -> Refusal | None:
+        """Return who would refuse a claim under ``token`` now, ``None`` for nobody; one round trip.
+
+        A hold refuses, and with ``period`` a period that has not passed; those of this very token do not.
+        Nothing is taken: at the next request the lock may be another's. A replica, which may know only what
+        is long past, does not answer (``LockUnavailable``).
+        """
+
+    def claim_and_push(
+        self, name: str, token: str, ttl: float, *, queue: str, text: str, **terms: Any  # noqa: ARG002  no queue
+    ) -> Answer:  # fmt: skip
+        """As :meth:`acquire`, and put the *text* of the message it is for into *queue*, the broker's list.
+
+        Both or neither, in one round trip. Repeated under the same token within three socket timeouts it
+        pushes once, also if the message has run meanwhile. A claim that this token holds already, and whose
+        message was not pushed in that time, gets its message. Where :class:`LockUnavailable` says
+        ``was_refused`` nothing was done.
+
+        Raises:
+            LockUnavailable: besides, with ``was_refused``, in a store that :meth:`reaches` no queue.
+        """
+        error = LockUnavailable(self.server, "claim_and_push", "no queue can be reached from this store")
+        error.was_refused = True
+        raise error
+
+    @abstractmethod
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         """Set each hold's remaining time back to its ttl; one round trip per 200. Never creates a lock.
 
@@ -299,6 +343,17 @@ class LockStore(ABC):
         ``period_of``: the period that began under this token ends too. ``mark`` is left behind in any case,
         whoever holds the lock.
         """
+
+    def release_and_store(
+        self, name: str, token: str, key: str, result: str, seconds: int,  # noqa: ARG002  it stores nothing
+        *, period_of: str | None = None, mark: Mark | None = None,
+    ) -> tuple[Release, bool]:  # fmt: skip
+        """As :meth:`release`, and store a result; also whether that, or a success before it, is stored now.
+
+        The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever. In a
+        store that :meth:`leads_to` no results the hold is released, and nothing is stored.
+        """
+        return self.release(name, token, period_of=period_of, mark=mark), False
 
     @abstractmethod
     def hand_on(

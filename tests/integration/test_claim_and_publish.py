@@ -20,9 +20,9 @@ from kombu import Connection, Exchange, Queue
 from kombu import __version__ as kombu_version
 from kombu.exceptions import EncodeError
 
-from celery_redislock import LockUnavailable, SingletonTask
+from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks import connect
+from celery_redislock.locks import MemoryStore, connect
 from celery_redislock.locks.store import LARGEST, Grant
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import passage
@@ -375,6 +375,61 @@ def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(server_case
         assert case.client.llen(queue) == 1
         assert case.holder(name) == holder
         case.client.delete(queue)
+
+
+@pytest.mark.parametrize("period", [None, 60.0])
+def test_a_claim_that_has_no_message_yet_gets_it_once(server_case: RedisCase, period: float | None) -> None:
+    """Law 2: its publisher was killed between claim and message; another one has the same token, a beat's."""
+    case = server_case
+    queue = f"{case.prefix}-queue"
+    case.take(A, period=period)
+    terms: dict[str, Any] = {"queue": queue, "text": "{}", "about": ABOUT, "period": period}
+
+    answers = [granted(case.redis.claim_and_push("n", A, 60.0, **terms)) for _ in range(3)]
+
+    assert [answer.repeated for answer in answers] == [True] * 3
+    assert case.client.lrange(queue, 0, -1) == [b"{}"]
+    assert (case.holder(), (case.remaining() or 0.0) > 30.0) == (A, True)
+    case.client.delete(queue)
+
+
+def test_anothers_claim_is_refused_and_its_message_is_not_pushed(server_case: RedisCase) -> None:
+    """Law 1: only one's own claim, by its whole token, may get its message later."""
+    case = server_case
+    queue = f"{case.prefix}-queue"
+    case.take("job-a/other", 30.0)
+
+    answer = case.redis.claim_and_push("n", A, 60.0, queue=queue, text="{}", about=ABOUT)
+
+    assert refused(answer).hold.token == "job-a/other"
+    assert case.client.llen(queue) == 0
+
+
+def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(server_case: RedisCase) -> None:
+    """Law 2: the message of a claim that was there before may be on its way."""
+    case = server_case
+    queue = f"{case.prefix}-queue"
+    case.client.set(queue, "no list", px=60_000)
+    case.take(A, period=60.0)
+
+    with pytest.raises(LockKeyError, match="WRONGTYPE"):
+        case.redis.claim_and_push("n", A, 60.0, queue=queue, text="{}", about=ABOUT, period=60.0)
+
+    assert case.holder() == A
+    assert (case.remaining(part="period") or 0.0) > 0.0
+    assert case.redis.names() == ["n"]
+    case.client.delete(queue)
+
+
+def test_a_store_that_reaches_no_queue_says_that_it_did_nothing() -> None:
+    """So that the caller claims and publishes one after the other."""
+    store = MemoryStore()
+
+    assert not store.reaches({"host": "localhost"})
+    with pytest.raises(LockUnavailable, match="no queue") as caught:
+        store.claim_and_push("n", A, 30.0, queue="q", text="", about=ABOUT)
+    assert caught.value.was_refused
+    assert store.inspect("n") is None
 
 
 @pytest.mark.parametrize("is_held", [True, False])

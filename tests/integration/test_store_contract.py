@@ -197,6 +197,36 @@ def test_looking_at_a_lock_changes_nothing(case: StoreCase) -> None:
     assert case.store.release("n", A).released
 
 
+def test_who_looks_before_a_claim_learns_who_would_refuse_it(case: StoreCase) -> None:
+    """What an acquire would be refused by: the holder and what it has left; nothing is taken."""
+    assert case.store.look("n", B) is None
+    assert case.holder() is None
+    case.take(A, 30.0)
+
+    refusal = case.store.look("n", B)
+
+    hold = refused(refusal).hold
+    assert (hold.name, hold.token, hold.about, hold.is_period) == ("n", A, FACTS, False)
+    assert 25.0 < hold.expires_in <= 30.0
+    assert case.store.release("n", A).released
+
+
+@pytest.mark.parametrize("token", ["job-a/2", "job-a", "job-a/", "job-a/11", ""])
+def test_a_claim_is_refused_by_every_other_token_and_never_by_its_own(case: StoreCase, token: str) -> None:
+    """Tokens are compared whole: a publish that is repeated is no duplicate of itself."""
+    case.take(A)
+
+    assert case.store.look("n", A) is None
+    assert refused(case.store.look("n", token)).hold.token == A
+
+
+def test_an_expired_hold_refuses_nobody_who_looks(case: StoreCase) -> None:
+    case.take(A)
+    case.expire()
+
+    assert case.store.look("n", B) is None
+
+
 def test_an_operator_takes_the_lock_from_the_holder_it_saw(case: StoreCase) -> None:
     case.take(A)
 

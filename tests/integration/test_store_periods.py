@@ -235,3 +235,26 @@ class TestStrictFence:
         server_case.redis.acquire("n", A, 30.0, about=ABOUT)
 
         assert not server_case.client.exists(server_case.key(part="fence"))
+
+
+def test_a_period_refuses_who_looks_for_it_and_no_other(case: StoreCase) -> None:
+    """A claim that asks for a period is refused by the period of another token, not by its own."""
+    case.take(A, period=60.0)
+    case.store.release("n", A)
+
+    hold = refused(case.store.look("n", B, period=True)).hold
+
+    assert (hold.token, hold.is_period) == (A, True)
+    assert 55.0 < hold.expires_in <= 60.0
+    assert case.store.look("n", B) is None
+    assert case.store.look("n", A, period=True) is None
+
+
+def test_a_holder_refuses_before_a_period_does(case: StoreCase) -> None:
+    """As an acquire: who holds the lock is told, not what comes after."""
+    case.take(A, period=60.0)
+
+    hold = refused(case.store.look("n", B, period=True)).hold
+
+    assert (hold.token, hold.is_period) == (A, False)
+    assert case.store.look("n", A, period=True) is None

@@ -208,6 +208,8 @@ class TestReplicas:
 
             with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
                 store.inspect("n", to_decide=True)
+            with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                store.look("n", B)
 
     @pytest.mark.parametrize("deposed", ["replica", "left by its replicas"])
     def test_who_is_refused_by_a_deposed_primary_asks_for_the_present_one(

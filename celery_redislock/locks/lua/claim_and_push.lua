@@ -7,8 +7,12 @@
 --       last         queue    list, the broker's
 -- ARGV  last but one keep     ms the note lives: longer than a repeated request may take
 --       last         message  what is pushed
--- RETURNS what acquire.lua returns, and has pushed if the lock was free
+-- RETURNS what acquire.lua returns, and has pushed where the claim is held under this token now
 --         {4, 0}   pushed before: the request was repeated
+--
+-- A claim that is held under this token without a note is pushed for as well: its publisher was killed between
+-- the two, or asked for them one after the other. Where the note has expired the message is pushed once more,
+-- under the same identity.
 local queue, note, message, keep = table.remove(KEYS), table.remove(KEYS), table.remove(ARGV), table.remove(ARGV)
 local function acquire()
 include('acquire')
@@ -17,7 +21,8 @@ if redis.call('EXISTS', note) == 1 then
   return {4, 0} -- also where its message has been run, or dropped, and released since
 end
 local answer = acquire()
-if type(answer) ~= 'number' then
+local is_new = type(answer) == 'number'
+if not is_new and not (type(answer) == 'table' and answer[1] == 4) then
   return answer
 end
 local lock, period, value, name = KEYS[1], KEYS[4], ARGV[1], ARGV[3]
@@ -27,7 +32,11 @@ local pushed = redis.pcall('LPUSH', queue, message)
 if type(pushed) == 'number' then
   return answer
 end
-redis.call('DEL', lock, note)
+redis.call('DEL', note)
+if not is_new then
+  return pushed
+end
+redis.call('DEL', lock)
 redis.pcall('ZREM', KEYS[2], name)
 if period and redis.call('GET', period) == value then
   redis.call('DEL', period)
