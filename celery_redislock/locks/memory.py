@@ -52,12 +52,12 @@ class MemoryStore(LockStore):
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
-                return Refusal(self._hold(name, held, is_period=False))
+                return Refusal((self._hold(name, held, is_period=False),))
             value = f"{token}\0{about}".encode()
             if not kept:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
-                    return Refusal(self._hold(name, accepted, is_period=True))
+                    return Refusal((self._hold(name, accepted, is_period=True),))
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
             self._locks[name] = (value, now + ttl)
@@ -69,7 +69,7 @@ class MemoryStore(LockStore):
             seen = self.inspect(name)
             if seen is None or seen.token == token or (seen.is_period and not period):
                 return None
-            return Refusal(seen)
+            return Refusal((seen,))
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
@@ -163,7 +163,7 @@ class MemoryStore(LockStore):
         return entry
 
     def _hold(self, name: str, entry: _Entry, *, is_period: bool) -> Hold:
-        return Hold.parse(name, entry[0], entry[1] - self._clock(), is_period=is_period)
+        return Hold(name, entry[0], entry[1] - self._clock(), is_period)
 
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:

@@ -97,7 +97,7 @@ class RedisStore(LockStore):
         if period:
             keys.append(self._base(name) + "period")
         hold = self._scripts.begin("look", keys, [token + "\0"], _found, name=name)()
-        return None if hold is None else Refusal(hold)
+        return None if hold is None else Refusal((hold,))
 
     def _wish(
         self,
@@ -169,7 +169,7 @@ class RedisStore(LockStore):
         keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)
-        return self._scripts.begin("release", keys, args, _released, name=name)()
+        return self._ended(self._scripts.begin("release", keys, args, _released, name=name)())
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int,
@@ -179,7 +179,9 @@ class RedisStore(LockStore):
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)
         keys, args = [*keys, key], [*args, result, str(seconds)]
-        return self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)()
+        begun = self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)
+        answer, is_stored = begun()
+        return self._ended(answer), is_stored
 
     def _leave(
         self, mark: Mark | None, name: str, keys: list[str], args: list[str], period_of: str | None = None
@@ -198,7 +200,7 @@ class RedisStore(LockStore):
         base = self._base(name)
         keys, args = [base + "lock", self._index, f"{base}mark:{new}"], [old, new, _ms(ttl), about, name]
         self._leave(mark, name, keys, args)
-        return self._scripts.begin("hand_on", keys, args, _released, name=name)()
+        return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
@@ -213,7 +215,7 @@ class RedisStore(LockStore):
         base = self._base(name)
         keys = [base + "lock", base + "period", self._index]
         args = [expected or "", name, "1" if expected is None else "0"]
-        return self._scripts.begin("force_release", keys, args, _released, name=name)()
+        return self._ended(self._scripts.begin("force_release", keys, args, _released, name=name)())
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a period is on it twice.
@@ -232,22 +234,35 @@ class RedisStore(LockStore):
         return f"{self._start}{name}}}:"
 
 
-# What each script answers. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
+# What each script answers: ``wire.Answers``. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
+
+#: The words by which a hold is granted, and those by which a mark refuses it.
+_GRANTED = frozenset((b"granted", b"taken_over"))
+_MARKED = frozenset((b"done", b"ending"))
+
+#: Whether a hold was ended, by the word that says what became of it.
+_ENDED = {b"released": True, b"handed_on": True, b"missing": False, b"kept": False}
+
+#: Whether it is a period, by the word that holders follow.
+_HOLDERS = {b"held": False, b"period": True}
+
+#: What nearly every release is answered.
+_RELEASED = Release(released=True)
 
 
 def _granted(
     name: str, reply: Any, sent_at: float, answered_at: float, *_: object
 ) -> Grant | Refusal | Marked:
-    if reply.__class__ is int:
-        return Grant(abs(reply), reply < 0, sent_at, answered_at)
-    if reply.__class__ is bytes:
-        left, is_period, text = reply.split(b" ", 2)
-        return Refusal(_hold(name, text, int(left), int(is_period)))
-    status, value, *left = reply
-    if status == 4 and not left:
-        return Grant(abs(value), False, sent_at, answered_at, True)
-    expect(status == 3)
-    return Marked(value == 1, _seconds(*left))
+    word = reply[0]
+    if word in _GRANTED:
+        return Grant(int(reply[1]), word == b"taken_over", sent_at, answered_at)
+    if word == b"refused":
+        return Refusal(_holds(name, *reply[1:]))
+    if word == b"repeated":
+        fence = int(reply[1]) if len(reply) > 1 else None
+        return Grant(fence, False, sent_at, answered_at, True)
+    expect(word in _MARKED)
+    return Marked(word == b"done", int(reply[1]) / 1000)
 
 
 def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:
@@ -256,22 +271,34 @@ def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: fl
 
 
 def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repeated: bool) -> Release:
-    """What became of the hold, and who holds or held, if anybody."""
-    if reply.__class__ is int:
-        return Release(reply > 0, None, repeated)
-    expect(reply.__class__ is list)
-    status, *held = reply
-    return Release(status > 0, _hold(name, *held) if held else None, repeated)
+    """What became of the hold, who holds or held, if anybody, and what was promoted."""
+    if reply == [b"released"] and not repeated:
+        return _RELEASED
+    word, *rest = reply
+    held_by = None
+    promoted: tuple[str, ...] = ()
+    if rest and rest[0] in _HOLDERS:
+        end = 2 + 2 * rest[1]
+        held_by = _holds(name, *rest[:end])[0]
+        rest = rest[end:]
+    if rest:
+        what, count, *texts = rest
+        expect(what == b"promoted" and len(texts) == count)
+        promoted = tuple(text.decode() for text in texts)
+    return Release(_ENDED[word], held_by, repeated, promoted)
 
 
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:
-    expect(reply.__class__ is list)
     is_stored, *release = reply
-    return _released(name, release, *when), is_stored == 1
+    return _released(name, release, *when), {b"stored": True, b"unstored": False}[is_stored]
 
 
 def _found(name: str, reply: Any, *_: object) -> Hold | None:
-    return None if reply == [] else _hold(name, *reply)
+    word, *holders = reply
+    if word == b"free":
+        return None
+    expect(word in {b"found", b"refused"})
+    return _holds(name, *holders)[0]
 
 
 def _listed(_name: str, reply: Any, *_: object) -> list[str]:
@@ -283,15 +310,17 @@ def _policy(_name: str, reply: Any, *_: object) -> str | None:
     return None if found is None else found[1].decode()
 
 
-def _hold(name: str, value: bytes, pttl: int, is_period: int = 0) -> Hold:
-    return Hold.parse(name, value, _seconds(pttl), is_period=is_period == 1)
+def _holds(name: str, what: bytes, count: int, *fields: Any) -> tuple[Hold, ...]:
+    """Read so many holders, each a value and its ttl."""
+    value, pttl, *more = fields
+    if len(more) != 2 * count - 2:
+        raise ValueError(more)
+    # -1: a foreign client's lock without a TTL.
+    expires_in = pttl / 1000 if pttl >= 0 else float("inf")
+    first = Hold(name, value, expires_in, _HOLDERS[what])
+    return (first, *_holds(name, what, count - 1, *more)) if more else (first,)
 
 
 @lru_cache(maxsize=256)
 def _ms(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
-
-
-def _seconds(pttl: int) -> float:
-    # -1: a foreign client's lock without a TTL.
-    return pttl / 1000 if pttl >= 0 else float("inf")

@@ -109,9 +109,12 @@ class Scripts:
                 make anything of what it said; of the returned function.
             LockKeyError: a key is of a type no lock has; likewise.
         """
-        request, begun = self._request(operation, keys, args), None
-        connection, read = self._connections.take(), self._converse
-        sock, sent_at = connection._sock, self._clock()
+        request = self._request(operation, keys, args)
+        connection = self._connections.take()
+        sock = connection._sock
+        read = self._converse
+        begun: Any = None
+        sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. Whatever else goes another way.
         if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
             try:
@@ -136,14 +139,15 @@ class Scripts:
         except BaseException:
             connection.disconnect()
             raise
-        if begun.__class__ is bytes and (reply := whole(begun)) is not None:
-            try:
-                answer = understand(name, reply, sent_at, self._clock(), False)
-            except OTHER_SHAPES:
-                pass  # read, and told, there
-            else:
-                connection.redislock_idle.append(connection)
-                return answer
+        else:
+            if (reply := whole(begun)) is not None:
+                try:
+                    answer = understand(name, reply, sent_at, self._clock(), False)
+                except OTHER_SHAPES:
+                    pass  # read, and told, there
+                else:
+                    connection.redislock_idle.append(connection)
+                    return answer
         return self._converse(connection, sent_at, begun, understand, name, asked)
 
     def send(self, operation: str, *command: str, understand: Understand[Any] | None = None) -> Any:

@@ -34,7 +34,12 @@ _KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
 
 #: The states of a holder: its message waits for a worker; its run has started; its period (``lock_period``)
 #: has not passed.
-QUEUED, RUNNING, ACCEPTED = "queued", "running", "period"
+QUEUED = "queued"
+RUNNING = "running"
+ACCEPTED = "period"
+
+#: What a holder in one of these states is to whom it refuses.
+_CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period"}
 
 
 def new_token(owner: str) -> str:
@@ -69,18 +74,14 @@ class Hold:
 
     __slots__ = ("_about", "expires_in", "is_period", "name", "text", "token")
 
-    def __init__(
-        self,
-        name: str,
-        token: str,
-        about: Mapping[str, Any] | None,
-        expires_in: float,
-        is_period: bool = False,
-        text: bytes = b"",
-    ) -> None:
-        """Describe a holder; ``about``: its facts, ``None`` where ``text`` is the JSON to read them from."""
-        self.name, self.token, self.expires_in, self.is_period = name, token, expires_in, is_period
-        self._about, self.text = about, text
+    def __init__(self, name: str, value: bytes, expires_in: float, is_period: bool = False) -> None:
+        """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
+        token, _, self.text = value.partition(b"\0")
+        self.name = name
+        self.token = token.decode("utf-8", "replace")
+        self.expires_in = expires_in
+        self.is_period = is_period
+        self._about: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_period)
@@ -117,12 +118,6 @@ class Hold:
             return since
         return None
 
-    @classmethod
-    def parse(cls, name: str, value: bytes, expires_in: float, *, is_period: bool) -> "Hold":
-        """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
-        token, _, text = value.partition(b"\0")
-        return cls(name, token.decode("utf-8", "replace"), None, expires_in, is_period, text)
-
 
 def _facts(text: bytes) -> dict[str, Any]:
     """Return what a holder wrote, but for what is nested (nobody could print it) or of another kind."""
@@ -138,7 +133,7 @@ class Grant(NamedTuple):
     """The hold is ours.
 
     Attributes:
-        fence: the fencing token, larger with each grant of the same lock.
+        fence: the fencing token, larger with each grant of the same lock; ``None`` where there is none.
         taken_over: the hold was there before, under ``instead_of``.
         sent_at: this process's clock just before the answered request was sent.
         answered_at: the same clock when the answer came.
@@ -146,7 +141,7 @@ class Grant(NamedTuple):
             Its answer may have been lost, and with it whether it took anything over.
     """
 
-    fence: int
+    fence: int | None
     taken_over: bool
     sent_at: float
     answered_at: float
@@ -154,9 +149,23 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Somebody else holds the lock, or its period has not passed."""
+    """Somebody else holds the lock, or its period has not passed.
 
-    hold: Hold
+    Attributes:
+        holds: by whom it is refused: one or several.
+    """
+
+    holds: tuple[Hold, ...]
+
+    @property
+    def hold(self) -> Hold:
+        """The first of those by whom it is refused."""
+        return self.holds[0]
+
+    @property
+    def because(self) -> str:
+        """Because of what: ``"run"``, ``"claim"`` or ``"period"``. Another program's lock counts as a run."""
+        return _CAUSES.get(self.hold.state or RUNNING, "run")
 
 
 class Marked(NamedTuple):
@@ -215,11 +224,13 @@ class Release(NamedTuple):
         held_by: another token's hold (after an operator's release: the victim), ``None`` for nobody's.
         repeated: the first request got no answer, and may have released a hold that the second one found
             missing or another's: :meth:`gave_back` decides.
+        promoted: the messages that waited for the lock and are published now.
     """
 
     released: bool
     held_by: Hold | None = None
     repeated: bool = False
+    promoted: tuple[str, ...] = ()
 
     def gave_back(self, *, trusted: bool) -> bool:
         """Whether it ended this very hold, which nobody else can have ended while it could be ``trusted``."""
@@ -237,7 +248,13 @@ class LockStore(ABC):
     Every verb raises ``LockUnavailable`` when the server does not answer in a
     bounded time, and ``LockKeyError`` when the key on the server is not a lock.
     Every verb may be repeated with the same token.
+
+    Attributes:
+        on_promoted: called with what the end of a hold has promoted, in the thread that ended it, after the
+            answer was read. Whoever ends a hold need not know of it.
     """
+
+    on_promoted: Callable[[Sequence[str]], object] | None = None
 
     @property
     @abstractmethod
@@ -400,6 +417,15 @@ class LockStore(ABC):
         Held ones, and free ones whose period has not passed; with both, the one that ends first counts. A
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
+
+    def _ended(self, answer: Release) -> Release:
+        """Return the answer of a verb that may have ended a hold, and tell what that has promoted.
+
+        Every such verb passes its answer through here.
+        """
+        if answer.promoted and self.on_promoted is not None:
+            self.on_promoted(answer.promoted)
+        return answer
 
     def eviction_policy(self) -> str | None:
         """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""

@@ -25,14 +25,19 @@ PIECE = 16384
 
 _CRLF = b"\r\n"
 
-#: The kinds of most answers, in the order of how many there are.
-_NUMBER = re.compile(rb":-?\d{1,18}\r\n").fullmatch
-_TEXT = re.compile(rb"\$(\d{1,9})\r\n(.*)\r\n", re.DOTALL).fullmatch
-_is_integer = re.compile(rb"-?\d{1,18}").fullmatch
+#: The kinds of most answers: a line of words and numbers; a refusal by one holder; a list of numbers.
+_LINE = re.compile(rb"\+([A-Za-z_]+(?: [a-z_]+| -?\d{1,18})*)\r\n").fullmatch
+_HOLDER = re.compile(
+    rb"\*5\r\n\$7\r\nrefused\r\n\$[46]\r\n(held|period)\r\n:1\r\n\$(\d{1,9})\r\n(.*)\r\n:(-?\d{1,18})\r\n",
+    re.DOTALL,
+).fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
+_is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 
 #: How an answer begins: a command's (``=``: INFO's), a script's, and what is in its lists.
-_KINDS, _OF_SCRIPT, _INNER = b":$+-=", b":$*-", b":$"
+_KINDS = b":$+-="
+_OF_SCRIPT = b":$*+-"
+_INNER = b":$"
 
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
@@ -81,11 +86,12 @@ def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
 
 
 def whole(data: bytes) -> Any:
-    """Return an answer that has come in one piece: a number, a text, or numbers; ``None`` for all else."""
-    if _NUMBER(data):
-        return int(data[1:-2])
-    if text := _TEXT(data):
-        return text[2] if int(text[1]) == len(text[2]) else None
+    """Return an answer that has come in one piece, if it is of the usual kinds; ``None`` for all others."""
+    if found := _LINE(data):
+        return found[1].split()
+    if found := _HOLDER(data):
+        what, length, value, pttl = found.groups()
+        return [b"refused", what, 1, value, int(pttl)] if int(length) == len(value) else None
     if found := _NUMBERS(data):
         numbers = [*map(int, found[2].replace(b":", b"").split())]
         return numbers if len(numbers) == int(found[1]) else None
@@ -114,7 +120,9 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
 class Answers:
     """Reads answers: what has been received of them, and the rest until ``give_up``.
 
-    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`.
+    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`. A line, of words and numbers, is
+    the list of its words. No list has a list in it: scripts answer with a flat one, a word, and, where
+    several follow, a word for them, how many they are, and so many fields for each.
     """
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
@@ -139,7 +147,8 @@ class Answers:
         if kind == b"-":
             return ErrorReply(_told(text, 300))
         if kind == b"+":
-            return text
+            expect(_LINE(b"+%b\r\n" % text) is not None)
+            return text.split()
         expect(_is_integer(text) is not None)
         number = int(text)
         if kind == b":":

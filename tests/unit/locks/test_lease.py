@@ -163,7 +163,7 @@ class TestLoss:
 
 
 class TestGaveBack:
-    THEIRS = Hold("n", "other/1", {}, 5.0)
+    THEIRS = Hold("n", b"other/1", 5.0)
 
     @pytest.mark.parametrize(
         ("answer", "trusted", "gave_back"),
