@@ -2,11 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
+from celery_redislock.locks.store import (
+    QUEUED,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Refusal,
+    Release,
+    Renewal,
+    Term,
+)
 
 _Entry = tuple[bytes, float]
 
@@ -98,6 +109,14 @@ class MemoryStore(LockStore):
                 return Release(released=False, held_by=self._hold(name, held, is_period=False))
             del self._locks[name]
             return Release(released=True)
+
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        for name, held in list(self._locks.items()):
+            hold = self._hold(name, held, is_period=False)
+            if hold.state != QUEUED or hold.owner not in owners:
+                continue
+            if self.release(name, hold.token, period_of=hold.token).released:
+                yield name, hold.token
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None

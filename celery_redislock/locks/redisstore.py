@@ -23,7 +23,7 @@ excluded by it. No key is ever without a TTL.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -39,6 +39,10 @@ STRICT_FENCE_TTL = 7 * 24 * 3600.0
 
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
+
+
+#: Locks that one call looks at for claims: bounds likewise (about 2 ms).
+LOCKS_PER_CALL = "1000"
 
 
 class RedisStore(LockStore):
@@ -202,6 +206,17 @@ class RedisStore(LockStore):
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        cursor = "0"
+        while True:
+            args = [cursor, LOCKS_PER_CALL, self._start, *owners]
+            cursor, claims = self._scripts.begin(
+                "release_claims", [self._index], args, _claims, name=self._index
+            )()
+            yield from claims
+            if cursor == "0":
+                return
+
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
         self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
@@ -291,6 +306,14 @@ def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repea
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:
     is_stored, *release = reply
     return _released(name, release, *when), {b"stored": True, b"unstored": False}[is_stored]
+
+
+def _claims(_name: str, reply: Any, *_: object) -> tuple[str, list[tuple[str, str]]]:
+    """Where to go on, and the claims that were released."""
+    word, cursor, what, count, *fields = reply
+    expect(word == b"walked" and what == b"claims" and len(fields) == 2 * count)
+    texts = [field.decode("utf-8", "replace") for field in fields]
+    return cursor.decode(), list(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _found(name: str, reply: Any, *_: object) -> Hold | None:

@@ -26,7 +26,7 @@ logger = logging.getLogger("celery_redislock")
 #: The scripts of this package, one file each under ``lua/``; some include others.
 SCRIPTS = (
     "acquire", "claim_and_push", "force_release", "hand_on", "inspect", "look", "names", "release",
-    "release_and_store", "renew",
+    "release_and_store", "release_claims", "renew",
 )  # fmt: skip
 
 #: Those about ticks of a schedule, which only a beat and the command line run.

@@ -9,7 +9,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -371,6 +371,18 @@ class LockStore(ABC):
         store that :meth:`leads_to` no results the hold is released, and nothing is stored.
         """
         return self.release(name, token, period_of=period_of, mark=mark), False
+
+    @abstractmethod
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Release the claims of these owners, whatever they claim: messages that will never run.
+
+        A period that began under such a claim ends with it; runs keep their locks. All locks there are, are
+        looked at: one request for each thousand of them, made when its claims are asked for, so whoever does
+        not iterate releases nothing. A claim that comes meanwhile may be missed.
+
+        Yields:
+            The lock's name and the claim's token, for each claim that was released.
+        """
 
     @abstractmethod
     def hand_on(
