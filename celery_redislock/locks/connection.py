@@ -95,8 +95,8 @@ class Connections:
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
         """Whether a client with these options (redis-py's) is in the same database, and as the same user."""
-        theirs = _place_of(address, address.get("connection_class", redis.Connection))
-        return theirs == _place_of(self._kwargs, self._pool.connection_class)
+        theirs = _seen_by(address, address.get("connection_class", redis.Connection))
+        return theirs == _seen_by(self._kwargs, self._pool.connection_class)
 
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet."""
@@ -146,8 +146,8 @@ def _asking_anew(proxy: Any) -> Any:
     return asking
 
 
-def _place_of(options: Mapping[str, Any], connection_class: type) -> tuple[object, ...]:
-    """Return what two connections with the same view of the same data agree in."""
+def _seen_by(options: Mapping[str, Any], connection_class: type) -> tuple[object, ...]:
+    """Return what a connection sees, and as whom: two that agree in this see the same data."""
     host = options.get("host") or "localhost"
     host = "localhost" if host == "127.0.0.1" else host
     return (

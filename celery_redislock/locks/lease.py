@@ -1,34 +1,15 @@
-"""One term of holding a lock, as its holder sees it; and the clock it is measured with."""
+"""One term of holding a lock, as its holder sees it."""
 
 import logging
-import time
 from _thread import RLock
 from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.store import Grant, LockStore, Term
 from celery_redislock.locks.thread import tell
 
 logger = logging.getLogger("celery_redislock")
-
-#: Seconds from an arbitrary start, never set back.
-Clock: TypeAlias = Callable[[], float]
-
-
-def _boottime() -> Clock:
-    # time.monotonic stops in a suspend on Linux (clock_gettime(2)), and would let a holder trust a lease that
-    # is long gone. Elsewhere, and where a library that fakes the time refuses the other, it is what there is.
-    try:
-        time.clock_gettime(time.CLOCK_BOOTTIME)
-    except (AttributeError, OSError):
-        return time.monotonic
-    return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-
-
-#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
-boottime: Clock = _boottime()
 
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
 _DRIFT, _ROUNDING = 0.01, 0.002

@@ -3,34 +3,30 @@
 import functools
 import os
 import random
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, TypeGuard, TypeVar
+from typing import Any
 
 from celery_redislock.exceptions import (
     LockBusy,
     LockKeyError,
     LockLost,
     LockOptionError,
-    LockUnavailable,
     RedisLockError,
 )
-from celery_redislock.locks.lease import Clock, Lease, boottime
+from celery_redislock.locks.clock import Clock, boottime, is_seconds
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.process import hostname
 from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
-T = TypeVar("T")
-
-#: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
-
-_NUMBERS = (int, float)
+#: Seconds between two attempts to acquire: the first pause, and the longest.
+FIRST_WAIT = 0.01
+LONGEST_WAIT = 0.25
 
 
 class _Entry:
@@ -302,42 +298,6 @@ class Lock:
     def _announce_loss(self, _lease: Lease) -> None:
         if self._on_lost is not None:
             self._on_lost(self)
-
-
-def keep_trying(
-    attempt: Callable[[], T],
-    *,
-    for_seconds: float,
-    clock: Clock = boottime,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
-    """Call *attempt*, a bounded request that is safe to repeat, until the lock server answers it.
-
-    No attempt begins later than ``for_seconds`` after the first.
-
-    Raises:
-        LockUnavailable: the last attempt's.
-    """
-    give_up, pause = clock() + for_seconds, FIRST_PAUSE
-    while True:
-        try:
-            return attempt()
-        except LockUnavailable:
-            if clock() + pause > give_up:
-                raise
-        sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def is_seconds(value: object) -> TypeGuard[float]:
-    """Whether this is a number and a time: neither a truth value, as other locks take one, nor NaN."""
-    return isinstance(value, _NUMBERS) and value.__class__ is not bool and value == value  # noqa: PLR0124
-
-
-@functools.cache
-def hostname() -> str:
-    """Return this machine's name, as holders are shown with it."""
-    return socket.gethostname()
 
 
 @functools.lru_cache(maxsize=1024)

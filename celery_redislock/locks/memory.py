@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from celery_redislock.locks.lease import Clock, boottime
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.store import (
     QUEUED,
     Grant,

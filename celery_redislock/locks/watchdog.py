@@ -27,7 +27,8 @@ from queue import Empty
 from typing import NamedTuple
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.lease import Clock, Lease, boottime
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import LockStore, Renewal, Term
 from celery_redislock.locks.thread import greenlets, original, start_thread, tell
 
@@ -132,7 +133,7 @@ class Watchdog:
         """Whether the server did not answer when a debt was last tried, and the debt is still to be paid."""
         return self._is_unanswered and bool(self._debts)
 
-    def settle(self, timeout: float) -> bool:
+    def wait_until_paid(self, timeout: float) -> bool:
         """Wait at most ``timeout`` seconds until every debt is paid or has expired; tell whether it is."""
         give_up = boottime() + timeout
         while self._debts and boottime() < give_up:
@@ -285,7 +286,7 @@ class Watchdog:
             expired.append(heappop(debts))
         if expired:
             more = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
-            tell(logger.warning, f"could not settle {expired[0].what}{more} in time: expired by now")
+            tell(logger.warning, f"could not release {expired[0].what}{more} in time: expired by now")
         if not debts or debts[0].due > now:
             return
         debt = debts[0]  # it stays there meanwhile: it is owed until it is paid
@@ -295,14 +296,14 @@ class Watchdog:
         except LockUnavailable as error:
             self._is_unanswered = True
             heapreplace(debts, debt._replace(due=self._clock() + RETRY_DELAY))
-            tell(logger.debug, "could not settle %s yet: %s", debt.what, error)
+            tell(logger.debug, "could not release %s yet: %s", debt.what, error)
             return
         except Exception as error:  # noqa: BLE001
-            what = f"settling {debt.what} failed unexpectedly; it is left to expire"
+            what = f"releasing {debt.what} failed unexpectedly; it is left to expire"
             tell(logger.error, what, exc_info=error)
         else:
             self._is_unanswered = False
-            tell(logger.info, "settled %s late: the lock server had not answered", debt.what)
+            tell(logger.info, "released %s late: the lock server had not answered", debt.what)
         heappop(debts)
 
 
@@ -337,7 +338,7 @@ def last_call() -> None:
     """
     deadline = boottime() + LAST_CALL
     for watchdog in list(_live):
-        watchdog.settle(max(0.0, deadline - boottime()))
+        watchdog.wait_until_paid(max(0.0, deadline - boottime()))
 
 
 # The watchdog's thread, a daemon, runs until after these functions.

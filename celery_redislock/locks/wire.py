@@ -13,8 +13,8 @@ import socket
 import struct
 from typing import Any
 
+from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.connection import mask_password
-from celery_redislock.locks.lease import Clock
 from celery_redislock.locks.thread import original
 
 #: No longer text is read: the longest a server keeps (``proto-max-bulk-len``).

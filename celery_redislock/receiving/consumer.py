@@ -18,7 +18,7 @@ from celery.worker.consumer.control import Control
 
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
-from celery_redislock.locks.lock import keep_trying
+from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import owner_name, owner_of
 from celery_redislock.publishing.message import release_unrun
 

@@ -26,7 +26,8 @@ from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.lease import Lease, boottime
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.store import Grant, Term, new_token
 from celery_redislock.locks.tasklock import TaskLock
