@@ -28,8 +28,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.scripts import Scripts
 from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 from celery_redislock.locks.wire import expect
@@ -147,6 +147,9 @@ class RedisStore(LockStore):
     @property
     def is_shared(self) -> bool:
         return True
+
+    def scripts(self, names: Sequence[str], package: str) -> Scripts:
+        return Scripts(self.connections, names=names, package=package, clock=self._clock)
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
         return self.connections.leads_to(address)

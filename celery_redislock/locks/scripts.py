@@ -17,20 +17,17 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, rest, send, whole
 
 logger = logging.getLogger("celery_redislock")
 
-#: The scripts of this package, one file each under ``lua/``; some include others.
+#: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
     "acquire", "claim_and_push", "force_release", "hand_on", "inspect", "look", "names", "release",
     "release_and_store", "release_claims", "renew",
 )  # fmt: skip
-
-#: Those about ticks of a schedule, which only a beat and the command line run.
-TICK_SCRIPTS = ("names", "tick_read", "tick_settle", "tick_take")
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
@@ -57,10 +54,17 @@ _KEPT_WORDS = 16
 
 
 @cache
-def script(name: str) -> tuple[str, str]:
-    """Return one of :data:`SCRIPTS`, read once per process: its text, and the digest a server knows it by."""
-    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
-    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1])[0], text)
+def script(name: str, package: str = __package__) -> tuple[str, str]:
+    """Return a script, read once per process: its text, and the digest a server knows it by.
+
+    It is a file under ``lua/`` of *package*, or of this one where that has no such file; so are those that
+    it includes.
+    """
+    path = files(package) / "lua" / f"{name}.lua"
+    if package != __package__ and not path.is_file():
+        return script(name)
+    text = path.read_text("utf-8")
+    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1], package)[0], text)
     # The server names scripts by SHA-1; nothing is trusted because of it.
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
@@ -74,13 +78,22 @@ class Scripts:
     """
 
     def __init__(
-        self, connections: Connections, *, names: Sequence[str] = SCRIPTS, clock: Clock = boottime
+        self,
+        connections: Connections,
+        *,
+        names: Sequence[str] = SCRIPTS,
+        package: str = __package__,
+        clock: Clock = boottime,
     ) -> None:
-        """Run the scripts of these names over these connections, by the socket timeout they were given."""
-        self._connections, self._clock = connections, clock
+        """Run the scripts of these names over these connections, by the socket timeout they were given.
+
+        *package*: as for :func:`script`.
+        """
+        self._connections = connections
+        self._clock = clock
         self._socket_timeout = connections.socket_timeout
         # All at once: a deploy may replace the files while this process runs.
-        self._scripts = {name: script(name) for name in names}
+        self._scripts = {name: script(name, package) for name in names}
         self._templates: dict[tuple[str, int, int], bytes] = {}
 
     def begin(

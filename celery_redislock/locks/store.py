@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery_redislock.exceptions import LockUnavailable
+
+if TYPE_CHECKING:
+    from celery_redislock.locks.scripts import Scripts
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
@@ -252,9 +255,11 @@ class LockStore(ABC):
     Attributes:
         on_promoted: called with what the end of a hold has promoted, in the thread that ended it, after the
             answer was read. Whoever ends a hold need not know of it.
+        prefix: what the keys begin with.
     """
 
     on_promoted: Callable[[Sequence[str]], object] | None = None
+    prefix: str = ""
 
     @property
     @abstractmethod
@@ -270,6 +275,14 @@ class LockStore(ABC):
     def is_shared(self) -> bool:
         """Whether other processes see these locks, and what is kept beside them."""
         return False
+
+    def scripts(self, names: Sequence[str], package: str) -> "Scripts":  # noqa: ARG002  there is no server
+        """Return what runs these scripts of a package where the locks are; their keys begin with ``prefix``.
+
+        Raises:
+            LockUnavailable: only this process sees the locks.
+        """
+        raise LockUnavailable(self.server, names[0], "no scripts can be run in this store")
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  there is no server
         """Whether a redis-py client with these options is in the database of the locks, as the same user.
