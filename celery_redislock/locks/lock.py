@@ -35,7 +35,10 @@ class _Entry:
     __slots__ = ("coroutine", "depth", "lease", "pid")
 
     def __init__(self, lease: Lease, coroutine: object | None, pid: int) -> None:
-        self.lease, self.coroutine, self.pid, self.depth = lease, coroutine, pid, 1
+        self.lease = lease
+        self.coroutine = coroutine
+        self.pid = pid
+        self.depth = 1
 
 
 class Lock:
@@ -91,10 +94,16 @@ class Lock:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
         _check_terms(name, ttl=ttl, timeout=timeout)
-        self.name, self._key, self._store = name, lock_name(name), store
-        self._ttl, self._timeout, self._owner = ttl, timeout, owner
-        self._auto_renew, self._on_lost = auto_renew, on_lost
-        self._clock, self._sleep = clock, sleep
+        self.name = name
+        self._key = lock_name(name)
+        self._store = store
+        self._ttl = ttl
+        self._timeout = timeout
+        self._owner = owner
+        self._auto_renew = auto_renew
+        self._on_lost = on_lost
+        self._clock = clock
+        self._sleep = sleep
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
         self._local: Any = _thread_facts(threading.local)
 

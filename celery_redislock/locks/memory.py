@@ -31,7 +31,9 @@ class MemoryStore(LockStore):
 
     def __init__(self, *, clock: Clock = boottime, wall: Callable[[], float] = time.time) -> None:
         """Start empty; holds expire by ``clock``, fences are drawn from ``wall``, seconds since the epoch."""
-        self._clock, self._wall, self._lock = clock, wall, threading.RLock()
+        self._clock = clock
+        self._wall = wall
+        self._lock = threading.RLock()
         self._locks: dict[str, _Entry] = {}
         self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}

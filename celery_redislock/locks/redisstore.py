@@ -51,6 +51,8 @@ class RedisStore(LockStore):
     Every verb is one script, one round trip.
     """
 
+    is_shared = True
+
     def __init__(
         self,
         connections: Connections,
@@ -64,8 +66,10 @@ class RedisStore(LockStore):
 
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
         """
-        self.connections, self.prefix = connections, prefix
-        self._start, self._index = f"{prefix}:{{", f"{prefix}:index"
+        self.connections = connections
+        self.prefix = prefix
+        self._start = f"{prefix}:{{"
+        self._index = f"{prefix}:index"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
         self._clock = clock
@@ -116,7 +120,8 @@ class RedisStore(LockStore):
     ) -> tuple[list[str], list[str]]:
         """Return the keys and arguments of an acquire: no more than its script has to look at."""
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args, strict = [f"{token}\0{about}", _ms(ttl), name], self._strict_ms
+        args = [f"{token}\0{about}", _ms(ttl), name]
+        strict = self._strict_ms
         if instead_of or starts_run or period or message or strict:
             base = self._base(name)
             args += [f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
@@ -144,10 +149,6 @@ class RedisStore(LockStore):
     def is_open(self) -> bool:
         return self.connections.is_open
 
-    @property
-    def is_shared(self) -> bool:
-        return True
-
     def scripts(self, names: Sequence[str], package: str) -> Scripts:
         return Scripts(self.connections, names=names, package=package, clock=self._clock)
 
@@ -159,8 +160,10 @@ class RedisStore(LockStore):
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         if not terms:
-            return Renewal((), now := self._clock(), now)
-        terms, more = terms[:RENEWALS_PER_CALL], terms[RENEWALS_PER_CALL:]
+            now = self._clock()
+            return Renewal((), now, now)
+        more = terms[RENEWALS_PER_CALL:]
+        terms = terms[:RENEWALS_PER_CALL]
         keys = [*(self._base(term.name) + "lock" for term in terms), self._index]
         args = [part for term in terms for part in (term.token, _ms(term.ttl), term.name)]
         renewed = partial(_renewed, len(terms))
@@ -173,7 +176,8 @@ class RedisStore(LockStore):
     def release(
         self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
     ) -> Release:
-        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args = [token + "\0", name]
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)
         return self._ended(self._scripts.begin("release", keys, args, _released, name=name)())
@@ -182,10 +186,12 @@ class RedisStore(LockStore):
         self, name: str, token: str, key: str, result: str, seconds: int,
         *, period_of: str | None = None, mark: Mark | None = None,
     ) -> tuple[Release, bool]:  # fmt: skip
-        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args = [token + "\0", name]
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)
-        keys, args = [*keys, key], [*args, result, str(seconds)]
+        keys.append(key)
+        args += (result, str(seconds))
         begun = self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)
         answer, is_stored = begun()
         return self._ended(answer), is_stored
@@ -205,7 +211,8 @@ class RedisStore(LockStore):
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
-        keys, args = [base + "lock", self._index, f"{base}mark:{new}"], [old, new, _ms(ttl), about, name]
+        keys = [base + "lock", self._index, f"{base}mark:{new}"]
+        args = [old, new, _ms(ttl), about, name]
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 

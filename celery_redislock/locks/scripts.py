@@ -35,9 +35,11 @@ _OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
 
 #: A word of a request; how one begins that names its script by digest, and one that carries it.
 _WORD = b"$%d\r\n%b\r\n"
-_EVALSHA, _EVAL = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n", b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
+_EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n"
+_EVAL = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
 
-_flat, _encode = chain.from_iterable, str.encode
+_flat = chain.from_iterable
+_encode = str.encode
 
 T = TypeVar("T")
 
@@ -181,7 +183,8 @@ class Scripts:
         ``None``: nothing has been sent.
         """
         request, operation, keys, replicas, within, awaits = asked
-        clock, patience = self._clock, self._socket_timeout
+        clock = self._clock
+        patience = self._socket_timeout
         now = clock()
         # The first one was waited for no longer than its socket waits.
         give_up = (now if begun is None else max(sent_at, now - patience)) + 2 * patience
@@ -192,15 +195,18 @@ class Scripts:
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
             give_up = now + 2 * patience
-        count, is_script = 2 if replicas else 1, operation in self._scripts
-        was_sent, was_refused = begun is not None, True
+        count = 2 if replicas else 1
+        is_script = operation in self._scripts
+        was_sent = begun is not None
+        was_refused = True
         replies: list[Any] = [None]
         for repeated in (False, True):
             try:
                 if isinstance(begun, OSError):
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
-                    sock, sent_at = _ready(connection, within, patience, give_up, clock), clock()
+                    sock = _ready(connection, within, patience, give_up, clock)
+                    sent_at = clock()
                     was_sent = True
                     send(sock, request, give_up, clock)
                 sock = connection._sock
@@ -224,7 +230,8 @@ class Scripts:
                     except OTHER_SHAPES:
                         raise Nonsense(answers.data) from None
             except (redis.RedisError, OSError) as error:
-                lost, was_refused = error, False
+                lost = error
+                was_refused = False
             except BaseException:
                 # SystemExit from a signal in the middle of a reply: the stream is out of step.
                 connection.disconnect()
@@ -238,13 +245,15 @@ class Scripts:
                     break
             connection.disconnect()
             if not repeated:
-                connection, begun = self._connections.take_new(), None
+                connection = self._connections.take_new()
+                begun = None
         # What the kernel says of a socket at rest whose time is over.
         words = "no answer in time" if isinstance(lost, BlockingIOError) else str(lost) or type(lost).__name__
         server = self._connections.server
         if "WRONGTYPE" not in words:
             unavailable = LockUnavailable(server, operation, words)
-            unavailable.was_refused, unavailable.was_sent = was_refused, was_sent
+            unavailable.was_refused = was_refused
+            unavailable.was_sent = was_sent
             raise unavailable from lost
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "

@@ -33,7 +33,8 @@ _URLSAFE = bytes.maketrans(b"+/", b"-_")
 LARGEST = 256 * 1024
 
 #: What a holder writes about itself; another program may have written anything.
-_KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
+_KINDS = {"task": str, "host": str, "pid": int}
+_PLAIN = str | int | float
 
 #: The states of a holder: its message waits for a worker; its run has started; its period (``lock_period``)
 #: has not passed.
@@ -255,10 +256,12 @@ class LockStore(ABC):
     Attributes:
         on_promoted: called with what the end of a hold has promoted, in the thread that ended it, after the
             answer was read. Whoever ends a hold need not know of it.
+        is_shared: other processes see these locks.
         prefix: what the keys begin with.
     """
 
     on_promoted: Callable[[Sequence[str]], object] | None = None
+    is_shared: bool = False
     prefix: str = ""
 
     @property
@@ -269,11 +272,6 @@ class LockStore(ABC):
     @property
     def is_open(self) -> bool:
         """Whether the server could be reached a moment ago, as far as can be told without asking it."""
-        return False
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes see these locks, and what is kept beside them."""
         return False
 
     def scripts(self, names: Sequence[str], package: str) -> "Scripts":  # noqa: ARG002  there is no server

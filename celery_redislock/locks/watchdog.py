@@ -142,7 +142,8 @@ class Watchdog:
 
     def _forget_everything(self) -> None:
         # Reentrant: a signal handler may take a lock of its own. Native; and nothing switches that has it.
-        self._lock, self._bell = RLock(), original("queue", "SimpleQueue")()
+        self._lock = RLock()
+        self._bell = original("queue", "SimpleQueue")()
         self._watched: dict[str, Lease] = {}
         self._debts: list[_Debt] = []
         self._is_unanswered = False
@@ -173,7 +174,8 @@ class Watchdog:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         while True:
             # Awake first, and then it looks: whoever watches a lease that this look misses rings.
-            kept, self._sleeps_until = self._sleeps_until, AWAKE
+            kept = self._sleeps_until
+            self._sleeps_until = AWAKE
             now = self._clock()
             if (wait := self._next_due() - now) <= 0:
                 return True
@@ -201,7 +203,8 @@ class Watchdog:
 
     def _do_what_is_due(self) -> None:
         """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
-        now, watched = self._clock(), list(self._watched.values())
+        now = self._clock()
+        watched = list(self._watched.values())
         if min(map(_due, watched), default=FOREVER) <= now:
             # What would be due within a tenth of its ttl joins the call.
             self._renew([lease for lease in watched if lease.due <= now + lease.term.ttl / 10])
@@ -217,7 +220,8 @@ class Watchdog:
         # Kept, because the holder may give a lease another term before the answer comes.
         terms = [lease.term for lease in live]
         left = [lease.deadline - now for lease in live if lease.deadline > now]
-        answer, reason = None, ""
+        answer = None
+        reason = ""
         try:
             answer = self._store.renew(terms, within=min(left, default=None))
         except LockUnavailable as error:
@@ -243,7 +247,9 @@ class Watchdog:
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
         """Whether to ask for this lease at all; it is dropped if not."""
-        since, max_hold, delay = lease.since, lease.max_hold, _retry_delay(lease)
+        since = lease.since
+        max_hold = lease.max_hold
+        delay = _retry_delay(lease)
         # Should an error cut its turn short, it is asked about again all the same, and soon.
         lease.due = now + delay
         if now >= since + max_hold:
@@ -259,7 +265,8 @@ class Watchdog:
         return is_held
 
     def _take_answer(self, leases: Sequence[Lease], terms: Sequence[Term], answer: Renewal) -> None:
-        sent_at, answered_at = answer.sent_at, answer.answered_at
+        sent_at = answer.sent_at
+        answered_at = answer.answered_at
         for lease, term, renewed in zip(leases, terms, answer.renewed, strict=True):
             lease.learn(renewed, sent_at, answered_at, ttl=term.ttl)
             self.renewals += renewed is True
@@ -271,7 +278,8 @@ class Watchdog:
             lease.due = min(due, lease.since + lease.max_hold)
 
     def _repeat_or_lose(self, lease: Lease) -> None:
-        now, deadline = self._clock(), lease.deadline
+        now = self._clock()
+        deadline = lease.deadline
         again = now + _retry_delay(lease)
         if now < deadline:
             again = min(again, deadline)
@@ -281,7 +289,9 @@ class Watchdog:
 
     def _pay_one(self) -> None:
         """Try the debt that is due first, if it is due; only the watchdog's thread pays."""
-        debts, expired, now = self._debts, [], self._clock()
+        debts = self._debts
+        expired = []
+        now = self._clock()
         while debts and debts[0].due <= now and now >= debts[0].until:
             expired.append(heappop(debts))
         if expired:

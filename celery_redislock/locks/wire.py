@@ -126,8 +126,11 @@ class Answers:
     """
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
-        self._sock, self._give_up, self._clock = sock, give_up, clock
-        self.data, self._at = data, 0
+        self._sock = sock
+        self._give_up = give_up
+        self._clock = clock
+        self.data = data
+        self._at = 0
 
     def read(self, count: int, *, of_script: bool = False) -> list[Any]:
         """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
@@ -143,7 +146,8 @@ class Answers:
         expect(kind in kinds)
         while (end := self.data.find(_CRLF, self._at)) < 0:
             self._more()
-        text, self._at = self.data[self._at + 1 : end], end + 2
+        text = self.data[self._at + 1 : end]
+        self._at = end + 2
         if kind == b"-":
             return ErrorReply(_told(text, 300))
         if kind == b"+":
@@ -156,7 +160,8 @@ class Answers:
         expect(0 <= number <= LONGEST)
         if kind == b"*":
             return [self._value(_INNER) for _ in range(number)]
-        start, self._at = self._at, self._at + number + 2
+        start = self._at
+        self._at = start + number + 2
         while len(self.data) < self._at:
             self._more()
         expect(self.data[self._at - 2 : self._at] == _CRLF)
