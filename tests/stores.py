@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
-from celery_redislock.locks.store import Grant, Refusal
+from celery_redislock.locks.store import Grant, Hold, Refusal
 from tests.clocks import ManualClock
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
@@ -37,6 +37,13 @@ def refused(answer: object) -> Refusal:
     """The answer, which must be a refusal."""
     assert isinstance(answer, Refusal), answer
     return answer
+
+
+def hold_of(
+    token: str, facts: object, expires_in: float = 1.0, *, name: str = "n", is_period: bool = False
+) -> Hold:
+    """A holder who wrote these facts about itself."""
+    return Hold(name, f"{token}\0{json.dumps(facts)}".encode(), expires_in, is_period)
 
 
 class StoreCase(ABC):

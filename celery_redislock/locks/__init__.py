@@ -71,8 +71,9 @@ server loses its data      the next renewal finds the lease missing: lost
 from typing import TYPE_CHECKING
 
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.lock import Lock, is_seconds
+from celery_redislock.locks.lock import Lock
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold, LockStore
 from celery_redislock.locks.watchdog import Watchdog

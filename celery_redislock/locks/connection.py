@@ -52,7 +52,8 @@ class Connections:
 
         The pool is kept alive because a Sentinel connection asks it for the primary.
         """
-        self._pool, self.socket_timeout = pool, socket_timeout
+        self._pool = pool
+        self.socket_timeout = socket_timeout
         self._kwargs = {
             **{name: value for name, value in pool.connection_kwargs.items() if not _RELAXED.match(name)},
             "socket_timeout": socket_timeout,
@@ -77,8 +78,8 @@ class Connections:
         if service is not None:
             return f"sentinel service {service!r}, db {kwargs.get('db') or 0}"
         scheme = "rediss" if issubclass(self._pool.connection_class, redis.SSLConnection) else "redis"
-        host, port, db = kwargs.get("host", "localhost"), kwargs.get("port", 6379), kwargs.get("db") or 0
-        return f"{scheme}://{host}:{port}/{db}"
+        host = kwargs.get("host", "localhost")
+        return f"{scheme}://{host}:{kwargs.get('port', 6379)}/{kwargs.get('db') or 0}"
 
     @property
     def is_open(self) -> bool:
@@ -95,8 +96,8 @@ class Connections:
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
         """Whether a client with these options (redis-py's) is in the same database, and as the same user."""
-        theirs = _place_of(address, address.get("connection_class", redis.Connection))
-        return theirs == _place_of(self._kwargs, self._pool.connection_class)
+        theirs = _seen_by(address, address.get("connection_class", redis.Connection))
+        return theirs == _seen_by(self._kwargs, self._pool.connection_class)
 
     def take(self) -> Any:
         """Lend an idle connection, or a new one that is not connected yet."""
@@ -131,7 +132,8 @@ class Connections:
 
     def _open(self) -> Any:
         connection = self._make(**self._kwargs)
-        connection.redislock_unread, connection.redislock_idle = 0, self._idle[greenlets.get()]
+        connection.redislock_unread = 0
+        connection.redislock_idle = self._idle[greenlets.get()]
         if greenlets.get() is not None and hasattr(self._pool, "sentinel_manager"):
             connection.connection_pool = _asking_anew(connection.connection_pool)
         return connection
@@ -139,15 +141,16 @@ class Connections:
 
 def _asking_anew(proxy: Any) -> Any:
     """Return the proxy of a Sentinel's pool with connections of its own to the Sentinels."""
-    asking, manager = copy(proxy), copy(proxy.sentinel_manager)
+    asking = copy(proxy)
+    manager = copy(proxy.sentinel_manager)
     addresses = [each.connection_pool.connection_kwargs for each in manager.sentinels]
     manager.sentinels = [redis.Redis(at["host"], at["port"], **manager.sentinel_kwargs) for at in addresses]
     asking.sentinel_manager = manager
     return asking
 
 
-def _place_of(options: Mapping[str, Any], connection_class: type) -> tuple[object, ...]:
-    """Return what two connections with the same view of the same data agree in."""
+def _seen_by(options: Mapping[str, Any], connection_class: type) -> tuple[object, ...]:
+    """Return what a connection sees, and as whom: two that agree in this see the same data."""
     host = options.get("host") or "localhost"
     host = "localhost" if host == "127.0.0.1" else host
     return (
@@ -207,9 +210,7 @@ def mask_password(url: str) -> str:
 
     Rather too much than too little: a password may hold an unquoted ``/``, ``?``, ``&`` or ``@``.
     """
-    scheme, found, rest = url.partition("://")
-    if not found:
-        scheme, rest = "", url
+    scheme, found, rest = url.partition("://") if "://" in url else ("", "", url)
     secret = _SECRET.search(rest)
     end_of_user = rest.rfind("@") + 1
     if secret is None:

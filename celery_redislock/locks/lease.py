@@ -1,37 +1,19 @@
-"""One term of holding a lock, as its holder sees it; and the clock it is measured with."""
+"""One term of holding a lock, as its holder sees it."""
 
 import logging
-import time
 from _thread import RLock
 from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.store import Grant, LockStore, Term
 from celery_redislock.locks.thread import tell
 
 logger = logging.getLogger("celery_redislock")
 
-#: Seconds from an arbitrary start, never set back.
-Clock: TypeAlias = Callable[[], float]
-
-
-def _boottime() -> Clock:
-    # time.monotonic stops in a suspend on Linux (clock_gettime(2)), and would let a holder trust a lease that
-    # is long gone. Elsewhere, and where a library that fakes the time refuses the other, it is what there is.
-    try:
-        time.clock_gettime(time.CLOCK_BOOTTIME)
-    except (AttributeError, OSError):
-        return time.monotonic
-    return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-
-
-#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
-boottime: Clock = _boottime()
-
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
-_DRIFT, _ROUNDING = 0.01, 0.002
+_DRIFT = 0.01
+_ROUNDING = 0.002
 
 
 class Lease:
@@ -54,10 +36,18 @@ class Lease:
 
     ended = is_new = False
     lost_because: str | None = None
-    # The watchdog's notes: since when it watches, for how long it renews, and whether half of that was told;
-    # when the next renewal is due, and why the last one got no answer, empty if it got one.
-    since, max_hold, warned = 0.0, float("inf"), False
-    due, unanswered = float("inf"), ""
+
+    # The watchdog's notes.
+    #: The clock's reading when it began to watch.
+    since = 0.0
+    #: Seconds from then on for which it renews.
+    max_hold = float("inf")
+    #: It has warned that half of that has passed.
+    warned = False
+    #: The clock's reading at which the next renewal is due.
+    due = float("inf")
+    #: Why the last renewal got no answer; empty if it got one.
+    unanswered = ""
 
     def __init__(
         self,
@@ -77,7 +67,9 @@ class Lease:
         self.key, self.token, ttl = term
         self.fence: int | None
         self.fence, _, sent_at, self.answered_at, _ = grant
-        self._store, self._on_lost, self._clock = store, on_lost, clock
+        self._store = store
+        self._on_lost = on_lost
+        self._clock = clock
         # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
         self._lock = RLock()
         self.deadline = sent_at + ttl - max(_margin(ttl), self.answered_at - sent_at)
@@ -127,7 +119,8 @@ class Lease:
                 # Sent before the last answer was in: nobody knows which of the two the server took last.
                 deadline = min(self.deadline, deadline)
                 answered_at = max(self.answered_at, answered_at)
-            self.deadline, self.answered_at = deadline, answered_at
+            self.deadline = deadline
+            self.answered_at = answered_at
 
     def trust_for(self, ttl: float) -> None:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""

@@ -3,34 +3,30 @@
 import functools
 import os
 import random
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, TypeGuard, TypeVar
+from typing import Any
 
 from celery_redislock.exceptions import (
     LockBusy,
     LockKeyError,
     LockLost,
     LockOptionError,
-    LockUnavailable,
     RedisLockError,
 )
-from celery_redislock.locks.lease import Clock, Lease, boottime
+from celery_redislock.locks.clock import Clock, boottime, is_seconds
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.process import hostname
 from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term, new_token
 from celery_redislock.locks.watchdog import watchdog_of
 
-T = TypeVar("T")
-
-#: Seconds between two attempts, the first and the longest: to reach the server, and to acquire.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-FIRST_WAIT, LONGEST_WAIT = 0.01, 0.25
-
-_NUMBERS = (int, float)
+#: Seconds between two attempts to acquire: the first pause, and the longest.
+FIRST_WAIT = 0.01
+LONGEST_WAIT = 0.25
 
 
 class _Entry:
@@ -39,7 +35,10 @@ class _Entry:
     __slots__ = ("coroutine", "depth", "lease", "pid")
 
     def __init__(self, lease: Lease, coroutine: object | None, pid: int) -> None:
-        self.lease, self.coroutine, self.pid, self.depth = lease, coroutine, pid, 1
+        self.lease = lease
+        self.coroutine = coroutine
+        self.pid = pid
+        self.depth = 1
 
 
 class Lock:
@@ -95,10 +94,16 @@ class Lock:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
         _check_terms(name, ttl=ttl, timeout=timeout)
-        self.name, self._key, self._store = name, lock_name(name), store
-        self._ttl, self._timeout, self._owner = ttl, timeout, owner
-        self._auto_renew, self._on_lost = auto_renew, on_lost
-        self._clock, self._sleep = clock, sleep
+        self.name = name
+        self._key = lock_name(name)
+        self._store = store
+        self._ttl = ttl
+        self._timeout = timeout
+        self._owner = owner
+        self._auto_renew = auto_renew
+        self._on_lost = on_lost
+        self._clock = clock
+        self._sleep = sleep
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
         self._local: Any = _thread_facts(threading.local)
 
@@ -302,42 +307,6 @@ class Lock:
     def _announce_loss(self, _lease: Lease) -> None:
         if self._on_lost is not None:
             self._on_lost(self)
-
-
-def keep_trying(
-    attempt: Callable[[], T],
-    *,
-    for_seconds: float,
-    clock: Clock = boottime,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
-    """Call *attempt*, a bounded request that is safe to repeat, until the lock server answers it.
-
-    No attempt begins later than ``for_seconds`` after the first.
-
-    Raises:
-        LockUnavailable: the last attempt's.
-    """
-    give_up, pause = clock() + for_seconds, FIRST_PAUSE
-    while True:
-        try:
-            return attempt()
-        except LockUnavailable:
-            if clock() + pause > give_up:
-                raise
-        sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def is_seconds(value: object) -> TypeGuard[float]:
-    """Whether this is a number and a time: neither a truth value, as other locks take one, nor NaN."""
-    return isinstance(value, _NUMBERS) and value.__class__ is not bool and value == value  # noqa: PLR0124
-
-
-@functools.cache
-def hostname() -> str:
-    """Return this machine's name, as holders are shown with it."""
-    return socket.gethostname()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -2,11 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from celery_redislock.locks.lease import Clock, boottime
-from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.store import (
+    QUEUED,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Refusal,
+    Release,
+    Renewal,
+    Term,
+)
 
 _Entry = tuple[bytes, float]
 
@@ -20,7 +31,9 @@ class MemoryStore(LockStore):
 
     def __init__(self, *, clock: Clock = boottime, wall: Callable[[], float] = time.time) -> None:
         """Start empty; holds expire by ``clock``, fences are drawn from ``wall``, seconds since the epoch."""
-        self._clock, self._wall, self._lock = clock, wall, threading.RLock()
+        self._clock = clock
+        self._wall = wall
+        self._lock = threading.RLock()
         self._locks: dict[str, _Entry] = {}
         self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
@@ -52,12 +65,12 @@ class MemoryStore(LockStore):
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
-                return Refusal(self._hold(name, held, is_period=False))
+                return Refusal((self._hold(name, held, is_period=False),))
             value = f"{token}\0{about}".encode()
             if not kept:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
-                    return Refusal(self._hold(name, accepted, is_period=True))
+                    return Refusal((self._hold(name, accepted, is_period=True),))
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
             self._locks[name] = (value, now + ttl)
@@ -69,7 +82,7 @@ class MemoryStore(LockStore):
             seen = self.inspect(name)
             if seen is None or seen.token == token or (seen.is_period and not period):
                 return None
-            return Refusal(seen)
+            return Refusal((seen,))
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
@@ -98,6 +111,14 @@ class MemoryStore(LockStore):
                 return Release(released=False, held_by=self._hold(name, held, is_period=False))
             del self._locks[name]
             return Release(released=True)
+
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        for name, held in list(self._locks.items()):
+            hold = self._hold(name, held, is_period=False)
+            if hold.state != QUEUED or hold.owner not in owners:
+                continue
+            if self.release(name, hold.token, period_of=hold.token).released:
+                yield name, hold.token
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
@@ -163,7 +184,7 @@ class MemoryStore(LockStore):
         return entry
 
     def _hold(self, name: str, entry: _Entry, *, is_period: bool) -> Hold:
-        return Hold.parse(name, entry[0], entry[1] - self._clock(), is_period=is_period)
+        return Hold(name, entry[0], entry[1] - self._clock(), is_period)
 
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:

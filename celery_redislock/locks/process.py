@@ -1,18 +1,26 @@
-"""Whether the processes that hold a lease are dead, as another process of their machine can tell. Linux only.
+"""The processes that hold a lease: how they are named, and whether they are dead. The latter on Linux only.
 
-A lease's *place* is 24 characters, three times eight: the machine (a digest of boot, pid and time namespace,
-and host name); the worker's main process (its pid, and when it started); the process that runs the body,
-likewise, and the same one where the two are one. On any doubt they live, and the lease ends with its ttl.
+The *whereabouts* of a lease are 24 characters, three times eight: the machine (a digest of boot, pid and time
+namespace, and host name); the worker's main process (its pid, and when it started); the process that runs the
+body, likewise, which may be the same one. Only a process of the same machine can tell that they are dead. On
+any doubt they live, and the lease ends with its ttl.
 """
 
 import os
+import socket
 from base64 import b64decode, urlsafe_b64encode
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 _PROC = Path("/proc")
+
+
+@cache
+def hostname() -> str:
+    """Return this machine's name, as holders are shown with it."""
+    return socket.gethostname()
 
 
 @lru_cache(maxsize=1)
@@ -23,7 +31,8 @@ def name_of(pid: int) -> str | None:
         # One number alone: this /proc is that of our own pid namespace.
         if f"\nNSpid:\t{pid}\n" not in (own / "status").read_text():
             return None
-        boot, pids = (_PROC / "sys/kernel/random/boot_id").read_text(), (own / "ns/pid").readlink()
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text()
+        pids = (own / "ns/pid").readlink()
         times = (own / "ns/time").readlink() if (own / "ns/time").is_symlink() else ""  # since Linux 5.6
         process, _ = _look(pid)
         # By host name, because copies of a running virtual machine may share all the rest.
@@ -34,20 +43,22 @@ def name_of(pid: int) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def place_of(main: str | None, pid: int) -> str | None:
-    """Return the place of a lease of this process; ``main`` is the name of its worker's, if there is one."""
+def whereabouts_of(main: str | None, pid: int) -> str | None:
+    """Return the whereabouts of a lease of this process; ``main``: the name of its worker's main process."""
     here = name_of(pid)
     main = main or here
     return main + here[8:] if main and here and main[:8] == here[:8] else None
 
 
-def is_dead(place: object) -> bool:
-    """Whether both processes of a place are known to be dead; it may be anything, as anybody may write it."""
+def is_dead(whereabouts: object) -> bool:
+    """Whether both processes are known to be dead. Anybody may have written anything as whereabouts."""
     here = name_of(os.getpid())
-    if here is None or not isinstance(place, str) or len(place) != 24 or place[:8] != here[:8]:
+    if here is None or not isinstance(whereabouts, str) or len(whereabouts) != 24:
+        return False
+    if whereabouts[:8] != here[:8]:
         return False
     try:
-        processes = b64decode(place[8:], altchars=b"-_", validate=True)
+        processes = b64decode(whereabouts[8:], altchars=b"-_", validate=True)
     except ValueError:
         return False
     return len(processes) == 12 and _is_gone(processes[:6]) and _is_gone(processes[6:])

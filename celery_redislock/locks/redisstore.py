@@ -23,13 +23,13 @@ excluded by it. No key is ever without a TTL.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.scripts import Scripts
 from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
 from celery_redislock.locks.wire import expect
@@ -41,11 +41,17 @@ STRICT_FENCE_TTL = 7 * 24 * 3600.0
 RENEWALS_PER_CALL = 200
 
 
+#: Locks that one call looks at for claims: bounds likewise (about 2 ms).
+LOCKS_PER_CALL = "1000"
+
+
 class RedisStore(LockStore):
     """Keeps locks on one Redis or Valkey server (6.2 or later), or on a Sentinel service.
 
     Every verb is one script, one round trip.
     """
+
+    is_shared = True
 
     def __init__(
         self,
@@ -60,8 +66,10 @@ class RedisStore(LockStore):
 
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
         """
-        self.connections, self.prefix = connections, prefix
-        self._start, self._index = f"{prefix}:{{", f"{prefix}:index"
+        self.connections = connections
+        self.prefix = prefix
+        self._start = f"{prefix}:{{"
+        self._index = f"{prefix}:index"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
         self._clock = clock
@@ -97,7 +105,7 @@ class RedisStore(LockStore):
         if period:
             keys.append(self._base(name) + "period")
         hold = self._scripts.begin("look", keys, [token + "\0"], _found, name=name)()
-        return None if hold is None else Refusal(hold)
+        return None if hold is None else Refusal((hold,))
 
     def _wish(
         self,
@@ -112,7 +120,8 @@ class RedisStore(LockStore):
     ) -> tuple[list[str], list[str]]:
         """Return the keys and arguments of an acquire: no more than its script has to look at."""
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args, strict = [f"{token}\0{about}", _ms(ttl), name], self._strict_ms
+        args = [f"{token}\0{about}", _ms(ttl), name]
+        strict = self._strict_ms
         if instead_of or starts_run or period or message or strict:
             base = self._base(name)
             args += [f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
@@ -140,9 +149,8 @@ class RedisStore(LockStore):
     def is_open(self) -> bool:
         return self.connections.is_open
 
-    @property
-    def is_shared(self) -> bool:
-        return True
+    def scripts(self, names: Sequence[str], package: str) -> Scripts:
+        return Scripts(self.connections, names=names, package=package, clock=self._clock)
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
         return self.connections.leads_to(address)
@@ -152,8 +160,10 @@ class RedisStore(LockStore):
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         if not terms:
-            return Renewal((), now := self._clock(), now)
-        terms, more = terms[:RENEWALS_PER_CALL], terms[RENEWALS_PER_CALL:]
+            now = self._clock()
+            return Renewal((), now, now)
+        more = terms[RENEWALS_PER_CALL:]
+        terms = terms[:RENEWALS_PER_CALL]
         keys = [*(self._base(term.name) + "lock" for term in terms), self._index]
         args = [part for term in terms for part in (term.token, _ms(term.ttl), term.name)]
         renewed = partial(_renewed, len(terms))
@@ -166,20 +176,25 @@ class RedisStore(LockStore):
     def release(
         self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
     ) -> Release:
-        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args = [token + "\0", name]
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)
-        return self._scripts.begin("release", keys, args, _released, name=name)()
+        return self._ended(self._scripts.begin("release", keys, args, _released, name=name)())
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int,
         *, period_of: str | None = None, mark: Mark | None = None,
     ) -> tuple[Release, bool]:  # fmt: skip
-        keys, args = [f"{self._start}{name}}}:lock", self._index], [token + "\0", name]
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args = [token + "\0", name]
         if period_of or mark is not None:
             self._leave(mark, name, keys, args, period_of)
-        keys, args = [*keys, key], [*args, result, str(seconds)]
-        return self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)()
+        keys.append(key)
+        args += (result, str(seconds))
+        begun = self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)
+        answer, is_stored = begun()
+        return self._ended(answer), is_stored
 
     def _leave(
         self, mark: Mark | None, name: str, keys: list[str], args: list[str], period_of: str | None = None
@@ -196,9 +211,21 @@ class RedisStore(LockStore):
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
-        keys, args = [base + "lock", self._index, f"{base}mark:{new}"], [old, new, _ms(ttl), about, name]
+        keys = [base + "lock", self._index, f"{base}mark:{new}"]
+        args = [old, new, _ms(ttl), about, name]
         self._leave(mark, name, keys, args)
-        return self._scripts.begin("hand_on", keys, args, _released, name=name)()
+        return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
+
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        cursor = "0"
+        while True:
+            args = [cursor, LOCKS_PER_CALL, self._start, *owners]
+            cursor, claims = self._scripts.begin(
+                "release_claims", [self._index], args, _claims, name=self._index
+            )()
+            yield from claims
+            if cursor == "0":
+                return
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
@@ -213,7 +240,7 @@ class RedisStore(LockStore):
         base = self._base(name)
         keys = [base + "lock", base + "period", self._index]
         args = [expected or "", name, "1" if expected is None else "0"]
-        return self._scripts.begin("force_release", keys, args, _released, name=name)()
+        return self._ended(self._scripts.begin("force_release", keys, args, _released, name=name)())
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a period is on it twice.
@@ -232,22 +259,35 @@ class RedisStore(LockStore):
         return f"{self._start}{name}}}:"
 
 
-# What each script answers. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
+# What each script answers: ``wire.Answers``. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
+
+#: The words by which a hold is granted, and those by which a mark refuses it.
+_GRANTED = frozenset((b"granted", b"taken_over"))
+_MARKED = frozenset((b"done", b"ending"))
+
+#: Whether a hold was ended, by the word that says what became of it.
+_ENDED = {b"released": True, b"handed_on": True, b"missing": False, b"kept": False}
+
+#: Whether it is a period, by the word that holders follow.
+_HOLDERS = {b"held": False, b"period": True}
+
+#: What nearly every release is answered.
+_RELEASED = Release(released=True)
 
 
 def _granted(
     name: str, reply: Any, sent_at: float, answered_at: float, *_: object
 ) -> Grant | Refusal | Marked:
-    if reply.__class__ is int:
-        return Grant(abs(reply), reply < 0, sent_at, answered_at)
-    if reply.__class__ is bytes:
-        left, is_period, text = reply.split(b" ", 2)
-        return Refusal(_hold(name, text, int(left), int(is_period)))
-    status, value, *left = reply
-    if status == 4 and not left:
-        return Grant(abs(value), False, sent_at, answered_at, True)
-    expect(status == 3)
-    return Marked(value == 1, _seconds(*left))
+    word = reply[0]
+    if word in _GRANTED:
+        return Grant(int(reply[1]), word == b"taken_over", sent_at, answered_at)
+    if word == b"refused":
+        return Refusal(_holds(name, *reply[1:]))
+    if word == b"repeated":
+        fence = int(reply[1]) if len(reply) > 1 else None
+        return Grant(fence, False, sent_at, answered_at, True)
+    expect(word in _MARKED)
+    return Marked(word == b"done", int(reply[1]) / 1000)
 
 
 def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:
@@ -256,22 +296,42 @@ def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: fl
 
 
 def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repeated: bool) -> Release:
-    """What became of the hold, and who holds or held, if anybody."""
-    if reply.__class__ is int:
-        return Release(reply > 0, None, repeated)
-    expect(reply.__class__ is list)
-    status, *held = reply
-    return Release(status > 0, _hold(name, *held) if held else None, repeated)
+    """What became of the hold, who holds or held, if anybody, and what was promoted."""
+    if reply == [b"released"] and not repeated:
+        return _RELEASED
+    word, *rest = reply
+    held_by = None
+    promoted: tuple[str, ...] = ()
+    if rest and rest[0] in _HOLDERS:
+        end = 2 + 2 * rest[1]
+        held_by = _holds(name, *rest[:end])[0]
+        rest = rest[end:]
+    if rest:
+        what, count, *texts = rest
+        expect(what == b"promoted" and len(texts) == count)
+        promoted = tuple(text.decode() for text in texts)
+    return Release(_ENDED[word], held_by, repeated, promoted)
 
 
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:
-    expect(reply.__class__ is list)
     is_stored, *release = reply
-    return _released(name, release, *when), is_stored == 1
+    return _released(name, release, *when), {b"stored": True, b"unstored": False}[is_stored]
+
+
+def _claims(_name: str, reply: Any, *_: object) -> tuple[str, list[tuple[str, str]]]:
+    """Where to go on, and the claims that were released."""
+    word, cursor, what, count, *fields = reply
+    expect(word == b"walked" and what == b"claims" and len(fields) == 2 * count)
+    texts = [field.decode("utf-8", "replace") for field in fields]
+    return cursor.decode(), list(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _found(name: str, reply: Any, *_: object) -> Hold | None:
-    return None if reply == [] else _hold(name, *reply)
+    word, *holders = reply
+    if word == b"free":
+        return None
+    expect(word in {b"found", b"refused"})
+    return _holds(name, *holders)[0]
 
 
 def _listed(_name: str, reply: Any, *_: object) -> list[str]:
@@ -283,15 +343,17 @@ def _policy(_name: str, reply: Any, *_: object) -> str | None:
     return None if found is None else found[1].decode()
 
 
-def _hold(name: str, value: bytes, pttl: int, is_period: int = 0) -> Hold:
-    return Hold.parse(name, value, _seconds(pttl), is_period=is_period == 1)
+def _holds(name: str, what: bytes, count: int, *fields: Any) -> tuple[Hold, ...]:
+    """Read so many holders, each a value and its ttl."""
+    value, pttl, *more = fields
+    if len(more) != 2 * count - 2:
+        raise ValueError(more)
+    # -1: a foreign client's lock without a TTL.
+    expires_in = pttl / 1000 if pttl >= 0 else float("inf")
+    first = Hold(name, value, expires_in, _HOLDERS[what])
+    return (first, *_holds(name, what, count - 1, *more)) if more else (first,)
 
 
 @lru_cache(maxsize=256)
 def _ms(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
-
-
-def _seconds(pttl: int) -> float:
-    # -1: a foreign client's lock without a TTL.
-    return pttl / 1000 if pttl >= 0 else float("inf")

@@ -17,20 +17,17 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.lease import Clock, boottime
 from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, rest, send, whole
 
 logger = logging.getLogger("celery_redislock")
 
-#: The scripts of this package, one file each under ``lua/``; some include others.
+#: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
     "acquire", "claim_and_push", "force_release", "hand_on", "inspect", "look", "names", "release",
-    "release_and_store", "renew",
+    "release_and_store", "release_claims", "renew",
 )  # fmt: skip
-
-#: Those about ticks of a schedule, which only a beat and the command line run.
-TICK_SCRIPTS = ("names", "tick_read", "tick_settle", "tick_take")
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
@@ -38,9 +35,11 @@ _OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
 
 #: A word of a request; how one begins that names its script by digest, and one that carries it.
 _WORD = b"$%d\r\n%b\r\n"
-_EVALSHA, _EVAL = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n", b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
+_EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n"
+_EVAL = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n"
 
-_flat, _encode = chain.from_iterable, str.encode
+_flat = chain.from_iterable
+_encode = str.encode
 
 T = TypeVar("T")
 
@@ -57,10 +56,17 @@ _KEPT_WORDS = 16
 
 
 @cache
-def script(name: str) -> tuple[str, str]:
-    """Return one of :data:`SCRIPTS`, read once per process: its text, and the digest a server knows it by."""
-    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
-    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1])[0], text)
+def script(name: str, package: str = __package__) -> tuple[str, str]:
+    """Return a script, read once per process: its text, and the digest a server knows it by.
+
+    It is a file under ``lua/`` of *package*, or of this one where that has no such file; so are those that
+    it includes.
+    """
+    path = files(package) / "lua" / f"{name}.lua"
+    if package != __package__ and not path.is_file():
+        return script(name)
+    text = path.read_text("utf-8")
+    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1], package)[0], text)
     # The server names scripts by SHA-1; nothing is trusted because of it.
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
@@ -74,13 +80,22 @@ class Scripts:
     """
 
     def __init__(
-        self, connections: Connections, *, names: Sequence[str] = SCRIPTS, clock: Clock = boottime
+        self,
+        connections: Connections,
+        *,
+        names: Sequence[str] = SCRIPTS,
+        package: str = __package__,
+        clock: Clock = boottime,
     ) -> None:
-        """Run the scripts of these names over these connections, by the socket timeout they were given."""
-        self._connections, self._clock = connections, clock
+        """Run the scripts of these names over these connections, by the socket timeout they were given.
+
+        *package*: as for :func:`script`.
+        """
+        self._connections = connections
+        self._clock = clock
         self._socket_timeout = connections.socket_timeout
         # All at once: a deploy may replace the files while this process runs.
-        self._scripts = {name: script(name) for name in names}
+        self._scripts = {name: script(name, package) for name in names}
         self._templates: dict[tuple[str, int, int], bytes] = {}
 
     def begin(
@@ -109,9 +124,12 @@ class Scripts:
                 make anything of what it said; of the returned function.
             LockKeyError: a key is of a type no lock has; likewise.
         """
-        request, begun = self._request(operation, keys, args), None
-        connection, read = self._connections.take(), self._converse
-        sock, sent_at = connection._sock, self._clock()
+        request = self._request(operation, keys, args)
+        connection = self._connections.take()
+        sock = connection._sock
+        read = self._converse
+        begun: Any = None
+        sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. Whatever else goes another way.
         if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
             try:
@@ -136,14 +154,15 @@ class Scripts:
         except BaseException:
             connection.disconnect()
             raise
-        if begun.__class__ is bytes and (reply := whole(begun)) is not None:
-            try:
-                answer = understand(name, reply, sent_at, self._clock(), False)
-            except OTHER_SHAPES:
-                pass  # read, and told, there
-            else:
-                connection.redislock_idle.append(connection)
-                return answer
+        else:
+            if (reply := whole(begun)) is not None:
+                try:
+                    answer = understand(name, reply, sent_at, self._clock(), False)
+                except OTHER_SHAPES:
+                    pass  # read, and told, there
+                else:
+                    connection.redislock_idle.append(connection)
+                    return answer
         return self._converse(connection, sent_at, begun, understand, name, asked)
 
     def send(self, operation: str, *command: str, understand: Understand[Any] | None = None) -> Any:
@@ -164,7 +183,8 @@ class Scripts:
         ``None``: nothing has been sent.
         """
         request, operation, keys, replicas, within, awaits = asked
-        clock, patience = self._clock, self._socket_timeout
+        clock = self._clock
+        patience = self._socket_timeout
         now = clock()
         # The first one was waited for no longer than its socket waits.
         give_up = (now if begun is None else max(sent_at, now - patience)) + 2 * patience
@@ -175,15 +195,18 @@ class Scripts:
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
             give_up = now + 2 * patience
-        count, is_script = 2 if replicas else 1, operation in self._scripts
-        was_sent, was_refused = begun is not None, True
+        count = 2 if replicas else 1
+        is_script = operation in self._scripts
+        was_sent = begun is not None
+        was_refused = True
         replies: list[Any] = [None]
         for repeated in (False, True):
             try:
                 if isinstance(begun, OSError):
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
-                    sock, sent_at = _ready(connection, within, patience, give_up, clock), clock()
+                    sock = _ready(connection, within, patience, give_up, clock)
+                    sent_at = clock()
                     was_sent = True
                     send(sock, request, give_up, clock)
                 sock = connection._sock
@@ -207,7 +230,8 @@ class Scripts:
                     except OTHER_SHAPES:
                         raise Nonsense(answers.data) from None
             except (redis.RedisError, OSError) as error:
-                lost, was_refused = error, False
+                lost = error
+                was_refused = False
             except BaseException:
                 # SystemExit from a signal in the middle of a reply: the stream is out of step.
                 connection.disconnect()
@@ -221,13 +245,15 @@ class Scripts:
                     break
             connection.disconnect()
             if not repeated:
-                connection, begun = self._connections.take_new(), None
+                connection = self._connections.take_new()
+                begun = None
         # What the kernel says of a socket at rest whose time is over.
         words = "no answer in time" if isinstance(lost, BlockingIOError) else str(lost) or type(lost).__name__
         server = self._connections.server
         if "WRONGTYPE" not in words:
             unavailable = LockUnavailable(server, operation, words)
-            unavailable.was_refused, unavailable.was_sent = was_refused, was_sent
+            unavailable.was_refused = was_refused
+            unavailable.was_sent = was_sent
             raise unavailable from lost
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "

@@ -9,11 +9,14 @@ import json
 import os
 from abc import ABC, abstractmethod
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery_redislock.exceptions import LockUnavailable
+
+if TYPE_CHECKING:
+    from celery_redislock.locks.scripts import Scripts
 
 #: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
 TEN_YEARS = 315_360_000.0
@@ -30,11 +33,17 @@ _URLSAFE = bytes.maketrans(b"+/", b"-_")
 LARGEST = 256 * 1024
 
 #: What a holder writes about itself; another program may have written anything.
-_KINDS, _PLAIN = {"task": str, "host": str, "pid": int}, str | int | float
+_KINDS = {"task": str, "host": str, "pid": int}
+_PLAIN = str | int | float
 
 #: The states of a holder: its message waits for a worker; its run has started; its period (``lock_period``)
 #: has not passed.
-QUEUED, RUNNING, ACCEPTED = "queued", "running", "period"
+QUEUED = "queued"
+RUNNING = "running"
+ACCEPTED = "period"
+
+#: What a holder in one of these states is to whom it refuses.
+_CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period"}
 
 
 def new_token(owner: str) -> str:
@@ -69,18 +78,14 @@ class Hold:
 
     __slots__ = ("_about", "expires_in", "is_period", "name", "text", "token")
 
-    def __init__(
-        self,
-        name: str,
-        token: str,
-        about: Mapping[str, Any] | None,
-        expires_in: float,
-        is_period: bool = False,
-        text: bytes = b"",
-    ) -> None:
-        """Describe a holder; ``about``: its facts, ``None`` where ``text`` is the JSON to read them from."""
-        self.name, self.token, self.expires_in, self.is_period = name, token, expires_in, is_period
-        self._about, self.text = about, text
+    def __init__(self, name: str, value: bytes, expires_in: float, is_period: bool = False) -> None:
+        """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
+        token, _, self.text = value.partition(b"\0")
+        self.name = name
+        self.token = token.decode("utf-8", "replace")
+        self.expires_in = expires_in
+        self.is_period = is_period
+        self._about: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_period)
@@ -117,12 +122,6 @@ class Hold:
             return since
         return None
 
-    @classmethod
-    def parse(cls, name: str, value: bytes, expires_in: float, *, is_period: bool) -> "Hold":
-        """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
-        token, _, text = value.partition(b"\0")
-        return cls(name, token.decode("utf-8", "replace"), None, expires_in, is_period, text)
-
 
 def _facts(text: bytes) -> dict[str, Any]:
     """Return what a holder wrote, but for what is nested (nobody could print it) or of another kind."""
@@ -138,7 +137,7 @@ class Grant(NamedTuple):
     """The hold is ours.
 
     Attributes:
-        fence: the fencing token, larger with each grant of the same lock.
+        fence: the fencing token, larger with each grant of the same lock; ``None`` where there is none.
         taken_over: the hold was there before, under ``instead_of``.
         sent_at: this process's clock just before the answered request was sent.
         answered_at: the same clock when the answer came.
@@ -146,7 +145,7 @@ class Grant(NamedTuple):
             Its answer may have been lost, and with it whether it took anything over.
     """
 
-    fence: int
+    fence: int | None
     taken_over: bool
     sent_at: float
     answered_at: float
@@ -154,9 +153,23 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Somebody else holds the lock, or its period has not passed."""
+    """Somebody else holds the lock, or its period has not passed.
 
-    hold: Hold
+    Attributes:
+        holds: by whom it is refused: one or several.
+    """
+
+    holds: tuple[Hold, ...]
+
+    @property
+    def hold(self) -> Hold:
+        """The first of those by whom it is refused."""
+        return self.holds[0]
+
+    @property
+    def because(self) -> str:
+        """Because of what: ``"run"``, ``"claim"`` or ``"period"``. Another program's lock counts as a run."""
+        return _CAUSES.get(self.hold.state or RUNNING, "run")
 
 
 class Marked(NamedTuple):
@@ -215,11 +228,13 @@ class Release(NamedTuple):
         held_by: another token's hold (after an operator's release: the victim), ``None`` for nobody's.
         repeated: the first request got no answer, and may have released a hold that the second one found
             missing or another's: :meth:`gave_back` decides.
+        promoted: the messages that waited for the lock and are published now.
     """
 
     released: bool
     held_by: Hold | None = None
     repeated: bool = False
+    promoted: tuple[str, ...] = ()
 
     def gave_back(self, *, trusted: bool) -> bool:
         """Whether it ended this very hold, which nobody else can have ended while it could be ``trusted``."""
@@ -237,7 +252,17 @@ class LockStore(ABC):
     Every verb raises ``LockUnavailable`` when the server does not answer in a
     bounded time, and ``LockKeyError`` when the key on the server is not a lock.
     Every verb may be repeated with the same token.
+
+    Attributes:
+        on_promoted: called with what the end of a hold has promoted, in the thread that ended it, after the
+            answer was read. Whoever ends a hold need not know of it.
+        is_shared: other processes see these locks.
+        prefix: what the keys begin with.
     """
+
+    on_promoted: Callable[[Sequence[str]], object] | None = None
+    is_shared: bool = False
+    prefix: str = ""
 
     @property
     @abstractmethod
@@ -249,10 +274,13 @@ class LockStore(ABC):
         """Whether the server could be reached a moment ago, as far as can be told without asking it."""
         return False
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes see these locks, and what is kept beside them."""
-        return False
+    def scripts(self, names: Sequence[str], package: str) -> "Scripts":  # noqa: ARG002  there is no server
+        """Return what runs these scripts of a package where the locks are; their keys begin with ``prefix``.
+
+        Raises:
+            LockUnavailable: only this process sees the locks.
+        """
+        raise LockUnavailable(self.server, names[0], "no scripts can be run in this store")
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  there is no server
         """Whether a redis-py client with these options is in the database of the locks, as the same user.
@@ -356,6 +384,18 @@ class LockStore(ABC):
         return self.release(name, token, period_of=period_of, mark=mark), False
 
     @abstractmethod
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Release the claims of these owners, whatever they claim: messages that will never run.
+
+        A period that began under such a claim ends with it; runs keep their locks. All locks there are, are
+        looked at: one request for each thousand of them, made when its claims are asked for, so whoever does
+        not iterate releases nothing. A claim that comes meanwhile may be missed.
+
+        Yields:
+            The lock's name and the claim's token, for each claim that was released.
+        """
+
+    @abstractmethod
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
     ) -> Release:
@@ -400,6 +440,15 @@ class LockStore(ABC):
         Held ones, and free ones whose period has not passed; with both, the one that ends first counts. A
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
+
+    def _ended(self, answer: Release) -> Release:
+        """Return the answer of a verb that may have ended a hold, and tell what that has promoted.
+
+        Every such verb passes its answer through here.
+        """
+        if answer.promoted and self.on_promoted is not None:
+            self.on_promoted(answer.promoted)
+        return answer
 
     def eviction_policy(self) -> str | None:
         """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.lock import hostname
 from celery_redislock.locks.naming import queued_name
-from celery_redislock.locks.process import is_dead, place_of
+from celery_redislock.locks.process import hostname, is_dead, whereabouts_of
 from celery_redislock.locks.store import (
     ACCEPTED,
     QUEUED,
@@ -232,7 +231,7 @@ class TaskLock(NamedTuple):
                 return ask()
         except RedisLockError as error:
             if not isinstance(error, LockUnavailable):
-                why = "could not settle the hold on %r, which is left to expire: %s"
+                why = "could not release the hold on %r, which is left to expire: %s"
                 logger.warning(why, self.key, error)
                 return None
         self._later(owed or ask, ttl)
@@ -254,8 +253,8 @@ class TaskLock(NamedTuple):
 def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int) -> str:
     """Return the beginning of what a holder writes: what this process says of every such call of a task."""
     text = f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid},"state":"{state}"'
-    if state == RUNNING and (place := place_of(main, pid)) is not None:
-        text += f',"at":{quoted(place)}'
+    if state == RUNNING and (whereabouts := whereabouts_of(main, pid)) is not None:
+        text += f',"at":{quoted(whereabouts)}'
     if is_ignored:
         text += ',"ignored":true'
     if published:

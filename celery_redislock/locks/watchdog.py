@@ -27,7 +27,8 @@ from queue import Empty
 from typing import NamedTuple
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.lease import Clock, Lease, boottime
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import LockStore, Renewal, Term
 from celery_redislock.locks.thread import greenlets, original, start_thread, tell
 
@@ -132,7 +133,7 @@ class Watchdog:
         """Whether the server did not answer when a debt was last tried, and the debt is still to be paid."""
         return self._is_unanswered and bool(self._debts)
 
-    def settle(self, timeout: float) -> bool:
+    def wait_until_paid(self, timeout: float) -> bool:
         """Wait at most ``timeout`` seconds until every debt is paid or has expired; tell whether it is."""
         give_up = boottime() + timeout
         while self._debts and boottime() < give_up:
@@ -141,7 +142,8 @@ class Watchdog:
 
     def _forget_everything(self) -> None:
         # Reentrant: a signal handler may take a lock of its own. Native; and nothing switches that has it.
-        self._lock, self._bell = RLock(), original("queue", "SimpleQueue")()
+        self._lock = RLock()
+        self._bell = original("queue", "SimpleQueue")()
         self._watched: dict[str, Lease] = {}
         self._debts: list[_Debt] = []
         self._is_unanswered = False
@@ -172,7 +174,8 @@ class Watchdog:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         while True:
             # Awake first, and then it looks: whoever watches a lease that this look misses rings.
-            kept, self._sleeps_until = self._sleeps_until, AWAKE
+            kept = self._sleeps_until
+            self._sleeps_until = AWAKE
             now = self._clock()
             if (wait := self._next_due() - now) <= 0:
                 return True
@@ -200,7 +203,8 @@ class Watchdog:
 
     def _do_what_is_due(self) -> None:
         """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
-        now, watched = self._clock(), list(self._watched.values())
+        now = self._clock()
+        watched = list(self._watched.values())
         if min(map(_due, watched), default=FOREVER) <= now:
             # What would be due within a tenth of its ttl joins the call.
             self._renew([lease for lease in watched if lease.due <= now + lease.term.ttl / 10])
@@ -216,7 +220,8 @@ class Watchdog:
         # Kept, because the holder may give a lease another term before the answer comes.
         terms = [lease.term for lease in live]
         left = [lease.deadline - now for lease in live if lease.deadline > now]
-        answer, reason = None, ""
+        answer = None
+        reason = ""
         try:
             answer = self._store.renew(terms, within=min(left, default=None))
         except LockUnavailable as error:
@@ -242,7 +247,9 @@ class Watchdog:
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
         """Whether to ask for this lease at all; it is dropped if not."""
-        since, max_hold, delay = lease.since, lease.max_hold, _retry_delay(lease)
+        since = lease.since
+        max_hold = lease.max_hold
+        delay = _retry_delay(lease)
         # Should an error cut its turn short, it is asked about again all the same, and soon.
         lease.due = now + delay
         if now >= since + max_hold:
@@ -258,7 +265,8 @@ class Watchdog:
         return is_held
 
     def _take_answer(self, leases: Sequence[Lease], terms: Sequence[Term], answer: Renewal) -> None:
-        sent_at, answered_at = answer.sent_at, answer.answered_at
+        sent_at = answer.sent_at
+        answered_at = answer.answered_at
         for lease, term, renewed in zip(leases, terms, answer.renewed, strict=True):
             lease.learn(renewed, sent_at, answered_at, ttl=term.ttl)
             self.renewals += renewed is True
@@ -270,7 +278,8 @@ class Watchdog:
             lease.due = min(due, lease.since + lease.max_hold)
 
     def _repeat_or_lose(self, lease: Lease) -> None:
-        now, deadline = self._clock(), lease.deadline
+        now = self._clock()
+        deadline = lease.deadline
         again = now + _retry_delay(lease)
         if now < deadline:
             again = min(again, deadline)
@@ -280,12 +289,14 @@ class Watchdog:
 
     def _pay_one(self) -> None:
         """Try the debt that is due first, if it is due; only the watchdog's thread pays."""
-        debts, expired, now = self._debts, [], self._clock()
+        debts = self._debts
+        expired = []
+        now = self._clock()
         while debts and debts[0].due <= now and now >= debts[0].until:
             expired.append(heappop(debts))
         if expired:
             more = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
-            tell(logger.warning, f"could not settle {expired[0].what}{more} in time: expired by now")
+            tell(logger.warning, f"could not release {expired[0].what}{more} in time: expired by now")
         if not debts or debts[0].due > now:
             return
         debt = debts[0]  # it stays there meanwhile: it is owed until it is paid
@@ -295,14 +306,14 @@ class Watchdog:
         except LockUnavailable as error:
             self._is_unanswered = True
             heapreplace(debts, debt._replace(due=self._clock() + RETRY_DELAY))
-            tell(logger.debug, "could not settle %s yet: %s", debt.what, error)
+            tell(logger.debug, "could not release %s yet: %s", debt.what, error)
             return
         except Exception as error:  # noqa: BLE001
-            what = f"settling {debt.what} failed unexpectedly; it is left to expire"
+            what = f"releasing {debt.what} failed unexpectedly; it is left to expire"
             tell(logger.error, what, exc_info=error)
         else:
             self._is_unanswered = False
-            tell(logger.info, "settled %s late: the lock server had not answered", debt.what)
+            tell(logger.info, "released %s late: the lock server had not answered", debt.what)
         heappop(debts)
 
 
@@ -337,7 +348,7 @@ def last_call() -> None:
     """
     deadline = boottime() + LAST_CALL
     for watchdog in list(_live):
-        watchdog.settle(max(0.0, deadline - boottime()))
+        watchdog.wait_until_paid(max(0.0, deadline - boottime()))
 
 
 # The watchdog's thread, a daemon, runs until after these functions.

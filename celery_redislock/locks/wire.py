@@ -13,8 +13,8 @@ import socket
 import struct
 from typing import Any
 
+from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.connection import mask_password
-from celery_redislock.locks.lease import Clock
 from celery_redislock.locks.thread import original
 
 #: No longer text is read: the longest a server keeps (``proto-max-bulk-len``).
@@ -25,14 +25,19 @@ PIECE = 16384
 
 _CRLF = b"\r\n"
 
-#: The kinds of most answers, in the order of how many there are.
-_NUMBER = re.compile(rb":-?\d{1,18}\r\n").fullmatch
-_TEXT = re.compile(rb"\$(\d{1,9})\r\n(.*)\r\n", re.DOTALL).fullmatch
-_is_integer = re.compile(rb"-?\d{1,18}").fullmatch
+#: The kinds of most answers: a line of words and numbers; a refusal by one holder; a list of numbers.
+_LINE = re.compile(rb"\+([A-Za-z_]+(?: [a-z_]+| -?\d{1,18})*)\r\n").fullmatch
+_HOLDER = re.compile(
+    rb"\*5\r\n\$7\r\nrefused\r\n\$[46]\r\n(held|period)\r\n:1\r\n\$(\d{1,9})\r\n(.*)\r\n:(-?\d{1,18})\r\n",
+    re.DOTALL,
+).fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
+_is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 
 #: How an answer begins: a command's (``=``: INFO's), a script's, and what is in its lists.
-_KINDS, _OF_SCRIPT, _INNER = b":$+-=", b":$*-", b":$"
+_KINDS = b":$+-="
+_OF_SCRIPT = b":$*+-"
+_INNER = b":$"
 
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
@@ -81,11 +86,12 @@ def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:
 
 
 def whole(data: bytes) -> Any:
-    """Return an answer that has come in one piece: a number, a text, or numbers; ``None`` for all else."""
-    if _NUMBER(data):
-        return int(data[1:-2])
-    if text := _TEXT(data):
-        return text[2] if int(text[1]) == len(text[2]) else None
+    """Return an answer that has come in one piece, if it is of the usual kinds; ``None`` for all others."""
+    if found := _LINE(data):
+        return found[1].split()
+    if found := _HOLDER(data):
+        what, length, value, pttl = found.groups()
+        return [b"refused", what, 1, value, int(pttl)] if int(length) == len(value) else None
     if found := _NUMBERS(data):
         numbers = [*map(int, found[2].replace(b":", b"").split())]
         return numbers if len(numbers) == int(found[1]) else None
@@ -114,12 +120,17 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
 class Answers:
     """Reads answers: what has been received of them, and the rest until ``give_up``.
 
-    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`.
+    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`. A line, of words and numbers, is
+    the list of its words. No list has a list in it: scripts answer with a flat one, a word, and, where
+    several follow, a word for them, how many they are, and so many fields for each.
     """
 
     def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
-        self._sock, self._give_up, self._clock = sock, give_up, clock
-        self.data, self._at = data, 0
+        self._sock = sock
+        self._give_up = give_up
+        self._clock = clock
+        self.data = data
+        self._at = 0
 
     def read(self, count: int, *, of_script: bool = False) -> list[Any]:
         """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
@@ -135,11 +146,13 @@ class Answers:
         expect(kind in kinds)
         while (end := self.data.find(_CRLF, self._at)) < 0:
             self._more()
-        text, self._at = self.data[self._at + 1 : end], end + 2
+        text = self.data[self._at + 1 : end]
+        self._at = end + 2
         if kind == b"-":
             return ErrorReply(_told(text, 300))
         if kind == b"+":
-            return text
+            expect(_LINE(b"+%b\r\n" % text) is not None)
+            return text.split()
         expect(_is_integer(text) is not None)
         number = int(text)
         if kind == b":":
@@ -147,7 +160,8 @@ class Answers:
         expect(0 <= number <= LONGEST)
         if kind == b"*":
             return [self._value(_INNER) for _ in range(number)]
-        start, self._at = self._at, self._at + number + 2
+        start = self._at
+        self._at = start + number + 2
         while len(self.data) < self._at:
             self._more()
         expect(self.data[self._at - 2 : self._at] == _CRLF)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,8 @@ from celery.worker.consumer.control import Control
 
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
-from celery_redislock.exceptions import LockKeyError
-from celery_redislock.locks.lock import keep_trying
-from celery_redislock.locks.store import QUEUED, owner_name
+from celery_redislock.locks.retrying import keep_trying
+from celery_redislock.locks.store import owner_name, owner_of
 from celery_redislock.running.delivery import release_unrun
 
 __all__ = ["Unreceived"]
@@ -85,14 +83,8 @@ class Revoked:
         settings = read_settings("settings", self._app.conf.get, os.environ)
         if not settings.enabled:
             return
-        store = store_of(self._app, settings)
-        for name in store.names(limit=10_000):  # bounded, as it looks at each
-            with suppress(LockKeyError):  # somebody else's
-                hold = store.inspect(name, to_decide=True)
-                if hold is None or hold.state != QUEUED or hold.owner not in ids:
-                    continue
-                if store.release(name, hold.token, period_of=hold.token).released:
-                    logger.info("released the claim of %s on %r: it was revoked", hold.owner, name)
+        for name, token in store_of(self._app, settings).release_claims(ids):
+            logger.info("released the claim of %s on %r: it was revoked", owner_of(token), name)
 
 
 def _release_unread(consumer: Any, drop: Callable[..., None], message: Any, error: Exception) -> None:

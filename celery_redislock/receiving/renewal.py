@@ -11,7 +11,8 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from celery_redislock.locks.lease import Lease, boottime
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.thread import original, start_thread, tell

@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Reject
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.lock import keep_trying
+from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER

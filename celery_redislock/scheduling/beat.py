@@ -38,7 +38,7 @@ from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.lease import boottime
+from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.scheduling.entries import is_shared, problems_of

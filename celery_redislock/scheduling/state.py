@@ -24,8 +24,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.scripts import TICK_SCRIPTS, Scripts
+from celery_redislock.locks.store import LockStore
 
 __all__ = ["NOTHING", "PAUSED", "REFUSED", "SENDING", "TAKEN", "Answer", "State", "States"]
 
@@ -39,6 +38,9 @@ NOTHING = ""
 #: What a request for a tick is answered: another state is there; taken; spent, as the entry is paused;
 #: another beat is sending it, for a minute at most.
 REFUSED, TAKEN, PAUSED, SENDING = 0, 1, 2, 3
+
+#: What runs on the server, under ``lua/``; ``names`` is the lock store's.
+SCRIPTS = ("names", "tick_read", "tick_settle", "tick_take")
 
 #: Seconds a state outlives its entry's next due time, so that beats may be away for so long.
 KEPT = 7 * 86400.0
@@ -133,9 +135,9 @@ class States:
     ``LockUnavailable`` where that is not answered.
     """
 
-    def __init__(self, store: RedisStore, app: str | None) -> None:
-        """Keep the states of the app of this name, ``app.main``, where its locks are."""
-        self._scripts = Scripts(store.connections, names=TICK_SCRIPTS)
+    def __init__(self, store: LockStore, app: str | None) -> None:
+        """Keep the states of the app of this name, ``app.main``, where its locks are: on a server."""
+        self._scripts = store.scripts(SCRIPTS, __package__)
         self._prefix, self.server, self.app = store.prefix, store.server, app or "celery"
 
     def take(self, entry: str, known: str, about: dict[str, Any], *, bound: float, next_in: float) -> Answer:

@@ -16,7 +16,8 @@ from celery import Celery
 from celery.signals import task_postrun
 
 from celery_redislock import LockLost, SingletonTask, lock_lost
-from celery_redislock.locks.lease import Lease, boottime
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import run_of
 from tests.attack.draw import QUEUE_TTL, TTL
 from tests.workers import SWEEPING, end_with_parent

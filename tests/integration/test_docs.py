@@ -161,6 +161,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         for _ in range(300):  # by about one in sixteen expired entries are swept: by one of these
             store.acquire("name", token, 0.001, about="{}")
         store.force_release("name")
+        assert list(store.release_claims(["owner"])) == []
         assert store.eviction_policy() == "noeviction"
         send_a_tick(store)
 

@@ -3,7 +3,7 @@
 import textwrap
 
 from celery_redislock.locks import Lease, Lock
-from celery_redislock.locks.lease import boottime
+from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until

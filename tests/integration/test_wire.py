@@ -14,7 +14,7 @@ import pytest
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Grant, Term
+from celery_redislock.locks.store import Grant, Release, Term
 from tests.facts import wait_until
 from tests.stores import ABOUT, granted, refused
 
@@ -129,7 +129,7 @@ def test_nonsense_is_told_cut_and_masked_and_costs_one_request(
     server: FakeServer, store: RedisStore, said: bytes
 ) -> None:
     """Law 9: whatever listens there; and the next request gets its own answer, on a connection of its own."""
-    server.replies = [[said], [said], [b":7\r\n"]]
+    server.replies = [[said], [said], [b"+granted 7\r\n"]]
     began = time.monotonic()
 
     with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
@@ -156,7 +156,7 @@ def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) 
 
 def test_an_error_that_a_signal_raises_is_the_callers(server: FakeServer, store: RedisStore) -> None:
     """Whatever its class: it is no answer of another shape, and the next request gets its own."""
-    server.replies = [[b":1\r\n"], [0.3, b":2\r\n"], [b":7\r\n"]]
+    server.replies = [[b"+granted 1\r\n"], [0.3, b"+granted 2\r\n"], [b"+granted 7\r\n"]]
     _acquire(store)
 
     class LateError(ValueError):
@@ -180,7 +180,7 @@ def test_an_error_that_a_signal_raises_is_the_callers(server: FakeServer, store:
 @pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
 def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
     """The rest would be taken for the next one's."""
-    server.replies = [[b":1\r\n" + more], [b":2\r\n"]]
+    server.replies = [[b"+granted 1\r\n" + more], [b"+granted 2\r\n"]]
 
     assert granted(_acquire(store)).fence == 2
     assert server.calls == [1, 1]
@@ -202,16 +202,26 @@ VERBS: dict[str, Callable[[RedisStore], object]] = {
     [
         ("acquire", b"$3\r\nabc\r\n"),
         ("acquire", b"*0\r\n"),
-        ("acquire", b"*2\r\n:1\r\n:2\r\n"),
-        ("acquire", b"*2\r\n:3\r\n:1\r\n"),
-        ("acquire", b"*2\r\n:4\r\n$1\r\nx\r\n"),
+        ("acquire", b":1\r\n"),
+        ("acquire", b"+released\r\n"),
+        ("acquire", b"+granted\r\n"),
+        ("acquire", b"+granted x\r\n"),
+        ("acquire", b"+done\r\n"),
+        ("acquire", b"+refused\r\n"),
+        ("acquire", b"*3\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:0\r\n"),
+        ("acquire", b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:2\r\n$1\r\nx\r\n:5\r\n"),
+        ("acquire", b"*5\r\n$7\r\nrefused\r\n$4\r\nhold\r\n:1\r\n$1\r\nx\r\n:5\r\n"),
         ("release", b"*0\r\n"),
         ("release", b"$1\r\na\r\n"),
-        ("release", b"*2\r\n:-1\r\n:2\r\n"),
+        ("release", b":1\r\n"),
+        ("release", b"+granted 1\r\n"),
+        ("release", b"*3\r\n$8\r\nreleased\r\n$8\r\npromoted\r\n:1\r\n"),
+        ("release", b"*4\r\n$8\r\nreleased\r\n$8\r\ndemoted!\r\n:1\r\n$1\r\nx\r\n"),
         ("renew", b":1\r\n"),
         ("renew", b"$1\r\na\r\n"),
         ("renew", b"*2\r\n:1\r\n:1\r\n"),
         ("inspect", b":0\r\n"),
+        ("inspect", b"+granted 1\r\n"),
         ("inspect", b"$0\r\n\r\n"),
         ("inspect", b"*1\r\n:1\r\n"),
         ("names", b":1\r\n"),
@@ -219,14 +229,15 @@ VERBS: dict[str, Callable[[RedisStore], object]] = {
         ("claim_and_push", b"$2\r\nOK\r\n"),
         ("claim_and_push", b"*0\r\n"),
         ("release_and_store", b":1\r\n"),
-        ("release_and_store", b"*1\r\n:1\r\n"),
+        ("release_and_store", b"+released\r\n"),
+        ("release_and_store", b"+stored\r\n"),
     ],
 )
 def test_an_answer_of_another_shape_is_told_and_costs_one_request(
     server: FakeServer, store: RedisStore, verb: str, said: bytes
 ) -> None:
     """Well-formed, and none that this script gives."""
-    server.replies = [[said], [said], [b":7\r\n"]]
+    server.replies = [[said], [said], [b"+granted 7\r\n"]]
 
     with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
         VERBS[verb](store)
@@ -236,11 +247,57 @@ def test_an_answer_of_another_shape_is_told_and_costs_one_request(
     assert server.calls == [1, 1, 1]
 
 
-HELD = b"$17\r\n5000 0 job/1\0{}\r\n\r\n"
+HELD = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$10\r\njob/1\0{}\r\n\r\n:5000\r\n"
+
+
+def test_a_list_in_a_list_is_no_answer_and_is_asked_for_again(server: FakeServer, store: RedisStore) -> None:
+    """So scripts answer with flat lists: here two holders as pairs, and then as they must be."""
+    one, other = b"$3\r\na/1\r\n:5000\r\n", b"$3\r\nb/1\r\n:6000\r\n"
+    refusal = b"$7\r\nrefused\r\n$4\r\nheld\r\n:2\r\n"
+    nested = b"*5\r\n" + refusal + b"*2\r\n" + one + b"*2\r\n" + other
+    server.replies = [[nested], [nested], [b"*7\r\n" + refusal + one + other]]
+
+    with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer"):
+        _acquire(store)
+    assert server.calls == [1, 1]
+
+    holds = refused(_acquire(store)).holds
+    assert [(hold.owner, hold.expires_in) for hold in holds] == [("a", 5.0), ("b", 6.0)]
+
+
+PROMOTED = b"$8\r\npromoted\r\n:2\r\n$3\r\nm/1\r\n$3\r\nm/2\r\n"
+THEIRS = b"$4\r\nheld\r\n:1\r\n$3\r\nb/1\r\n:5000\r\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda store: store.release("n", A), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.hand_on("n", A, B, 30.0, about=ABOUT), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.force_release("n"), b"*9\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
+        (
+            lambda store: store.release_and_store("n", A, "key", "{}", 0)[0],
+            b"*6\r\n$6\r\nstored\r\n$8\r\nreleased\r\n" + PROMOTED,
+        ),
+    ],
+    ids=["release", "hand_on", "force_release", "release_and_store"],
+)
+def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
+    server: FakeServer, store: RedisStore, end: Callable[[RedisStore], Release], said: bytes
+) -> None:
+    """Whoever ends a hold need not know what waits for it."""
+    server.replies = [[said]]
+    told: list[object] = []
+    store.on_promoted = told.append
+
+    answer = end(store)
+
+    assert (answer.released, answer.promoted) == (True, ("m/1", "m/2"))
+    assert told == [("m/1", "m/2")]
 
 
 @pytest.mark.parametrize("size", [1, 10])
-@pytest.mark.parametrize("reply", [b":1790000000000000\r\n", HELD], ids=["granted", "refused"])
+@pytest.mark.parametrize("reply", [b"+granted 1790000000000000\r\n", HELD], ids=["granted", "refused"])
 def test_an_answer_in_pieces_is_read_whole(
     server: FakeServer, store: RedisStore, reply: bytes, size: int
 ) -> None:
@@ -272,7 +329,7 @@ def test_an_answer_in_pieces_leaves_the_connection_its_patience(
     server: FakeServer, store: RedisStore
 ) -> None:
     """The time that was left for the first one's end is not what the next one gets."""
-    server.replies = [[b":", TIMEOUT / 2, b"1\r\n"], [0.8 * TIMEOUT, b":2\r\n"]]
+    server.replies = [[b"+granted ", TIMEOUT / 2, b"1\r\n"], [0.8 * TIMEOUT, b"+granted 2\r\n"]]
 
     assert [granted(_acquire(store)).fence for _ in range(2)] == [1, 2]
     assert server.calls == [2]
@@ -280,7 +337,7 @@ def test_an_answer_in_pieces_leaves_the_connection_its_patience(
 
 def test_a_request_that_nobody_reads_is_given_up_in_time(store: RedisStore, server: FakeServer) -> None:
     """A long one, of which the server takes a part."""
-    server.replies = [[b":1\r\n"], [60.0]]
+    server.replies = [[b"+granted 1\r\n"], [60.0]]
     granted(_acquire(store))
     began = time.monotonic()
 
@@ -298,7 +355,7 @@ class Stop(BaseException):
 def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
     server: FakeServer, store: RedisStore, sent_before: bool
 ) -> None:
-    server.replies = [[b":1\r\n"], [0.2, b":2\r\n"], [b":3\r\n"]]
+    server.replies = [[b"+granted 1\r\n"], [0.2, b"+granted 2\r\n"], [b"+granted 3\r\n"]]
     granted(_acquire(store))
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -320,7 +377,7 @@ class TestBegin:
     """A claim sent now and read later: what becomes of its connection."""
 
     def test_it_is_sent_before_its_answer_is_read(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b":1\r\n"], [b":2\r\n"]]
+        server.replies = [[b"+granted 1\r\n"], [b"+granted 2\r\n"]]
         _acquire(store)
 
         read = store.begin("n", A, 30.0, about=ABOUT)
@@ -331,10 +388,12 @@ class TestBegin:
     def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
         self, server: FakeServer, store: RedisStore
     ) -> None:
-        server.replies = [[b":9\r\n"], [b":1\r\n"], [b":2\r\n"]]
+        server.replies = [[b"+granted 9\r\n"], [b"+granted 1\r\n"], [b"+granted 2\r\n"]]
         _acquire(store)
 
-        store.begin("n", A, 30.0, about=ABOUT)
+        read = store.begin("n", A, 30.0, about=ABOUT)
+        assert wait_until(lambda: len(server.requests) == 2, 10)
+        del read
 
         assert granted(_acquire(store)).fence == 2
         assert server.calls == [2, 1]
@@ -342,14 +401,14 @@ class TestBegin:
     def test_it_is_asked_once_more_where_the_answer_was_lost(
         self, server: FakeServer, store: RedisStore
     ) -> None:
-        server.replies = [[b":9\r\n"], [None], [b"*2\r\n:4\r\n:2\r\n"]]
+        server.replies = [[b"+granted 9\r\n"], [None], [b"+repeated 2\r\n"]]
         _acquire(store)
 
         assert granted(store.begin("n", A, 30.0, about=ABOUT)()).repeated
         assert server.calls == [2, 1]
 
     def test_the_time_until_it_is_read_does_not_count(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b":9\r\n"], [b":", 3 * TIMEOUT, b"1\r\n"]]
+        server.replies = [[b"+granted 9\r\n"], [b"+granted ", 3 * TIMEOUT, b"1\r\n"]]
         _acquire(store)
         read = store.begin("n", A, 30.0, about=ABOUT)
         time.sleep(2.5 * TIMEOUT)
@@ -358,7 +417,7 @@ class TestBegin:
         assert server.calls == [2]
 
     def test_a_server_that_is_silent_is_given_up_in_time(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b":9\r\n"], []]
+        server.replies = [[b"+granted 9\r\n"], []]
         _acquire(store)
         read = store.begin("n", A, 30.0, about=ABOUT)
         began = time.monotonic()

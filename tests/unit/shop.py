@@ -20,7 +20,7 @@ from celery.app.trace import trace_task_ret
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks.lease import boottime
+from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import Hold
 from celery_redislock.locks.watchdog import watchdog_of
@@ -277,7 +277,7 @@ def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
 
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
-    from celery_redislock.locks.lock import keep_trying
+    from celery_redislock.locks.retrying import keep_trying
     from celery_redislock.running import start
 
     now, slept = [0.0], pauses if pauses is not None else []

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.commands import _table
 from celery_redislock.cli.subject import Seen, _arguments, duration, printable
-from celery_redislock.locks.store import Hold
+from tests.stores import hold_of
 
 
 def _seen(**changes: Any) -> Seen:
     about = {"task": "proj.add", "state": "running", "host": "web1", "pid": 7, "since": 100.0}
-    facts = {"name": "key", "token": "id/nonce", "about": about, "expires_in": 12.0, **changes}
-    return Seen.of(Hold(**facts))
+    facts = {"name": "key", "token": "id/nonce", "facts": about, "expires_in": 12.0, **changes}
+    return Seen.of(hold_of(**facts))
 
 
 class TestArguments:
@@ -64,7 +64,7 @@ class TestSeen:
         """It may have written anything about itself, or nothing."""
         about = {"task": [1], "state": "running", "host": 3, "pid": "x", "since": "yesterday"}
         for each in ({}, about):
-            seen = _seen(about=each, token="somebody", expires_in=float("inf"))  # noqa: S106  no password
+            seen = _seen(facts=each, token="somebody", expires_in=float("inf"))  # noqa: S106  no password
 
             document = json.loads(json.dumps(seen.as_json(), allow_nan=False))
 
@@ -72,7 +72,7 @@ class TestSeen:
             assert "no end" in _table([seen])
 
     def test_a_clock_behind_the_holders_makes_no_negative_age(self) -> None:
-        assert _seen(about={"since": 2e11}).age == 0.0
+        assert _seen(facts={"since": 2e11}).age == 0.0
 
     def test_the_columns_of_a_table_are_aligned(self) -> None:
         lines = _table([_seen(), _seen(name="a much longer key")]).splitlines()

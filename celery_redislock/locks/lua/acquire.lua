@@ -13,12 +13,13 @@
 --       5  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
 --       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
--- RETURNS fence                 granted, the lock was free
---         -fence                granted, taken over from `from`
---         {4, fence}            granted, already ours: the request was repeated
---         'pttl 0 value'        refused by the holder; pttl is -1 for a foreign lock without a ttl
---         'pttl 1 value'        refused by the period
---         {3, done, pttl}       refused by the message's mark: done is 1, or 0 while its run is ending
+-- RETURNS granted fence                          the lock was free
+--         taken_over fence                       from the token `from`
+--         repeated fence                         held under this token already: the request was repeated
+--         {refused, held, 1, value, pttl}        by the holder; pttl is -1 for a foreign lock without a ttl
+--         {refused, period, 1, value, pttl}      by the period
+--         ending pttl                            by the message's mark: its run is ending
+--         done pttl                              by the message's mark: nothing is left to do
 include('index')
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
@@ -34,7 +35,7 @@ if not from then
     held = call('GET', lock)
     ours = is_ours(held)
     if not ours then
-      return call('PTTL', lock) .. ' 0 ' .. held
+      return {'refused', 'held', 1, held, call('PTTL', lock)}
     end
     call('PEXPIRE', lock, ttl)
   end
@@ -49,14 +50,14 @@ else
   local state = mark and not ours and call('GET', mark)
   local answer
   if state then
-    answer = {3, state == 'done' and 1 or 0, call('PTTL', mark)}
+    answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
   elseif held and not taken and not ours then
-    answer = call('PTTL', lock) .. ' 0 ' .. held
+    answer = {'refused', 'held', 1, held, call('PTTL', lock)}
   elseif not held and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
     opens_period = not accepted
     if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
-      answer = call('PTTL', period) .. ' 1 ' .. accepted
+      answer = {'refused', 'period', 1, accepted, call('PTTL', period)}
     end
   end
   if answer then
@@ -67,6 +68,7 @@ end
 
 local time = call('TIME')
 local fence = time[1] * 1000000 + time[2]
+local word = taken and 'taken_over' or ours and 'repeated' or 'granted'
 local now = math.floor(fence / 1000)
 if fence_key then
   fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
@@ -83,14 +85,12 @@ if from then
     call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[7])
   end
 end
-if taken then
-  return -fence -- it is listed, for as long as its claim would have lived
-end
-if list(index, name, now, tonumber(ttl)) then
+-- What is taken over is listed already, for as long as its claim would have lived.
+if not taken and list(index, name, now, tonumber(ttl)) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
     list(index, name .. '\0period', now, tonumber(ARGV[6]))
   end
   tidy(index, now, time)
 end
-return ours and {4, fence} or fence
+return {ok = string.format('%s %.0f', word, fence)}

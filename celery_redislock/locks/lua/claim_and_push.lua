@@ -8,7 +8,7 @@
 -- ARGV  last but one keep     ms the note lives: longer than a repeated request may take
 --       last         message  what is pushed
 -- RETURNS what acquire.lua returns, and has pushed where the claim is held under this token now
---         {4, 0}   pushed before: the request was repeated
+--         repeated   pushed before: the request was repeated
 --
 -- A claim that is held under this token without a note is pushed for as well: its publisher was killed between
 -- the two, or asked for them one after the other. Where the note has expired the message is pushed once more,
@@ -18,11 +18,12 @@ local function acquire()
 include('acquire')
 end
 if redis.call('EXISTS', note) == 1 then
-  return {4, 0} -- also where its message has been run, or dropped, and released since
+  return {ok = 'repeated'} -- also where its message has been run, or dropped, and released since
 end
 local answer = acquire()
-local is_new = type(answer) == 'number'
-if not is_new and not (type(answer) == 'table' and answer[1] == 4) then
+local word = string.match(answer.ok or '', '^[%a_]+')
+local is_new = word == 'granted' or word == 'taken_over'
+if not is_new and word ~= 'repeated' then
   return answer
 end
 local lock, period, value, name = KEYS[1], KEYS[4], ARGV[1], ARGV[3]

@@ -6,24 +6,29 @@
 -- ARGV  1  expected  token that must still hold, as seen before; a foreign lock's whole value
 --       2  name      of the lock, the index member
 --       3  anybody   '1': whoever holds, `expected` is not looked at
--- RETURNS {1, value, pttl, p}    taken away, the victim's value for the audit line; p = 1 if it was a period
---         0                      nothing was held
---         {-1, value, pttl, p}   somebody else holds by now, untouched
+-- RETURNS {released, held, 1, value, pttl}   taken away: the victim's value, for the audit line
+--         {kept, held, 1, value, pttl}       somebody else holds by now, untouched
+--         missing                            nothing was held
+--         With `period` in place of `held` where nothing was held and the period was found.
 local lock, period, index = KEYS[1], KEYS[2], KEYS[3]
 local expected, name, anybody = ARGV[1], ARGV[2], ARGV[3]
 
-local held, key, is_period = redis.call('GET', lock), lock, 0
+local held = redis.call('GET', lock)
+local key = lock
+local kind = 'held'
 if not held then
-  held, key, is_period = redis.call('GET', period), period, 1
+  held = redis.call('GET', period)
+  key = period
+  kind = 'period'
 end
 if not held then
-  return 0
+  return {ok = 'missing'}
 end
 local pttl = redis.call('PTTL', key)
 local prefix = expected .. '\0'
 if anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefix then
-  return {-1, held, pttl, is_period}
+  return {'kept', kind, 1, held, pttl}
 end
 redis.call('DEL', lock, period)
 redis.pcall('ZREM', index, name, name .. '\0period')
-return {1, held, pttl, is_period}
+return {'released', kind, 1, held, pttl}

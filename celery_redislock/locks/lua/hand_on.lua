@@ -12,10 +12,10 @@
 --       5  name     of the lock, the index member
 --       6  state    `ending` or `done`, what the mark says
 --       7  keep     ms the mark lives
--- RETURNS 1                   handed on, or released because of the new message's mark
---         2                   held by `new` already: the request was repeated
---         0                   missing: expired, or released before
---         {-1, value, pttl}   held by another token, untouched
+-- RETURNS handed_on                      held by `new` now, or already: the request was repeated
+--         released                       because of the new message's mark
+--         missing                        expired, or released before
+--         {kept, held, 1, value, pttl}   held by another token, untouched
 include('index')
 local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local old, new, ttl, about, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -43,10 +43,10 @@ end
 if mark then
   call('SET', mark, ARGV[6], 'PX', ARGV[7], unpack(ARGV[6] ~= 'done' and {'NX'} or {}))
 end
+if goes_on or belongs(value, new) then
+  return {ok = 'handed_on'}
+end
 if held or not value then
-  return held and 1 or 0
+  return {ok = held and 'released' or 'missing'}
 end
-if belongs(value, new) then
-  return 2
-end
-return {-1, value, call('PTTL', lock)}
+return {'kept', 'held', 1, value, call('PTTL', lock)}

@@ -9,9 +9,9 @@
 --       3  opener   token, and NUL, under which the period began that ends; absent without one
 --       3 or 4      state: `ending` or `done`, what the mark says; absent: none is left
 --       last  keep  ms the mark lives
--- RETURNS 1                   released
---         0                   missing: expired, or released before
---         {-1, value, pttl}   held by another token, untouched
+-- RETURNS released
+--         missing                        expired, or released before
+--         {kept, held, 1, value, pttl}   held by another token, untouched
 local call = redis.call
 local opener = #ARGV % 2 == 1 and table.remove(ARGV, 3)
 local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -42,6 +42,6 @@ if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end
 if ours or not held then
-  return ours and 1 or 0
+  return {ok = ours and 'released' or 'missing'}
 end
-return {-1, held, call('PTTL', lock)}
+return {'kept', 'held', 1, held, call('PTTL', lock)}

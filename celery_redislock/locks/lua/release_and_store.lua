@@ -5,8 +5,9 @@
 -- KEYS  last         result   of the task, and the channel on which it is announced
 -- ARGV  last but one text     of the result
 --       last         seconds  it lives; 0 for no end
--- RETURNS {1, ...}   stored, or a success is there, which stays; and what release.lua returns
---         {0, ...}   not stored: what is there is not kombu's JSON, or cannot be replaced
+-- RETURNS stored     or a success is there, which stays
+--         unstored   what is there is not kombu's JSON, or cannot be replaced
+--         and behind it what release.lua returns
 local key, seconds, text = table.remove(KEYS), tonumber(table.remove(ARGV)), table.remove(ARGV)
 local function release()
 include('release')
@@ -20,4 +21,5 @@ if known == '' or state and not stored then
   local set = seconds > 0 and redis.pcall('SETEX', key, seconds, text) or redis.pcall('SET', key, text)
   stored = not set.err and type(redis.pcall('PUBLISH', key, text)) == 'number'
 end
-return {stored and 1 or 0, unpack(type(answer) == 'table' and answer or {answer})}
+local word = stored and 'stored' or 'unstored'
+return answer.ok and {ok = word .. ' ' .. answer.ok} or {word, unpack(answer)}

@@ -1,13 +1,11 @@
 """A lease: until when it can be trusted, and how its loss is learnt and told."""
 
 import logging
-import time
 
 import pytest
 
 from celery_redislock.exceptions import LockLost
 from celery_redislock.locks import Lease
-from celery_redislock.locks import lease as lease_module
 from celery_redislock.locks.store import Grant, Hold, Release, Term
 from tests.scripted import ScriptedRenewer, lease_on, unavailable
 
@@ -163,7 +161,7 @@ class TestLoss:
 
 
 class TestGaveBack:
-    THEIRS = Hold("n", "other/1", {}, 5.0)
+    THEIRS = Hold("n", b"other/1", 5.0)
 
     @pytest.mark.parametrize(
         ("answer", "trusted", "gave_back"),
@@ -190,14 +188,3 @@ class TestGaveBack:
         renewer.clock.advance(30.0)
 
         assert (before, lease.trusted, lease.held) == (True, False, True)
-
-
-def test_a_clock_that_refuses_to_tell_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries that fake the time may answer EINVAL for the time since boot: no task could run."""
-
-    def refuse(_clock: int) -> float:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(time, "clock_gettime", refuse)
-
-    assert lease_module._boottime() is time.monotonic

@@ -10,7 +10,7 @@ import pytest
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, MemoryStore
-from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT, keep_trying
+from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
 from tests.facts import wait_until
@@ -381,26 +381,3 @@ class TestServerAway:
 
         store.fails = frozenset()
         assert wait_until(lambda: store.inspect("n") is None, 10)
-
-
-class TestKeepTrying:
-    def test_it_asks_until_the_server_answers(self, clock: ManualClock) -> None:
-        answers = [LockUnavailable("a server", "acquire", "no answer")] * 3
-
-        def attempt() -> float:
-            if answers:
-                raise answers.pop()
-            return clock.now
-
-        assert keep_trying(attempt, for_seconds=10.0, clock=clock, sleep=clock.advance) == 1000.7
-
-    def test_no_attempt_begins_later_than_the_time_given(self, clock: ManualClock) -> None:
-        tries: list[float] = []
-
-        def attempt() -> None:
-            tries.append(clock.now)
-            raise LockUnavailable("a server", "acquire", "no answer")
-
-        with pytest.raises(LockUnavailable):
-            keep_trying(attempt, for_seconds=3.0, clock=clock, sleep=clock.advance)
-        assert 1002.0 < tries[-1] <= 1003.0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks import process
-from celery_redislock.locks.process import is_dead, name_of, place_of
+from celery_redislock.locks.process import is_dead, name_of, whereabouts_of
 from tests.forks import gets_through
 
 pytestmark = [
@@ -30,7 +30,7 @@ def child(life: Callable[[], object]) -> Iterator[tuple[int, str]]:
     mine, its = os.pipe()
     pid = os.fork()
     if not pid:
-        os.write(its, (place_of(None, os.getpid()) or "").encode())
+        os.write(its, (whereabouts_of(None, os.getpid()) or "").encode())
         life()
         os._exit(0)
     try:
@@ -61,24 +61,24 @@ def here() -> str:
     return name
 
 
-def test_a_place_is_24_characters_and_begins_with_the_workers_main_process() -> None:
+def test_whereabouts_are_24_characters_and_begin_with_the_workers_main_process() -> None:
     """A lease must stay small; threads, gevent and solo have one process for both."""
-    mine = place_of(None, os.getpid())
-    assert mine == place_of(here(), os.getpid()) == here() + here()[8:]
+    mine = whereabouts_of(None, os.getpid())
+    assert mine == whereabouts_of(here(), os.getpid()) == here() + here()[8:]
     assert mine is not None
     assert len(mine) == 24
     with child(lambda: None) as (_, its):
         assert its[:8] == mine[:8]
         assert its[8:] != mine[8:]
-        assert place_of(its[:16], os.getpid()) == its[:16] + here()[8:]
+        assert whereabouts_of(its[:16], os.getpid()) == its[:16] + here()[8:]
 
 
-def test_who_runs_in_a_namespace_of_his_own_has_no_place_under_another_main_process() -> None:
-    assert place_of("elsewher" + here()[8:], os.getpid()) is None
+def test_a_run_in_a_namespace_of_its_own_has_no_whereabouts_under_another_main_process() -> None:
+    assert whereabouts_of("elsewher" + here()[8:], os.getpid()) is None
 
 
 def test_a_run_is_dead_when_its_process_and_its_main_process_are_gone() -> None:
-    """Neither alone is enough: the main process settles a dead child, and a child may outlive it."""
+    """Neither alone is enough: the main process acts for a dead child, and a child may outlive it."""
 
     def live() -> None:
         Path("/proc/self/comm").write_text(") Z 1 (")
@@ -121,7 +121,7 @@ def test_another_process_with_its_pid_is_another_process() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_users_process_lives_though_it_may_not_be_signalled() -> None:
-    mine = place_of(None, os.getpid())
+    mine = whereabouts_of(None, os.getpid())
 
     def look_as_nobody() -> None:
         assert name_of(os.getpid())

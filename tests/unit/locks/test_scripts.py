@@ -5,15 +5,29 @@ from importlib.resources import files
 
 import pytest
 
-from celery_redislock.locks.scripts import SCRIPTS, TICK_SCRIPTS, script
+from celery_redislock.locks.scripts import SCRIPTS, script
+from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 
 LUA = files("celery_redislock.locks") / "lua"
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
-    assert sorted({*SCRIPTS, *TICK_SCRIPTS, "index"}) == sorted(
-        each.name.removesuffix(".lua") for each in LUA.iterdir()
+    """Those of ticks stand in the beat process's room, and may use those of locks."""
+    of_ticks = files("celery_redislock.scheduling") / "lua"
+
+    assert sorted({*SCRIPTS, "index"}) == sorted(each.name.removesuffix(".lua") for each in LUA.iterdir())
+    assert sorted({*OF_TICKS} - {*SCRIPTS}) == sorted(
+        each.name.removesuffix(".lua") for each in of_ticks.iterdir()
     )
+
+
+def test_a_room_has_its_own_scripts_and_includes_those_of_locks() -> None:
+    of_ticks = "celery_redislock.scheduling"
+
+    assert "local function list(index" in script("tick_take", of_ticks)[0]
+    assert script("names", of_ticks) == script("names")
+    with pytest.raises(FileNotFoundError):
+        script("tick_take")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -41,10 +55,12 @@ class TestEachScript:
         assert re.fullmatch(r"[0-9a-f]{40}", script(name)[1])
 
 
-# Of the others two take any number of keys, and loop over them; two add to those of the script they include.
-@pytest.mark.parametrize(
-    "name", sorted(set(SCRIPTS) - {"claim_and_push", "inspect", "release_and_store", "renew"})
-)
+#: These take any number of keys or arguments, and loop over them; or add to those of the script they include.
+LOOPING = {"inspect", "release_claims", "renew"}
+ADDING = {"claim_and_push", "release_and_store"}
+
+
+@pytest.mark.parametrize("name", sorted({*SCRIPTS} - LOOPING - ADDING))
 def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> None:
     body = (LUA / f"{name}.lua").read_text("utf-8").removeprefix("\n".join(_header(name)))
     listed = {"KEYS": 0, "ARGV": 0}

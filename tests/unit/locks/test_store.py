@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, new_token, owner_of
+from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING, Hold, Refusal, new_token, owner_of
+from tests.stores import hold_of
 
 
 @pytest.mark.parametrize("owner", ["job", "a/b/c", "", "naïve ✓", "nul\0inside"])
@@ -23,7 +24,7 @@ def test_a_nonce_has_72_bits() -> None:
 
 
 def test_a_value_is_token_nul_json() -> None:
-    hold = Hold.parse("n", b'job/1\0{"host":"here"}', 1.5, is_period=True)
+    hold = Hold("n", b'job/1\0{"host":"here"}', 1.5, is_period=True)
 
     assert (hold.name, hold.token, hold.owner) == ("n", "job/1", "job")
     assert (hold.about, hold.expires_in, hold.is_period) == ({"host": "here"}, 1.5, True)
@@ -41,7 +42,7 @@ def test_a_value_is_token_nul_json() -> None:
     ],
 )
 def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str) -> None:
-    hold = Hold.parse("n", value, 1.0, is_period=False)
+    hold = Hold("n", value, 1.0)
 
     assert (hold.token, hold.about) == (token, {})
     assert hold.owner == owner_of(token)
@@ -55,7 +56,7 @@ def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str
 def test_a_holders_state_is_a_text_or_unknown(
     about: dict[str, Any], is_period: bool, state: str | None
 ) -> None:
-    assert Hold("n", "job/1", about, 1.0, is_period).state == state
+    assert hold_of("job/1", about, is_period=is_period).state == state
 
 
 @pytest.mark.parametrize(
@@ -65,4 +66,22 @@ def test_a_holders_state_is_a_text_or_unknown(
 )  # fmt: skip
 def test_a_holder_is_since_a_time_or_unknown(since: object, told: float | None) -> None:
     """Any program may have written it."""
-    assert Hold("n", "job/1", {"since": since}, 1.0).since == told
+    assert hold_of("job/1", {"since": since}).since == told
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_period", "because"),
+    [({"state": RUNNING}, False, "run"), ({"state": QUEUED}, False, "claim"),
+     ({"state": ACCEPTED}, False, "period"), ({"state": RUNNING}, True, "period"), ({}, False, "run")],
+)  # fmt: skip
+def test_a_refusal_says_because_of_what_and_by_whom(
+    facts: dict[str, Any], is_period: bool, because: str
+) -> None:
+    """A claim is a message on its way; another program's lock counts as a run."""
+    hold = hold_of("job/1", facts, is_period=is_period)
+
+    refusal = Refusal((hold, hold_of("job/2", {"state": QUEUED})))
+
+    assert refusal.because == because
+    assert refusal.hold is hold
+    assert [each.owner for each in refusal.holds] == ["job", "job"]

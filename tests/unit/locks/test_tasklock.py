@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from celery_redislock.locks import MemoryStore
-from celery_redislock.locks.lock import hostname
+from celery_redislock.locks.process import hostname
 from celery_redislock.locks.store import QUEUED, RUNNING
 from celery_redislock.locks.tasklock import TaskLock
 

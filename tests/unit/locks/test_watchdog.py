@@ -205,14 +205,14 @@ class TestForgetting:
         assert renewer.calls == []
 
 
-class TestSettle:
-    def test_it_waits_until_every_debt_is_paid(self) -> None:
-        watchdog, may_go_on = Watchdog(MemoryStore()), threading.Event()
-        watchdog.owe(lambda: may_go_on.wait(10.0), within=60.0, what="a hold")
+def test_who_waits_for_debts_waits_until_every_debt_is_paid() -> None:
+    watchdog = Watchdog(MemoryStore())
+    may_go_on = threading.Event()
+    watchdog.owe(lambda: may_go_on.wait(10.0), within=60.0, what="a hold")
 
-        assert not watchdog.settle(0.0)
-        may_go_on.set()
-        assert watchdog.settle(10.0)
+    assert not watchdog.wait_until_paid(0.0)
+    may_go_on.set()
+    assert watchdog.wait_until_paid(10.0)
 
 
 def test_a_lease_that_ends_takes_no_other_watch_of_its_token_with_it(
@@ -327,7 +327,7 @@ class TestDebts:
             watchdog.run_until(1060.0)
 
         assert len(watchdog._debts) == 0
-        assert "could not settle a lock" in caplog.text
+        assert "could not release a lock" in caplog.text
         assert not watchdog.is_server_away
 
     def test_an_unexpected_error_ends_that_debt_only(
@@ -400,7 +400,7 @@ class TestDebts:
         assert "short" not in tries
         assert len(watchdog._debts) == 1
         assert [record.getMessage() for record in caplog.records] == [
-            "could not settle a short lock and 999 others in time: expired by now"
+            "could not release a short lock and 999 others in time: expired by now"
         ]
 
 

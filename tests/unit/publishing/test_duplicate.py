@@ -13,10 +13,10 @@ from celery.exceptions import TaskRevokedError
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.locks import Lock
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import Hold
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.conflict import log_skip
 from celery_redislock.testing import hold
+from tests.stores import hold_of
 from tests.unit.publishing.messages import body, header_of
 from tests.unit.shop import Down, Shop, debts
 
@@ -123,7 +123,9 @@ def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
     begin = r"skipped shop\.sync\[t1\] at publish: 'account:7' is held by somebody "
 
     with caplog.at_level(logging.INFO, logger="celery_redislock"):
-        log_skip(lock, Hold("account:7", "somebody", about, expires_in, is_period), side="client")
+        log_skip(
+            lock, hold_of("somebody", about, expires_in, name="account:7", is_period=is_period), side="client"
+        )
 
     (line,) = caplog.messages
     assert re.match(begin + ".*" + words, line)

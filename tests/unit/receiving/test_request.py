@@ -21,7 +21,7 @@ from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
-from celery_redislock.locks.lease import boottime
+from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER

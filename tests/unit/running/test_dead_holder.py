@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks.process import name_of, place_of
+from celery_redislock.locks.process import name_of, whereabouts_of
 from celery_redislock.locks.store import RUNNING
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried
 
@@ -79,7 +79,7 @@ def test_a_message_delivered_again_runs_at_once(shop: Shop, scope: str) -> None:
     "about",
     [
         {"state": "queued"},
-        {"at": place_of(None, os.getpid())},
+        {"at": whereabouts_of(None, os.getpid())},
         {"at": None},
         {"at": "another machine's place!"},
         {"at": [7]},

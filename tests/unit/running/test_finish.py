@@ -86,7 +86,7 @@ def test_trouble_with_the_release_changes_no_outcome(shop: Shop, caplog: Any, *,
         assert task(7) == 7
 
     assert len(watchdog_of(shop.store)._debts) == is_away
-    assert ("could not settle the hold on 'account:7'" in caplog.text) != is_away
+    assert ("could not release the hold on 'account:7'" in caplog.text) != is_away
 
 
 def test_a_lock_that_was_gone_at_the_end_is_warned_of_and_the_next_holder_keeps_it(

@@ -1,0 +1,54 @@
+-- Release the claims of these owners, among some of the locks that are held. Atomic; repeating it is harmless.
+-- A period that began under such a claim ends with it. Runs keep their holds, and periods alone stay.
+--
+-- KEYS  1  index     sorted set of names
+-- ARGV  1  cursor    where to go on, '0' at first
+--       2  count     how many locks to look at, about
+--       3  start     of a lock's keys, what comes before its name
+--       4 ..         the owners
+-- RETURNS {walked, cursor, claims, n, name, token, ...}   the released claims; the cursor '0': it is over
+local call = redis.call
+local index = KEYS[1]
+local cursor, count, start = ARGV[1], ARGV[2], ARGV[3]
+local is_wanted = {}
+for i = 4, #ARGV do
+  is_wanted[ARGV[i]] = true
+end
+
+local function key_of(name, part)
+  return start .. name .. '}:' .. part
+end
+
+-- The state that a holder wrote about itself; it may have written anything.
+local function state_of(value)
+  local is_json, facts = pcall(cjson.decode, string.match(value, '%z(.*)$') or '')
+  return is_json and type(facts) == 'table' and facts.state
+end
+
+-- It changes nothing, but counts as a write: a replica, which may know only what is long past, refuses.
+call('ZREM', index, '')
+local found = call('ZSCAN', index, cursor, 'COUNT', count)
+local members = found[2]
+local claims = {}
+for i = 1, #members, 2 do
+  local name = members[i]
+  -- pcall: one key of another type must not keep the other claims.
+  local value = not string.find(name, '%z') and redis.pcall('GET', key_of(name, 'lock'))
+  local token = type(value) == 'string' and string.match(value, '^([^%z]*)%z')
+  if token and is_wanted[string.match(token, '^(.+)/') or token] and state_of(value) == 'queued' then
+    call('DEL', key_of(name, 'lock'))
+    call('ZREM', index, name)
+    local accepted = redis.pcall('GET', key_of(name, 'period'))
+    if type(accepted) == 'string' and string.find(accepted, token .. '\0', 1, true) == 1 then
+      call('DEL', key_of(name, 'period'))
+      call('ZREM', index, name .. '\0period')
+    end
+    claims[#claims + 1] = name
+    claims[#claims + 1] = token
+  end
+end
+local answer = {'walked', found[1], 'claims', #claims / 2}
+for _, field in ipairs(claims) do
+  answer[#answer + 1] = field
+end
+return answer

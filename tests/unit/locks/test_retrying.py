@@ -1,0 +1,30 @@
+"""Asking the lock server until it answers."""
+
+import pytest
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.retrying import keep_trying
+from tests.clocks import ManualClock
+
+
+def test_it_asks_until_the_server_answers(clock: ManualClock) -> None:
+    answers = [LockUnavailable("a server", "acquire", "no answer")] * 3
+
+    def attempt() -> float:
+        if answers:
+            raise answers.pop()
+        return clock.now
+
+    assert keep_trying(attempt, for_seconds=10.0, clock=clock, sleep=clock.advance) == 1000.7
+
+
+def test_no_attempt_begins_later_than_the_time_given(clock: ManualClock) -> None:
+    tries: list[float] = []
+
+    def attempt() -> None:
+        tries.append(clock.now)
+        raise LockUnavailable("a server", "acquire", "no answer")
+
+    with pytest.raises(LockUnavailable):
+        keep_trying(attempt, for_seconds=3.0, clock=clock, sleep=clock.advance)
+    assert 1002.0 < tries[-1] <= 1003.0
