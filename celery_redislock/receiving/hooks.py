@@ -8,8 +8,9 @@ from celery import signals
 from celery.states import FAILURE, IGNORED, REJECTED
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.scheduling import plug
 
-__all__ = ["install", "prepare_beat"]
+__all__ = ["install"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -24,7 +25,7 @@ def install() -> None:
     signals.task_rejected.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
     signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
-    signals.beat_init.connect(prepare_beat, weak=False, dispatch_uid="celery_redislock.beat")
+    plug.connect()
     signals.celeryd_after_setup.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
 
 
@@ -76,17 +77,6 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     program = sys.modules.get("celery.apps.worker")
     if program is None or not isinstance(sender, program.Worker):
         _check_worker(sender)  # one in another program, whose log is its own matter
-
-
-def prepare_beat(sender: Any = None, **_: Any) -> None:
-    """``beat_init``, in beat's process, which goes on whatever a receiver raises but for ``SystemExit``."""
-    from celery_redislock.scheduling.beat import join
-
-    try:
-        join(sender)
-    except Exception as error:  # or it would go on alone, beside the others
-        message = f"redislock: beat does not start: {error}"
-        raise SystemExit(message) from error
 
 
 def _check_worker(instance: Any = None, **_: Any) -> None:

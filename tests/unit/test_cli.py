@@ -164,4 +164,9 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
         [sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True
     ).stdout
 
-    assert output.split() == ["celery_redislock", "celery_redislock.cli"]
+    assert output.split() == [
+        "celery_redislock",
+        "celery_redislock.cli",
+        "celery_redislock.scheduling",
+        "celery_redislock.scheduling.plug",
+    ]
