@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
@@ -133,7 +134,7 @@ def _key_of(place: Place, words: Sequence[str]) -> str:
             f"{remedy}"
         )
         raise Trouble(message)
-    if not hasattr(task, "lock_for"):
+    if not is_unique(task):
         message = f"{name} takes no lock: its base is not SingletonTask"
         raise Trouble(message)
     args, kwargs = _arguments(given)

@@ -132,6 +132,11 @@ class Declaration:
             return self.binder.bind_loosely(args, kwargs)
 
 
+def is_unique(task: Any) -> bool:
+    """Whether this is a task with the base ``SingletonTask``, or the proxy of one (``app.task``)."""
+    return hasattr(task.__class__, "_lock_names")
+
+
 def declaration_of(task: Any) -> Declaration:
     """Resolve a bound task's declaration; remembered until an option or setting changes. Thread-safe.
 

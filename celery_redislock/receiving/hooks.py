@@ -7,6 +7,7 @@ from typing import Any
 from celery import signals
 from celery.states import FAILURE, IGNORED, REJECTED
 
+from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.scheduling import plug
 
@@ -31,8 +32,7 @@ def install() -> None:
 
 def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """``task_postrun``, in the process of the body: it is sent in (almost) every way a run ends."""
-    # Not type(task): a test that runs a task by hand has the proxy that app.task returns.
-    if not hasattr(task.__class__, "_lock_names") or (request := task.request_stack.top) is None:
+    if not is_unique(task) or (request := task.request_stack.top) is None:
         return
     run = request.__dict__.get("redislock_run", False)
     if run is False:
@@ -97,7 +97,6 @@ def _check_worker(instance: Any = None, **_: Any) -> None:
 
 
 def _problems(worker: Any) -> list[str]:
-    from celery_redislock.declaring.declaration import declaration_of
     from celery_redislock.declaring.options import risks
     from celery_redislock.declaring.server import setting_problems
 
@@ -110,7 +109,7 @@ def _problems(worker: Any) -> list[str]:
     is_server_known = False
     pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():
-        if not hasattr(type(task), "_lock_names"):
+        if not is_unique(task):
             continue
         try:
             declaration = declaration_of(task)
