@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 #: ``ConfigurationView``); the layers below it do not change once they are loaded.
 _asked_of = attrgetter("app.conf.maps", "run", *TASK_ROWS)
 #: The switch in the environment as it is now. ``os.environ`` decodes and encodes at each look, so the
-#: mapping is asked that it keeps, where it keeps one (CPython and PyPy do).
-_switch = (
-    partial(os.environ._data.get, os.environ.encodekey(ENABLED_VARIABLE))
-    if hasattr(os.environ, "_data")
-    else partial(os.environ.get, ENABLED_VARIABLE)
-)
+#: mapping that it keeps is asked.
+_switch = partial(os.environ._data.get, os.environ.encodekey(ENABLED_VARIABLE))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
