@@ -77,7 +77,7 @@ class SingletonTask(Task):
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
     lock: "LockChoice | Inherit" = INHERIT
-    #: What is locked: ``None`` for the task and all its arguments; see the table of keys.
+    #: The key: ``None`` for the task and all its arguments; see the table of keys.
     lock_key: "KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
     on_conflict: "ConflictChoice" = None

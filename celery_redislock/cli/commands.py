@@ -43,7 +43,7 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     PATTERN matches keys as a shell does file names: * ? [abc]. Quote it.
 
     The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
-    free, but its lock_period has not passed since the last acceptance, so it refuses all the same.
+    free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
     WHERE is the host and the process that took the lock.
 
     Exit status: 0, also if there are none; 2 trouble.
@@ -191,7 +191,7 @@ def _confirm(chosen: Sequence[Holder]) -> None:
     for holder in chosen:
         click.echo(f"{printable(holder.key)} is held by {in_brief(holder)}")
     if any(holder.state == RUNNING for holder in chosen):
-        click.echo("A running task goes on without its lock.")
+        click.echo("A running task continues without its lock.")
     if not click.confirm("Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"):
         click.echo("nothing was released")
         raise click.exceptions.Exit(1)
