@@ -42,8 +42,12 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         ended_at: float | None = None,
     ) -> None:
         super().__init__(key, task_id, expires_in, is_period, state, ended_at)
-        self.key, self.task_id, self.expires_in, self.is_period = key, task_id, expires_in, is_period
-        self.state, self.ended_at = state, ended_at
+        self.key = key
+        self.task_id = task_id
+        self.expires_in = expires_in
+        self.is_period = is_period
+        self.state = state
+        self.ended_at = ended_at
 
     @property
     def retry_after(self) -> int | None:
@@ -78,7 +82,9 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __init__(self, key: str, holder: str, expires_in: float) -> None:
         super().__init__(key, holder, expires_in)
-        self.key, self.holder, self.expires_in = key, holder, expires_in
+        self.key = key
+        self.holder = holder
+        self.expires_in = expires_in
 
     def __str__(self) -> str:
         if math.isinf(self.expires_in):
@@ -100,7 +106,9 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __init__(self, key: str, reason: str, fence: int | None = None) -> None:
         super().__init__(key, reason, fence)
-        self.key, self.reason, self.fence = key, reason, fence
+        self.key = key
+        self.reason = reason
+        self.fence = fence
 
     def __str__(self) -> str:
         return (
@@ -128,7 +136,9 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def __init__(self, server: str, operation: str, reason: str) -> None:
         super().__init__(server, operation, reason)
-        self.server, self.operation, self.reason = server, operation, reason
+        self.server = server
+        self.operation = operation
+        self.reason = reason
 
     def __str__(self) -> str:
         return (
@@ -151,7 +161,8 @@ class LockOptionError(RedisLockError, ValueError):
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         super().__init__(where, list(problems))
-        self.where, self.problems = where, list(problems)
+        self.where = where
+        self.problems = list(problems)
 
     def __str__(self) -> str:
         numbered = [f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1)]
@@ -163,12 +174,13 @@ class LockKeyError(RedisLockError, ValueError):
 
     Attributes:
         where: the task's or the lock's name.
-        problem: what is wrong, with which value, and what to do.
+        problem: the mistake, its value, and the remedy.
     """
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(where, problem)
-        self.where, self.problem = where, problem
+        self.where = where
+        self.problem = problem
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"

@@ -5,7 +5,6 @@ declares tasks pays for neither. A worker imports both before it forks.
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +72,12 @@ class SingletonTask(Task):
     ``chunks`` call bodies directly and are not locked.
     """
 
-    #: The worker's main process knows each run's token through this class, and settles for killed children.
+    #: The worker's main process knows each run's token through this class, and releases for killed children.
     Request = _REQUEST
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
     lock: "LockChoice | Inherit" = INHERIT
-    #: What is locked: ``None`` for the task and all its arguments; see the table of keys.
+    #: The key: ``None`` for the task and all its arguments; see the table of keys.
     lock_key: "KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
     on_conflict: "ConflictChoice" = None
@@ -108,7 +107,7 @@ class SingletonTask(Task):
         # As the class resolves it: a mixin that stands before this class steps around it just as well.
         call = cls.__call__
         if call is not SingletonTask.__call__ and not hasattr(call, "_redislock_wrapped"):
-            cls.__call__ = _locked(_as_written(cls, "__call__"))  # type: ignore[method-assign]
+            cls.__call__ = _locked(call)  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
@@ -236,7 +235,7 @@ class SingletonTask(Task):
 
     @classmethod
     def _lock_problems(cls) -> list[str]:
-        """Return what is wrong with the class beside its options: a ``Request`` that settles for no child."""
+        """Return what is wrong with the class beside its options: a ``Request`` of its own."""
         if cls.Request == _REQUEST:
             return []
         from celery.utils.imports import symbol_by_name
@@ -283,22 +282,6 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
 
     locked._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return locked
-
-
-def _as_written(cls: type, name: str) -> Callable[..., Any]:
-    """Return a method of a task class, to be called with the task first, whatever kind it was written as.
-
-    A static method gets no task and a class method the class, as Python does it.
-    """
-    written: Callable[..., Any] = inspect.getattr_static(cls, name)
-    if not isinstance(written, staticmethod | classmethod):
-        return written
-
-    @functools.wraps(written.__func__)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return written.__get__(self, type(self))(*args, **kwargs)
-
-    return method
 
 
 def _of_django(task: SingletonTask, name: str) -> Callable[..., Any]:

@@ -7,12 +7,12 @@ Every ``celery`` command imports this module (click-plugins loads what the entry
 names), so it imports nothing but what Celery's own command line has imported before.
 """
 
-import sys
 from importlib import import_module
 from typing import Any
 
 import click
-from celery.signals import beat_init
+
+from celery_redislock.scheduling import plug
 
 #: The commands, each with the module it is in.
 _MODULES = {
@@ -44,15 +44,8 @@ class _Commands(click.Group):
             raise Trouble(" ".join(str(error).split())) from error
 
 
-def _share_schedule(sender: Any, **_: Any) -> None:
-    """Let ``celery beat`` share its schedule as ``redislock_beat`` says, with no unique task imported."""
-    if sender.app.conf.get("redislock_beat") and "celery_redislock.task" not in sys.modules:
-        from celery_redislock.receiving.hooks import prepare_beat  # noqa: PLC0415  see above
-
-        prepare_beat(sender)
-
-
-beat_init.connect(_share_schedule, weak=False)
+# The entry point ``celery.commands`` is also how ``celery beat`` learns of this package.
+plug.connect()
 
 
 @click.group(cls=_Commands)

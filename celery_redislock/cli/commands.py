@@ -1,8 +1,6 @@
 """The commands about locks: ``list``, ``show`` and ``release``."""
 
-import logging
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -10,23 +8,23 @@ from itertools import islice
 import click
 
 from celery_redislock.cli.subject import (
-    Place,
-    Seen,
+    LockServer,
     Trouble,
+    age,
     as_json_option,
     duration,
-    held,
-    look,
+    find,
+    in_brief,
     moment,
     nobody,
-    place_of,
     printable,
+    process,
+    remaining,
     table,
     write_json,
 )
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
-
-logger = logging.getLogger("celery_redislock")
+from celery_redislock.publishing.handle import Holder, take_away
 
 _subject = click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
 
@@ -45,38 +43,45 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     PATTERN matches keys as a shell does file names: * ? [abc]. Quote it.
 
     The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
-    free, but its lock_period has not passed since the last acceptance, so it refuses all the same.
+    free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
     WHERE is the host and the process that took the lock.
 
     Exit status: 0, also if there are none; 2 trouble.
     """
-    place = place_of(ctx)
+    server = LockServer.of(ctx)
     wanted = (
-        seen
-        for seen in held(place)
-        if (pattern is None or fnmatchcase(seen.key, pattern)) and (task is None or seen.holder.task == task)
+        holder
+        for holder in server.holders()
+        if (pattern is None or fnmatchcase(holder.key, pattern)) and (task is None or holder.task == task)
     )
     found = list(islice(wanted, limit + 1))
     # Some may have been renewed since the names were read.
-    shown = sorted(found[:limit], key=lambda seen: seen.holder.remaining)
+    shown = sorted(found[:limit], key=lambda holder: holder.remaining)
     if as_json:
-        write_json({"server": place.store.server, "locks": shown, "more": len(found) > limit})
+        write_json({"server": server.store.server, "locks": shown, "more": len(found) > limit})
     elif shown:
         click.echo(_table(shown))
         if len(found) > limit:
             click.echo(f"… there are more: --limit is {limit}", err=True)
     else:
         which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
-        click.echo(printable(f"no lock{which} is held on {place.store.server}"))
+        click.echo(printable(f"no lock{which} is held on {server.store.server}"))
 
 
-def _table(shown: Sequence[Seen]) -> str:
+def _table(shown: Sequence[Holder]) -> str:
     rows: list[list[str]] = [["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]]
-    for seen in shown:
-        holder = seen.holder
+    for holder in shown:
         owner = holder.owner if len(holder.owner) <= 40 else f"{holder.owner[:39]}…"
-        times = [duration(seen.age), "no end" if seen.remaining is None else duration(seen.remaining)]
-        cells = [seen.key, holder.state, holder.task or "-", owner, seen.where, *times]
+        left = remaining(holder)
+        cells = [
+            holder.key,
+            holder.state,
+            holder.task or "-",
+            owner,
+            process(holder),
+            duration(age(holder)),
+            "no end" if left is None else duration(left),
+        ]
         rows.append([printable(cell) for cell in cells])
     return table(rows)
 
@@ -94,36 +99,37 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
 
     Exit status: 0 it is held, 1 it is not, 2 trouble.
     """
-    place = place_of(ctx)
-    key, found = look(place, subject)
+    server = LockServer.of(ctx)
+    key, found = find(server, subject)
     if as_json:
-        lock = {"lock": found[0] if found else None, "release_command": place.release_command(key)}
-        write_json({"server": place.store.server, "key": key, **lock, "locks": found})
+        lock = {"lock": found[0] if found else None, "release_command": server.release_command(key)}
+        write_json({"server": server.store.server, "key": key, **lock, "locks": found})
+    elif found:
+        click.echo("\n\n".join(_description(server, holder) for holder in found))
     else:
-        click.echo("\n\n".join(_description(place, seen) for seen in found) or nobody(place, key, subject))
+        click.echo(nobody(server, key, subject))
     ctx.exit(0 if found else 1)
 
 
-def _description(place: Place, seen: Seen) -> str:
-    holder = seen.holder
-    since, remaining = "-", "no end"
-    if seen.age is not None:
-        since = moment(time.time() - seen.age)
-    if seen.remaining is not None:
-        remaining = duration(seen.remaining) + ("" if holder.state == ACCEPTED else ", unless renewed")
+def _description(server: LockServer, holder: Holder) -> str:
+    left = remaining(holder)
+    time_left = "no end"
+    if left is not None:
+        time_left = duration(left) + ("" if holder.state == ACCEPTED else ", unless renewed")
     rows = {
-        "key": seen.key,
+        "key": holder.key,
         "state": holder.state,
         "task": holder.task or "-",
         "owner": holder.owner,
-        "where": seen.where,
-        "since": since,
-        "remaining": remaining,
+        "where": process(holder),
+        "since": "-" if holder.since is None else moment(holder.since),
+        "remaining": time_left,
         "token": holder.token,
-        "server": place.store.server,
-        "release with": place.release_command(seen.key),
+        "queued": holder.queued,
+        "server": server.store.server,
+        "release with": server.release_command(holder.key),
     }
-    return "\n".join(f"{name:<13} {printable(value)}" for name, value in rows.items())
+    return "\n".join(f"{name:<13} {printable(value)}" for name, value in rows.items() if value is not None)
 
 
 @click.command()
@@ -138,7 +144,7 @@ def release(
 ) -> None:
     """Take a lock away from its holder.
 
-    A run that loses its lock goes on, and learns of it at its next renewal; until it ends, another
+    A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
     run may start beside it. Only the holder seen here loses the lock, not one that came meanwhile.
 
     The lock is named as for show. A TASK_ID stands for all locks it holds; with --queued, a TASK
@@ -146,48 +152,46 @@ def release(
 
     Exit status: 0 released, 1 nothing was released, 2 trouble.
     """
-    place = place_of(ctx)
+    server = LockServer.of(ctx)
     key = subject[0]
-    if queued and len(subject) == 1 and key in place.tasks():
-        seen = [each for each in held(place) if each.holder.task == key]
+    if queued and len(subject) == 1 and key in server.tasks():
+        seen = [holder for holder in server.holders() if holder.task == key]
     else:
-        key, seen = look(place, subject)
-    kept = [each for each in seen if queued and each.holder.state != QUEUED]
-    chosen = [each for each in seen if each not in kept]
+        key, seen = find(server, subject, queued=queued)
+    kept = [holder for holder in seen if queued and holder.state != QUEUED]
+    chosen = [holder for holder in seen if holder not in kept]
     if chosen and not (yes or as_json):
         _confirm(chosen)
     released = []
-    for each in chosen:
-        answer = place.store.force_release(each.key, expected=each.holder.token)
+    for holder in chosen:
+        answer = take_away(server.store, holder, reason)
         if answer.took_away:
-            facts = each.key, each.holder.owner, each.holder.state, reason
-            logger.warning("released %r by force from %r (%s): %r", *facts)
-            released.append(each)
+            released.append(holder)
         elif answer.held_by is not None:
-            kept.append(Seen.of(answer.held_by))
+            kept.append(Holder.of(answer.held_by))
     if as_json:
-        write_json({"server": place.store.server, "released": released, "kept": kept})
+        write_json({"server": server.store.server, "released": released, "kept": kept})
     else:
-        for each in released:
-            click.echo(f"released {printable(each.key)}: taken from {each}")
-        for each in kept:
-            click.echo(f"kept {printable(each.key)}: held by {each}")
+        for holder in released:
+            click.echo(f"released {printable(holder.key)}: taken from {in_brief(holder)}")
+        for holder in kept:
+            click.echo(f"kept {printable(holder.key)}: held by {in_brief(holder)}")
         if not seen:
-            click.echo(nobody(place, key, subject))
+            click.echo(nobody(server, key, subject))
         if not released:
             click.echo("nothing was released")
     ctx.exit(0 if released else 1)
 
 
-def _confirm(chosen: Sequence[Seen]) -> None:
+def _confirm(chosen: Sequence[Holder]) -> None:
     if not sys.stdin.isatty():
         raise Trouble(
             "standard input is no terminal, so nobody can be asked: add --yes to release without asking"
         )
-    for seen in chosen:
-        click.echo(f"{printable(seen.key)} is held by {seen}")
-    if any(seen.holder.state == RUNNING for seen in chosen):
-        click.echo("A running task goes on without its lock.")
+    for holder in chosen:
+        click.echo(f"{printable(holder.key)} is held by {in_brief(holder)}")
+    if any(holder.state == RUNNING for holder in chosen):
+        click.echo("A running task continues without its lock.")
     if not click.confirm("Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"):
         click.echo("nothing was released")
         raise click.exceptions.Exit(1)

@@ -13,10 +13,10 @@ import click
 from celery.beat import Service
 
 from celery_redislock.cli.subject import (
+    LockServer,
     Trouble,
     as_json_option,
     moment,
-    place_of,
     printable,
     table,
     write_json,
@@ -48,11 +48,12 @@ class Schedule:
         Raises:
             Trouble: there is no app, or its schedule cannot be read or is not shared.
         """
-        place = place_of(ctx)
-        app, store = place.app, place.store
+        server = LockServer.of(ctx)
+        app = server.app
+        store = server.store
         if app is None or not isinstance(store, RedisStore):
             raise Trouble("a schedule is an app's: name the app, celery -A proj redislock …")
-        place.tasks()
+        server.tasks()
         name = scheduler or app.conf.beat_scheduler
         try:
             # Lazy: it reads and writes no schedule file.
@@ -65,7 +66,8 @@ class Schedule:
             raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
         settings = read_settings(app.main or "settings", app.conf.get, os.environ)
         self.patterns = settings.beat if settings.enabled else None
-        self._app, self.states = app, States(store, app.main)
+        self._app = app
+        self.states = States(store, app.main)
 
     def shares(self, entry: Any) -> bool:
         """Whether beats share an entry's ticks, by the settings and tasks of this program."""

@@ -1,4 +1,4 @@
-"""What every command needs: the server it looks at, the key it is about, and how a lock is printed."""
+"""What every command needs: the lock server, the holders that its words name, and how these are printed."""
 
 import json
 import math
@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
-from celery_redislock.publishing.handle import Holder
+from celery_redislock.locks.store import YEAR_10000, LockStore
+from celery_redislock.publishing.handle import Holder, LockHandle
 
 #: More names than this are not looked through.
 ALL = 100_000
@@ -38,7 +39,7 @@ class Trouble(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LockServer:
     """One lock server, and the app whose tasks lock there.
 
     Attributes:
@@ -50,6 +51,40 @@ class Place:
     store: LockStore
     command: str
     app: Any = None
+
+    @classmethod
+    def of(cls, ctx: click.Context) -> "LockServer":
+        """Return the server that the command's options name; connects to nothing yet."""
+        root = ctx.find_root()
+        if "url" in root.params:
+            return cls._at(root.params["url"], root.params["prefix"])
+        from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
+        from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
+
+        app = ctx.obj.app
+        name = root.params.get("app")
+        try:
+            store = store_of(app, read_settings(app.main or "settings", app.conf.get, os.environ))
+        except LockOptionError as error:
+            if name:
+                raise
+            raise Trouble(
+                "no Celery app was given, and Celery's default one names no Redis server; name your app: "
+                "celery -A proj redislock …, or a server: celery-redislock --url redis://host:port/db …"
+            ) from error
+        return cls(store, f"celery -A {shlex.quote(name or 'proj')} redislock", app)
+
+    @classmethod
+    def _at(cls, url: str | None, prefix: str) -> "LockServer":
+        from celery_redislock.locks import connect  # noqa: PLC0415  imports redis
+        from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+
+        if url is None:
+            raise Trouble("no lock server: give --url redis://host:port/db, or set REDIS_URL")
+        command = shlex.join(["celery-redislock", "--url", mask_password(url), "--prefix", prefix])
+        # Celery's way to write a unix socket, into redis-py's.
+        plain = re.sub(r"^redis\+socket://", "unix://", url).replace("virtual_host=", "db=")
+        return cls(connect(plain, prefix=prefix), command)
 
     def tasks(self) -> dict[str, Any]:
         """Return the app's tasks by name, those of included and discovered modules among them."""
@@ -66,86 +101,63 @@ class Place:
             raise Trouble(message) from error
         return dict(self.app.tasks)
 
+    def holders(self) -> Iterator[Holder]:
+        """Look at every lock that is held, soonest to expire first; one request each."""
+        for name in self.store.names(limit=ALL):
+            hold = self.store.inspect(name)
+            if hold is not None:
+                yield Holder.of(hold)
+
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""
         return f"{self.command} release --reason TEXT -- {shlex.quote(key)}"
 
 
-def place_of(ctx: click.Context) -> Place:
-    """Return where the command looks; connects to nothing yet."""
-    root = ctx.find_root()
-    if "url" in root.params:
-        return _place_of_url(root.params["url"], root.params["prefix"])
-    from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
-    from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
+def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> tuple[str, list[Holder]]:
+    """Find the holders that ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID`` names.
 
-    app, name = ctx.obj.app, root.params.get("app")
-    try:
-        store = store_of(app, read_settings(app.main or "settings", app.conf.get, os.environ))
-    except LockOptionError as error:
-        if name:
-            raise
-        raise Trouble(
-            "no Celery app was given, and Celery's default one names no Redis server; name your app: "
-            "celery -A proj redislock …, or a server: celery-redislock --url redis://host:port/db …"
-        ) from error
-    return Place(store, f"celery -A {shlex.quote(name or 'proj')} redislock", app)
-
-
-def _place_of_url(url: str | None, prefix: str) -> Place:
-    from celery_redislock.locks import connect  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
-
-    if url is None:
-        raise Trouble("no lock server: give --url redis://host:port/db, or set REDIS_URL")
-    command = shlex.join(["celery-redislock", "--url", mask_password(url), "--prefix", prefix])
-    # Celery's way to write a unix socket, into redis-py's.
-    plain = re.sub(r"^redis\+socket://", "unix://", url).replace("virtual_host=", "db=")
-    return Place(connect(plain, prefix=prefix), command)
-
-
-def look(place: Place, words: Sequence[str]) -> tuple[str, list["Seen"]]:
-    """Find the locks that ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID`` names.
-
-    A task id may hold several. Only a word that is no held key costs a look at every lock. Returns the key
-    as well, the first one's if there are several.
+    A key is that key alone. A task's call is looked up as by its handle; *queued*: its queued call first. A
+    task id may hold several locks; they are looked for among all that are held. Returns the key as well, the
+    first one's if there are several.
     """
-    key = _key_of(place, words)
-    hold = place.store.inspect(key)
-    if hold is not None:
-        return key, [Seen.of(hold)]
-    found = [seen for seen in held(place) if seen.holder.owner == key] if [*words] == [key] else []
-    return found[0].key if found else key, found
-
-
-def _key_of(place: Place, words: Sequence[str]) -> str:
-    """Return the key that the words name; a held lock may be called as its task is."""
     name, *given = words
-    task = place.tasks().get(name)
-    if not given and (task is None or place.store.inspect(name) is not None):
-        return name
+    task = server.tasks().get(name)
+    if not given:
+        hold = server.store.inspect(name)  # a held lock may be called as its task is
+        if hold is not None:
+            return name, [Holder.of(hold)]
+        if task is None:
+            found = [holder for holder in server.holders() if holder.owner == name]
+            return found[0].key if found else name, found
     if task is None:
         remedy = "name a task of the app: celery -A proj redislock …"
-        if place.app is not None:
-            remedy = hint(name, place.tasks(), "give its full name, with its module")
+        if server.app is not None:
+            remedy = hint(name, server.tasks(), "give its full name, with its module")
         message = (
             f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
             f"{remedy}"
         )
         raise Trouble(message)
-    if not hasattr(task, "lock_for"):
-        message = f"{name} takes no lock: its base is not SingletonTask"
+    handle = _handle(task, given)
+    holder = handle.holder(only="queued") if queued else None
+    holder = holder or handle.holder()
+    return handle.key, [] if holder is None else [holder]
+
+
+def _handle(task: Any, words: Sequence[str]) -> LockHandle:
+    if not is_unique(task):
+        message = f"{task.name} takes no lock: its base is not SingletonTask"
         raise Trouble(message)
-    args, kwargs = _arguments(given)
+    args, kwargs = _arguments(words)
     try:
-        key: str = task.lock_for(*args, **kwargs).key
+        handle: LockHandle = task.lock_for(*args, **kwargs)
     except TypeError as error:
         message = (
             f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
-            f"(list --task {shlex.quote(name)} shows those that are held)"
+            f"(list --task {shlex.quote(task.name)} shows those that are held)"
         )
         raise Trouble(message) from error
-    return key
+    return handle
 
 
 def _arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
@@ -161,65 +173,45 @@ def _value(word: str) -> Any:
         return word
 
 
-def nobody(place: Place, key: str, words: Sequence[str]) -> str:
-    """Say that these words name no held lock; *key* is what :func:`look` took them for."""
+def nobody(server: LockServer, key: str, words: Sequence[str]) -> str:
+    """Say that these words name no held lock; *key* is what :func:`find` took them for."""
     text = f"nobody holds the key {key}"
-    if key in place.tasks():
+    if key in server.tasks():
         text = f"no lock is held for {key}"
     elif [*words] == [key]:
-        remedy = hint(key, place.tasks(), "list shows what is held")
+        remedy = hint(key, server.tasks(), "list shows what is held")
         text += f", and no task of that id holds a lock; {remedy}"
     return printable(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A held lock, when it was looked at: its key, and what the holder (or anybody) wrote about itself."""
-
-    key: str
-    holder: Holder
-
-    @classmethod
-    def of(cls, hold: Hold) -> "Seen":
-        """Read a hold."""
-        return cls(hold.name, Holder.of(hold))
-
-    @property
-    def age(self) -> float | None:
-        """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
-        since = self.holder.since
-        return None if since is None else round(max(0.0, time.time() - since), 3)
-
-    @property
-    def remaining(self) -> float | None:
-        """Seconds until the hold ends unless it is renewed; ``None`` for never (another program's lock)."""
-        return self.holder.remaining if math.isfinite(self.holder.remaining) else None
-
-    @property
-    def where(self) -> str:
-        """Host and process."""
-        return "-" if self.holder.host is None else f"{self.holder.host}:{self.holder.pid}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object of ``--json``; times are seconds, to the millisecond."""
-        return {"key": self.key, **asdict(self.holder), "age": self.age, "remaining": self.remaining}
-
-    def __str__(self) -> str:
-        holder = self.holder
-        return printable(f"{holder.owner} ({holder.task or '-'}, {holder.state}, {self.where})")
+def age(holder: Holder) -> float | None:
+    """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
+    return None if holder.since is None else round(max(0.0, time.time() - holder.since), 3)
 
 
-def held(place: Place) -> Iterator[Seen]:
-    """Look at every lock that is held, soonest to expire first; one request each."""
-    for name in place.store.names(limit=ALL):
-        hold = place.store.inspect(name)
-        if hold is not None:
-            yield Seen.of(hold)
+def remaining(holder: Holder) -> float | None:
+    """Seconds until the hold ends unless it is renewed; ``None`` for never (another program's lock)."""
+    return holder.remaining if math.isfinite(holder.remaining) else None
+
+
+def process(holder: Holder) -> str:
+    """Host and process id."""
+    return "-" if holder.host is None else f"{holder.host}:{holder.pid}"
+
+
+def in_brief(holder: Holder) -> str:
+    """Name a holder in a sentence."""
+    return printable(f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})")
+
+
+def as_json(holder: Holder) -> dict[str, Any]:
+    """Return a holder's object of ``--json``; times are seconds, to the millisecond."""
+    return {**asdict(holder), "age": age(holder), "remaining": remaining(holder)}
 
 
 def write_json(document: Mapping[str, object]) -> None:
-    """Write one JSON document to standard output; what was seen becomes an object."""
-    click.echo(json.dumps(document, indent=2, default=Seen.as_json))
+    """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
+    click.echo(json.dumps(document, indent=2, default=as_json))
 
 
 def moment(when: float) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from celery_redislock.declaring.options import LockOptions, disagreements, problems_of, read_value, settle
+from celery_redislock.declaring.options import LockOptions, disagreements, freeze, problems_of, read_value
 from celery_redislock.declaring.scopes import Asked, Scope
-from celery_redislock.declaring.table import INHERIT, TASK_ROWS, said
+from celery_redislock.declaring.table import INHERIT, TASK_ROWS, is_given
 from celery_redislock.declaring.unknown import OF_ENTRIES, is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
 
@@ -44,15 +44,15 @@ def override(
         LockOptionError: with every problem there is.
     """
     problems: list[str] = []
-    asked = {
+    own = {
         name: read_value(TASK_ROWS[name], name, value, problems)
         for name, value in call_options.items()
-        if said(TASK_ROWS[name], value)
+        if is_given(TASK_ROWS[name], value)
     }
-    values = {**_values(base), **asked}
-    if callable(asked.get("on_lock_lost")):
+    values = {**_values(base), **own}
+    if callable(own.get("on_lock_lost")):
         problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
-    conflict = asked.get("on_conflict")
+    conflict = own.get("on_conflict")
     if isinstance(conflict, Asked):
         if callable(conflict.server):
             if conflict.by_side:
@@ -60,10 +60,11 @@ def override(
                     "on_conflict names a callable for the server side, which cannot travel with a message; "
                     "set it on the task"
                 )
-            asked["on_conflict"] = conflict = Asked(conflict.client, None, by_side=True)
+            conflict = Asked(conflict.client, None, by_side=True)
+            own["on_conflict"] = conflict
         values["on_conflict"] = conflict.over(base.on_conflict)
-    options = settle(values)
-    problems += problems_of(options, asked, where, parameters)
+    options = freeze(values)
+    problems += problems_of(options, own, where, parameters)
     if problems:
         raise LockOptionError(where, problems)
     return options
@@ -78,7 +79,7 @@ def to_header(call_options: Mapping[str, object]) -> dict[str, object]:
     header: dict[str, object] = {}
     for name, value in call_options.items():
         row = TASK_ROWS[name]
-        if name == "lock_key" or not said(row, value):
+        if name == "lock_key" or not is_given(row, value):
             continue
         read = row.kind.read(value)
         if isinstance(read, Scope):
@@ -102,12 +103,12 @@ def from_header(base: LockOptions, data: object) -> LockOptions:
     values = _values(base)
     for name, row in TASK_ROWS.items():
         value = data.get(name, INHERIT)
-        if name == "lock_key" or not said(row, value) or callable(value):
+        if name == "lock_key" or not is_given(row, value) or callable(value):
             continue
         with suppress(ValueError, TypeError):
             read = row.kind.read(value)
             values[name] = read.over(base.on_conflict) if isinstance(read, Asked) else read
-    options = settle(values)
+    options = freeze(values)
     return base if disagreements(options) else options
 
 

@@ -26,17 +26,13 @@ from celery_redislock.locks.store import LockStore, owner_name
 if TYPE_CHECKING:
     from celery_redislock.locks.tasklock import TaskLock
 
-#: All of a task that a declaration depends on, in one go: this runs at every publish and every run.
+#: What a declaration is read from, in one call: this runs at every publish and every run.
 #: ``conf.maps`` begins with what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
 #: ``ConfigurationView``); the layers below it do not change once they are loaded.
-_asked_of = attrgetter("app.conf.maps", "run", *TASK_ROWS)
+_read_from = attrgetter("app.conf.maps", "run", *TASK_ROWS)
 #: The switch in the environment as it is now. ``os.environ`` decodes and encodes at each look, so the
-#: mapping is asked that it keeps, where it keeps one (CPython and PyPy do).
-_switch = (
-    partial(os.environ._data.get, os.environ.encodekey(ENABLED_VARIABLE))
-    if hasattr(os.environ, "_data")
-    else partial(os.environ.get, ENABLED_VARIABLE)
-)
+#: mapping that it keeps is asked.
+_switch = partial(os.environ._data.get, os.environ.encodekey(ENABLED_VARIABLE))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,7 +93,8 @@ class Declaration:
         """Return what names the lock of a call with these options, and what makes it of its name."""
         from celery_redislock.locks.tasklock import TaskLock  # noqa: PLC0415  not to declare a task
 
-        where, rule = self.task.name, self.rule
+        where = self.task.name
+        rule = self.rule
         if options.lock_key is not self.options.lock_key:
             rule = parse_key(options.lock_key, task_name=where, parameters=self.binder.parameters)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period)
@@ -126,10 +123,15 @@ class Declaration:
             return self.binder.bind(args, kwargs)
         except TypeError as error:
             if self.task.typing:
-                # The interpreter says what is missing, and not from what.
+                # The interpreter names the missing argument, and not the task.
                 message = f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
                 raise TypeError(message) from error
             return self.binder.bind_loosely(args, kwargs)
+
+
+def is_unique(task: Any) -> bool:
+    """Whether this is a task with the base ``SingletonTask``, or the proxy of one (``app.task``)."""
+    return hasattr(task.__class__, "_lock_names")
 
 
 def declaration_of(task: Any) -> Declaration:
@@ -141,20 +143,21 @@ def declaration_of(task: Any) -> Declaration:
         LockOptionError: all that is wrong with the task's options and the app's settings.
     """
     known = task.__dict__.get(DECLARATION)
-    if known is not None and known[0] == _asked_of(task) and known[1] == _switch():
+    if known is not None and known[0] == _read_from(task) and known[1] == _switch():
         return known[2]  # type: ignore[no-any-return]  # task.__dict__ is untyped
     behind_proxy = getattr(type(task), "_get_current_object", None)
     if behind_proxy is not None:
         # A decorator returns a celery.local.Proxy, and its class does not look through it.
         task = behind_proxy(task)
     declaration = _resolve(task)
-    (changes, *layers), *rest = _asked_of(task)
+    (changes, *layers), *rest = _read_from(task)
     task.__dict__[DECLARATION] = (([dict(changes), *layers], *rest), _switch(), declaration)
     return declaration
 
 
 def _resolve(task: Any) -> Declaration:
-    app, cls = task.app, type(task)
+    app = task.app
+    cls = type(task)
     problems: list[str] = []
     binder = Binder(task.run)
     options = settings = rule = None

@@ -46,7 +46,8 @@ class Seconds(Kind):
     def read(self, value: object) -> float:
         """Return float seconds."""
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        least, most = self._least, TEN_YEARS
+        least = self._least
+        most = TEN_YEARS
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and least <= seconds <= most:
             return float(seconds)
         raise self.refusal(value)

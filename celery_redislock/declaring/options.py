@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from celery_redislock.declaring.keys import parse_key
 from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
-from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, said
+from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, is_given
 from celery_redislock.exceptions import LockOptionError
 
 #: Looks a setting up: ``app.conf.get``. Takes a name and what to return when it is not set.
@@ -16,7 +16,8 @@ KILLING_TAKES = 10.0
 
 #: The environment variable that switches locking off, or on against the setting.
 ENABLED_VARIABLE = "REDISLOCK_ENABLED"
-_OFF, _ON = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
+_OFF = ("0", "false", "no", "off")
+_ON = ("1", "true", "yes", "on")
 
 #: A lease of this many socket timeouts outlives one unanswered renewal: it is renewed every third, and a
 #: call takes two at most. A little less than three, for rounding.
@@ -90,12 +91,12 @@ def read_options(
     own = {
         name: read_value(row, name, value, problems)
         for name, row in TASK_ROWS.items()
-        if said(row, value := attributes.get(name, INHERIT))
+        if is_given(row, value := attributes.get(name, INHERIT))
     }
     others = {
         name: _read_setting(row, setting, problems) for name, row in TASK_ROWS.items() if name not in own
     }
-    options = settle({**others, **own})
+    options = freeze({**others, **own})
     problems += problems_of(options, own, where, parameters)
     if problems:
         raise LockOptionError(where, problems)
@@ -133,7 +134,7 @@ def read_value(row: Row, name: str, value: object, problems: list[str]) -> objec
         return row.default
 
 
-def settle(values: Mapping[str, object]) -> LockOptions:
+def freeze(values: Mapping[str, object]) -> LockOptions:
     """Freeze *values*, by attribute and each already read, with the strategies they come to."""
     rest: dict[str, Any] = dict(values)  # the kinds have checked the types
     scope = rest.pop("lock")
@@ -142,14 +143,15 @@ def settle(values: Mapping[str, object]) -> LockOptions:
 
 
 def problems_of(
-    options: LockOptions, asked: Mapping[str, object], where: str, parameters: Sequence[str] | None
+    options: LockOptions, own: Mapping[str, object], where: str, parameters: Sequence[str] | None
 ) -> list[str]:
     """Return what cannot be true together, or has no effect.
 
-    *options* is everything that counts, *asked* what the task or the call brings itself, as its rows read it.
+    *options* is everything that counts, *own* what the task or the call brings itself, as its rows read it.
     """
     problems: list[str] = []
-    scope, conflict = options.scope, asked.get("on_conflict", Asked())
+    scope = options.scope
+    conflict = own.get("on_conflict", Asked())
     names_client = isinstance(conflict, Asked) and conflict.by_side and conflict.client is not None
     if scope is not None and scope.claim is None and names_client:
         problems.append(
@@ -161,10 +163,10 @@ def problems_of(
         problems += [
             f"{name} is about the lock of a running task, and lock={scope.name!r} holds none while it runs; "
             f"leave it out, or use {others}"
-            for name in asked
+            for name in own
             if TASK_ROWS[name].is_of_a_lease
         ]
-    if "lock_period_on_failure" in asked and options.lock_period is None:
+    if "lock_period_on_failure" in own and options.lock_period is None:
         problems.append(
             "lock_period_on_failure is about lock_period, which is not set; set that, or leave this out"
         )
@@ -217,4 +219,4 @@ def _read_setting(row: Row, setting: Setting, problems: list[str]) -> object:
     if row.setting is None:
         return row.default
     value = setting(row.setting, INHERIT)
-    return read_value(row, row.setting, value, problems) if said(row, value) else row.default
+    return read_value(row, row.setting, value, problems) if is_given(row, value) else row.default

@@ -78,16 +78,16 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
     from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
 
-    place = _place(app, settings)
+    address = _address(app, settings)
     return RedisStore(
-        Connections(_pool(app, place, settings.socket_timeout), socket_timeout=settings.socket_timeout),
-        prefix=f"{place.options.get('global_keyprefix') or ''}{settings.prefix}",
+        Connections(_pool(app, address, settings.socket_timeout), socket_timeout=settings.socket_timeout),
+        prefix=f"{address.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,
     )
 
 
-class _Place(NamedTuple):
+class _Address(NamedTuple):
     """The lock server's URL, with the setting it was taken from and that one's transport and TLS options."""
 
     url: str
@@ -110,25 +110,25 @@ class _Place(NamedTuple):
         return repr(mask_password(self.url))
 
 
-def _place(app: Any, settings: LockSettings) -> _Place:
+def _address(app: Any, settings: LockSettings) -> _Address:
     conf = app.conf
     of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
     if settings.url is not None:
-        place = _Place(settings.url, "redislock_url", *of_backend)
+        address = _Address(settings.url, "redislock_url", *of_backend)
         if _scheme(settings.url) in _REDIS_SCHEMES:
-            return place
+            return address
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
-        problem = f"{place.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
-        raise LockOptionError(place.setting, [problem])
+        problem = f"{address.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
+        raise LockOptionError(address.setting, [problem])
     # The broker comes before the result backend: it must be reachable to publish anyway.
     broker = _first(conf.broker_write_url or conf.broker_url)
     if _scheme(broker) in _REDIS_SCHEMES:
         setting = "broker_url" if conf.broker_write_url == conf.broker_url else "broker_write_url"
         options = conf.get("broker_transport_options") or {}
-        return _Place(broker, setting, options, conf.get("broker_use_ssl"))
+        return _Address(broker, setting, options, conf.get("broker_use_ssl"))
     backend = conf.result_backend if isinstance(conf.result_backend, str) else ""
     if _scheme(backend) in _REDIS_SCHEMES:
-        return _Place(backend, "result_backend", *of_backend)
+        return _Address(backend, "result_backend", *of_backend)
     problem = (
         f"neither the broker ({_scheme(broker) or 'none'}) nor the result backend "
         f"({_scheme(backend) or 'none'}) is Redis or Valkey; set redislock_url = 'redis://host:port/db'"
@@ -147,44 +147,44 @@ def _scheme(url: str) -> str:
     return url.partition("://")[0].lower() if "://" in url else ""
 
 
-def _pool(app: Any, place: _Place, bound: float) -> "redis.ConnectionPool":
+def _pool(app: Any, address: _Address, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
     from celery_redislock.locks.connection import check_options, pool_of  # noqa: PLC0415  imports redis
 
-    url = re.sub(r"^valkey(s?)://", r"redis\1://", place.url)
+    url = re.sub(r"^valkey(s?)://", r"redis\1://", address.url)
     # The virtual host "/" is database 0 to kombu, and none to Celery's class (5.7.0, backends/redis.py).
     url = re.sub(r"(?<!:)/(/|%2[Ff])(?=[;?]|$)", "/", url)
     if _scheme(url) == "unix":
         return pool_of(url)
-    if _scheme(url) == "sentinel" and not place.options.get("master_name"):
-        # Celery would make a pool all the same (5.7.0, backends/redis.py), and no lock would ever succeed.
-        setting = "broker_transport_options" if place.is_broker else "result_backend_transport_options"
+    if _scheme(url) == "sentinel" and not address.options.get("master_name"):
+        # Celery would make a pool nevertheless (5.7.0, backends/redis.py), and no lock would ever succeed.
+        setting = "broker_transport_options" if address.is_broker else "result_backend_transport_options"
         problem = (
-            f"{place.masked} does not say which primary to ask the Sentinels for; "
+            f"{address.masked} does not say which primary to ask the Sentinels for; "
             f"set {setting} = {{'master_name': …}}"
         )
-        raise LockOptionError(place.setting, [problem])
-    if place.tls:
+        raise LockOptionError(address.setting, [problem])
+    if address.tls:
         url = re.sub(r"^redis://", "rediss://", url)
     try:
         cls, backend_url = by_url(url, app.loader)
-        seen: Any = _AppSeen(app, _as_backend_settings(place, bound, speaks_tls=_scheme(url) == "rediss"))
+        seen: Any = _AppSeen(app, _as_backend_settings(address, bound, speaks_tls=_scheme(url) == "rediss"))
         pool: redis.ConnectionPool = cls(app=seen, url=backend_url).client.connection_pool
         check_options(pool)
     except (ValueError, TypeError, ImportError, RedisError) as error:
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         problem = (
-            f"{place.masked} cannot be read ({type(error).__name__}): its port or its database "
+            f"{address.masked} cannot be read ({type(error).__name__}): its port or its database "
             "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend, "
             "and quote special characters of a password (urllib.parse.quote)"
         )
-        raise LockOptionError(place.setting, [problem]) from None
+        raise LockOptionError(address.setting, [problem]) from None
     return pool
 
 
-def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> dict[str, Any]:
+def _as_backend_settings(address: _Address, bound: float, *, speaks_tls: bool) -> dict[str, Any]:
     """Return what Celery's class for the URL is to read as the result backend's settings.
 
     All Sentinels together are given as long as the lock server: left to redis-py, one that does not answer
@@ -193,17 +193,17 @@ def _as_backend_settings(place: _Place, bound: float, *, speaks_tls: bool) -> di
     from redis.backoff import NoBackoff  # noqa: PLC0415  only when a store is made
     from redis.retry import Retry  # noqa: PLC0415  only when a store is made
 
-    each = bound / (place.url.count(";") + 1)  # several may be silent, and one call asks them in turn
+    each = bound / (address.url.count(";") + 1)  # several may be silent, and one call asks them in turn
     impatient = {"socket_timeout": each, "socket_connect_timeout": each, "retry": Retry(NoBackoff(), 0)}
-    given = place.options.get("sentinel_kwargs") or {}
+    given = address.options.get("sentinel_kwargs") or {}
     # kombu checks no certificate of a broker where nothing is said about TLS (5.7.0, connection.py).
-    unchecked = place.is_broker and not place.tls
+    unchecked = address.is_broker and not address.tls
     default = {"ssl_cert_reqs": ssl.CERT_NONE if unchecked else ssl.CERT_REQUIRED}
     settings: dict[str, Any] = {
-        "result_backend_transport_options": {**place.options, "sentinel_kwargs": {**impatient, **given}},
-        "redis_backend_use_ssl": {**default, **place.tls} if place.tls or speaks_tls else None,
+        "result_backend_transport_options": {**address.options, "sentinel_kwargs": {**impatient, **given}},
+        "redis_backend_use_ssl": {**default, **address.tls} if address.tls or speaks_tls else None,
     }
-    if place.is_broker:
+    if address.is_broker:
         settings.update(dict.fromkeys(_OF_THE_BACKEND))
     return settings
 
@@ -212,7 +212,8 @@ class _AppSeen:
     """The app with other settings: Celery's class reads the result backend's, wherever the URL is from."""
 
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
-        self._app, self.conf = app, ConfigurationView(settings, [app.conf])
+        self._app = app
+        self.conf = ConfigurationView(settings, [app.conf])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._app, name)

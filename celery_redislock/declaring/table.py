@@ -64,7 +64,7 @@ ROWS: tuple[Row, ...] = (
         meaning="least time between two accepted calls of one key; required by `until_expired`. "
         "Scheduled tasks need none"),
     Row(attribute="lock_period_on_failure", default="release", kind=one_of("keep", "release"),
-        meaning="what becomes of the period when a job ends without success: it goes on, or it ends, so that "
+        meaning="what becomes of the period when a job ends without success: it lasts, or it ends, so that "
         "the job can be run again"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
         meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
@@ -107,10 +107,10 @@ ROWS: tuple[Row, ...] = (
 TASK_ROWS: Mapping[str, Row] = {row.attribute: row for row in ROWS if row.attribute is not None}
 #: The rows that have a setting, by setting.
 SETTING_ROWS: Mapping[str, Row] = {row.setting: row for row in ROWS if row.setting is not None}
-#: What holds when nobody says anything, by attribute, or by setting where there is none.
+#: The defaults of all options and settings, by attribute, or by setting where there is none.
 DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in ROWS}
 
 
-def said(row: Row, value: object) -> bool:
-    """Tell whether *value* says something, or leaves the matter to the next source."""
+def is_given(row: Row, value: object) -> bool:
+    """Tell whether *value* decides, or leaves the decision to the next source."""
     return value is not INHERIT and (value is not None or row.name == "lock")

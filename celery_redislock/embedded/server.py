@@ -39,7 +39,8 @@ class EmbeddedServerError(RedisLockError):
 
     def __init__(self, problem: str, output: str = "") -> None:
         super().__init__(problem, output)
-        self.problem, self.output = problem, output
+        self.problem = problem
+        self.output = output
 
     def __str__(self) -> str:
         said = f"; its last output:\n{self.output}" if self.output else ""
@@ -130,8 +131,9 @@ class EmbeddedServer:
         if self._launch is None or self._launch.owner != os.getpid():
             return
         with self._lock:
-            launch, self._launch = self._launch, None
+            launch = self._launch
             if launch is not None:
+                self._launch = None
                 atexit.unregister(self.stop)
                 launch.end()
 

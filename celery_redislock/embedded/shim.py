@@ -79,7 +79,7 @@ def serve(server: Server, parent: int) -> None:
 
 def main() -> None:
     """Start the server, serve the parent, then leave no process and no directory behind."""
-    # Whoever signals a whole group signals the parent and the server too; this process outlives both.
+    # A signal to the whole group reaches the parent and the server too; this process outlives both.
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     parent, directory, *command = sys.argv[1:]

@@ -45,6 +45,11 @@ def lock_name(text: str) -> str:
     return shorten(_UNSAFE_ALONE.sub(_percent, text))
 
 
+def queued_name(key: str) -> str:
+    """Return a lock's second name, under which the claim of its queued call is kept; a run holds *key*."""
+    return f"queued:{key}"
+
+
 def shorten(name: str) -> str:
     """Return *name*, or its readable beginning and a digest of all of it if it is over 200 bytes.
 
@@ -57,11 +62,6 @@ def shorten(name: str) -> str:
 
     ending = f"{_CUT}{sha256(encoded).hexdigest()[:32]}"
     return encoded[: MAX_BYTES - len(ending)].decode(errors="ignore") + ending
-
-
-def queued_name(name: str) -> str:
-    """Return a key's second name, under which the claim of a queued call is kept beside the lock of a run."""
-    return f"queued:{name}"
 
 
 def _percent(found: re.Match[str]) -> str:

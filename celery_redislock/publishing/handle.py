@@ -4,7 +4,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_redislock.locks.store import QUEUED, Hold, LockStore
+from celery_redislock.locks.store import QUEUED, Hold, LockStore, Release
+
+__all__ = ["Holder", "LockHandle", "take_away"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -14,6 +16,8 @@ class Holder:
     """Who holds a lock, when the server was asked. Advisory: it may be gone by now.
 
     Attributes:
+        key: the name under which it is held: the lock's, or ``queued:`` and the lock's for the claim of a
+            scope that has two locks.
         owner: the task id.
         state: ``queued`` (its message is on the way), ``running``, ``period`` (accepted within
             ``lock_period``, whether its run has ended or not) or ``foreign`` (another program's lock
@@ -25,8 +29,11 @@ class Holder:
         remaining: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
         token: the term of holding.
+        queued: the task id of the call that is queued beside a run, in a scope that has two locks; ``None``
+            if there is none, and where this holder is itself the queued call.
     """
 
+    key: str
     owner: str
     state: str
     task: str | None
@@ -35,24 +42,31 @@ class Holder:
     since: float | None
     remaining: float
     token: str
+    queued: str | None = None
 
     @classmethod
-    def of(cls, hold: Hold) -> "Holder":
-        """Read what a holder wrote about itself."""
+    def of(cls, hold: Hold, queued: Hold | None = None) -> "Holder":
+        """Read what a holder wrote about itself; ``queued``: the hold of the claim beside it."""
         task, host, pid = map(hold.about.get, ("task", "host", "pid"))
         state = hold.state or "foreign"
-        return cls(hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token)
+        beside = queued.owner if queued is not None and queued.state == QUEUED else None
+        return cls(
+            hold.name, hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token, beside
+        )
 
 
 class LockHandle:
     """One task's lock for given arguments, from :meth:`SingletonTask.lock_for`.
+
+    A scope that has two locks keeps the claim of its queued call under a second name, while its run holds
+    the lock's own.
 
     Attributes:
         key: the lock's name.
     """
 
     def __init__(self, task: Any, store: LockStore, key: str, queued_key: str | None = None) -> None:
-        """Point at a lock; sends nothing."""
+        """Point at a lock, and at the second name of a scope that has two; sends nothing."""
         self.key = key
         self._task = task
         self._store = store
@@ -61,25 +75,45 @@ class LockHandle:
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"
 
-    def holder(self) -> Holder | None:
-        """Return who holds the lock, or ``None``; one request.
+    def holder(self, *, only: Literal["queued"] | None = None) -> Holder | None:
+        """Return who holds the lock, or ``None``; one request, two in a scope that has two locks.
+
+        There the run comes first; :attr:`Holder.queued` names the queued call beside it. If nothing runs, the
+        queued call is the holder. The two locks are not read in one step.
+
+        Args:
+            only: ``"queued"``: only a queued call.
 
         Raises:
             LockUnavailable: the lock server cannot be reached.
             LockKeyError: the key on the server is not a lock.
+            ValueError: ``only`` is something else.
         """
+        if only not in {None, QUEUED}:
+            message = f"only is {only!r}; give 'queued', or None for a run as well"
+            raise ValueError(message)
+        # The queued call first: one that starts in between is seen then, twice rather than not at all.
+        queued = None if self._queued_key is None else self._store.inspect(self._queued_key)
         hold = self._store.inspect(self.key)
-        return None if hold is None else Holder.of(hold)
+        if only == QUEUED:
+            for claim in (queued, hold):
+                if claim is not None and claim.state == QUEUED:
+                    return Holder.of(claim)
+            return None
+        if hold is not None:
+            return Holder.of(hold, queued)
+        return None if queued is None else Holder.of(queued)
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
-        """Take the lock away from whoever holds it, period included; an operator's act, logged as WARNING.
+        """Take the lock away from its holder, period included; an operator's act, logged as WARNING.
 
-        A run that loses its lock so goes on and learns of it at its next renewal or ``check()``.
+        A run that loses its lock so continues, and learns of it at its next renewal or ``check()``. The
+        holder is compared atomically: one that came in between keeps the lock.
 
         Args:
             reason: why, for the log.
-            only: ``"queued"``: only from a claim, never from a run. The holder is compared
-                atomically: one that came in between keeps the lock.
+            only: ``"queued"``: only from a claim, never from a run. In a scope that has two locks ``None``
+                takes the run's lock, and the queued call's if nothing runs.
 
         Returns:
             The holder it was taken from; ``None`` if there was none, or none it may be taken from.
@@ -89,14 +123,20 @@ class LockHandle:
             LockKeyError: the key on the server is not a lock.
             ValueError: ``only`` is something else.
         """
-        if only not in {None, QUEUED}:
-            message = f"only is {only!r}; give 'queued', or None to take the lock from a run as well"
-            raise ValueError(message)
-        seen = self.holder()
-        if seen is None or (only == QUEUED and seen.state != QUEUED):
+        seen = self.holder(only=only)
+        if seen is None or not take_away(self._store, seen, reason).took_away:
             return None
-        release = self._store.force_release(self.key, expected=seen.token)
-        if not release.took_away:
-            return None
-        logger.warning("released %r by force from %r (%s): %r", self.key, seen.owner, seen.state, reason)
         return seen
+
+
+def take_away(store: LockStore, seen: Holder, reason: str) -> Release:
+    """Take a lock from the holder that was seen, and from no other, and log that as WARNING; one request.
+
+    Raises:
+        LockUnavailable: the lock server cannot be reached.
+        LockKeyError: the key on the server is not a lock.
+    """
+    release = store.force_release(seen.key, expected=seen.token)
+    if release.took_away:
+        logger.warning("released %r by force from %r (%s): %r", seen.key, seen.owner, seen.state, reason)
+    return release

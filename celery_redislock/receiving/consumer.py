@@ -16,6 +16,7 @@ from celery.bootsteps import Step
 from celery.utils.functional import maybe_list
 from celery.worker.consumer.control import Control
 
+from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.locks.retrying import keep_trying
@@ -37,7 +38,7 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
 
     def include_if(self, consumer: Any) -> bool:
         """Only where there are unique tasks."""
-        return any(hasattr(task, "_lock_names") for task in consumer.app.tasks.values())
+        return any(map(is_unique, consumer.app.tasks.values()))
 
     def create(self, consumer: Any) -> None:
         """Stand before Celery's own callbacks (5.5.0 to 5.7.0); called once, before the consumer starts."""

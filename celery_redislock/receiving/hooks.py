@@ -7,9 +7,11 @@ from typing import Any
 from celery import signals
 from celery.states import FAILURE, IGNORED, REJECTED
 
+from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.scheduling import plug
 
-__all__ = ["install", "prepare_beat"]
+__all__ = ["install"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -24,14 +26,13 @@ def install() -> None:
     signals.task_rejected.connect(_release_unwanted, weak=False, dispatch_uid="celery_redislock.rejected")
     signals.worker_process_shutdown.connect(_last_call, weak=False, dispatch_uid="celery_redislock.last_call")
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="celery_redislock.prepare")
-    signals.beat_init.connect(prepare_beat, weak=False, dispatch_uid="celery_redislock.beat")
+    plug.connect()
     signals.celeryd_after_setup.connect(_check_worker, weak=False, dispatch_uid="celery_redislock.check")
 
 
 def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """``task_postrun``, in the process of the body: it is sent in (almost) every way a run ends."""
-    # Not type(task): a test that runs a task by hand has the proxy that app.task returns.
-    if not hasattr(task.__class__, "_lock_names") or (request := task.request_stack.top) is None:
+    if not is_unique(task) or (request := task.request_stack.top) is None:
         return
     run = request.__dict__.get("redislock_run", False)
     if run is False:
@@ -78,17 +79,6 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
         _check_worker(sender)  # one in another program, whose log is its own matter
 
 
-def prepare_beat(sender: Any = None, **_: Any) -> None:
-    """``beat_init``, in beat's process, which goes on whatever a receiver raises but for ``SystemExit``."""
-    from celery_redislock.scheduling.beat import join
-
-    try:
-        join(sender)
-    except Exception as error:  # or it would go on alone, beside the others
-        message = f"redislock: beat does not start: {error}"
-        raise SystemExit(message) from error
-
-
 def _check_worker(instance: Any = None, **_: Any) -> None:
     """Log what would go wrong later; with ``redislock_check="error"`` end the worker.
 
@@ -107,7 +97,6 @@ def _check_worker(instance: Any = None, **_: Any) -> None:
 
 
 def _problems(worker: Any) -> list[str]:
-    from celery_redislock.declaring.declaration import declaration_of
     from celery_redislock.declaring.options import risks
     from celery_redislock.declaring.server import setting_problems
 
@@ -120,7 +109,7 @@ def _problems(worker: Any) -> list[str]:
     is_server_known = False
     pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():
-        if not hasattr(type(task), "_lock_names"):
+        if not is_unique(task):
             continue
         try:
             declaration = declaration_of(task)

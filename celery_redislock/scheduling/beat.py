@@ -30,18 +30,15 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from celery.beat import Scheduler
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
-from celery_redislock.declaring.options import LockSettings, read_settings
-from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.message import TICK, tick_id
-from celery_redislock.scheduling.entries import is_shared, problems_of
+from celery_redislock.scheduling.entries import is_shared
 from celery_redislock.scheduling.state import (
     NOTHING,
     PAUSED,
@@ -53,7 +50,7 @@ from celery_redislock.scheduling.state import (
     settled,
 )
 
-__all__ = ["Beat", "join"]
+__all__ = ["WRAPPED", "Beat"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -85,7 +82,8 @@ ATTEMPTS = 5
 #: tells it the present one.
 _ASK = "?"
 
-_WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
+#: The scheduler's methods that a beat stands in for.
+WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
 
 #: What became of a tick that was taken.
 _UNSENT, _SENDING, _SENT, _SPENT = "unsent", "sending", "sent", "spent"
@@ -115,42 +113,6 @@ class _Tick:
         return min(LONGEST_BOUND, max(SHORTEST_BOUND, self.next_in)) + STAND_BY
 
 
-def join(service: Any) -> "Beat | None":
-    """Make a beat share its schedule, as ``redislock_beat`` says; ``None`` where it is left alone.
-
-    Called by ``beat_init``, in beat's process, before its first tick.
-
-    Raises:
-        LockOptionError: a setting is wrong.
-        TypeError: the scheduler is none that can be wrapped.
-    """
-    app, scheduler = service.app, service.scheduler
-    settings = read_settings(app.main or "settings", app.conf.get, os.environ)
-    kind = type(scheduler)
-    if not settings.enabled or settings.beat is None:
-        return None
-    if kind.__module__.partition(".")[0] == "redbeat":
-        if not getattr(scheduler, "lock_key", None):
-            logger.warning(
-                "redislock: RedBeat's lock is off: each beat sends each tick; set redbeat_lock_key"
-            )
-        return None
-    if kind.tick is not Scheduler.tick or not all(hasattr(scheduler, each) for each in _WRAPPED):
-        message = (
-            f"the scheduler {kind.__module__}.{kind.__qualname__} has a tick() of its own, so its ticks "
-            "cannot be shared between beats; use celery.beat:PersistentScheduler or "
-            "django_celery_beat.schedulers:DatabaseScheduler, or set redislock_beat = False and run one beat"
-        )
-        raise TypeError(message)
-    store = store_of(app, settings)
-    if not isinstance(store, RedisStore):
-        return None  # a test's, in memory: nobody shares it
-    if settings.check != "ignore":
-        for problem in problems_of(app, scheduler.schedule.values(), settings.beat):
-            logger.warning("redislock: %s", problem)
-    return Beat(scheduler, States(store, app.main), settings)
-
-
 class Beat:
     """A beat's scheduler, wrapped. Used by the thread that calls its ``tick()``."""
 
@@ -170,8 +132,8 @@ class Beat:
         #: Entries whose rows are to be written (django-celery-beat): those this beat has sent.
         self._dirty: set[str] = getattr(scheduler, "_dirty", set())
         self._is_behind = True  # until its entries go on from the shared moments
-        self._theirs = {name: getattr(scheduler, name) for name in _WRAPPED}
-        for name in _WRAPPED:
+        self._theirs = {name: getattr(scheduler, name) for name in WRAPPED}
+        for name in WRAPPED:
             setattr(scheduler, name, getattr(self, name.lstrip("_")))
         self._go_on()
 

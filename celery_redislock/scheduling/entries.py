@@ -11,7 +11,7 @@ from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import crontab
 
 from celery_redislock.declaring.call_options import split_call_options
-from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockOptionError
 
@@ -32,7 +32,7 @@ def entries_of(app: Any, scheduler: Any = None) -> list[Any]:
 
 def is_shared(app: Any, entry: Any, patterns: Iterable[str]) -> bool:
     """Whether the ticks of an entry are shared: its task is unique, or one of ``redislock_beat`` names it."""
-    if hasattr(type(app.tasks.get(entry.task)), "_lock_names"):
+    if is_unique(app.tasks.get(entry.task)):
         return True
     names = entry.name, str(entry.task)
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
@@ -55,7 +55,7 @@ def problems_of(app: Any, entries: Iterable[Any], patterns: Iterable[str] = ()) 
         if catchup not in {"one", "none"}:
             found.append(f"{where}: {OF_ENTRIES} is {catchup!r}; give 'one' or 'none'")
         task = app.tasks.get(entry.task)
-        if not hasattr(type(task), "_lock_names"):
+        if not is_unique(task):
             continue
         try:
             asked = split_call_options({**entry.options}, where=f"{task.name}.apply_async")

@@ -327,7 +327,7 @@ class TestRelease:
 
         assert done.returncode == status
         assert f"night is held by {owner}" in done.stdout
-        assert "goes on without its lock" in done.stdout
+        assert "continues without its lock" in done.stdout
         assert (shell.store.inspect("night") is not None) is is_held
 
     def test_queued_spares_a_run(self, shell: Shell) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -11,14 +12,21 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.commands import _table
-from celery_redislock.cli.subject import Seen, _arguments, duration, printable
+from celery_redislock.cli.subject import _arguments, age, as_json, duration, in_brief, printable
+from celery_redislock.locks.store import QUEUED, RUNNING
+from celery_redislock.publishing.handle import Holder, LockHandle
 from tests.stores import hold_of
+from tests.unit.shop import Shop
 
 
-def _seen(**changes: Any) -> Seen:
+def _holder(**changes: Any) -> Holder:
     about = {"task": "proj.add", "state": "running", "host": "web1", "pid": 7, "since": 100.0}
     facts = {"name": "key", "token": "id/nonce", "facts": about, "expires_in": 12.0, **changes}
-    return Seen.of(hold_of(**facts))
+    return Holder.of(hold_of(**facts))
+
+
+def sync(account_id: int) -> None:
+    """Do nothing; nobody runs it here."""
 
 
 class TestArguments:
@@ -42,12 +50,12 @@ class TestArguments:
         assert _arguments(words) == (args, kwargs)
 
 
-class TestSeen:
+class TestHolder:
     def test_json_has_what_the_holder_wrote_about_itself(self) -> None:
-        document = _seen().as_json()
+        document = as_json(_holder())
 
-        age = document.pop("age")
-        assert age == round(age, 3) > 100.0
+        since = document.pop("age")
+        assert since == round(since, 3) > 100.0
         assert document == {
             "key": "key",
             "state": "running",
@@ -58,38 +66,39 @@ class TestSeen:
             "since": 100.0,
             "remaining": 12.0,
             "token": "id/nonce",
+            "queued": None,
         }
 
     def test_another_programs_lock_without_an_end_is_shown_and_is_json_too(self) -> None:
         """It may have written anything about itself, or nothing."""
         about = {"task": [1], "state": "running", "host": 3, "pid": "x", "since": "yesterday"}
         for each in ({}, about):
-            seen = _seen(facts=each, token="somebody", expires_in=float("inf"))  # noqa: S106  no password
+            holder = _holder(facts=each, token="somebody", expires_in=float("inf"))  # noqa: S106  no password
 
-            document = json.loads(json.dumps(seen.as_json(), allow_nan=False))
+            document = json.loads(json.dumps(as_json(holder), allow_nan=False))
 
             assert document["remaining"] is document["age"] is None
-            assert "no end" in _table([seen])
+            assert "no end" in _table([holder])
 
     def test_a_clock_behind_the_holders_makes_no_negative_age(self) -> None:
-        assert _seen(facts={"since": 2e11}).age == 0.0
+        assert age(_holder(facts={"since": 2e11})) == 0.0
 
     def test_the_columns_of_a_table_are_aligned(self) -> None:
-        lines = _table([_seen(), _seen(name="a much longer key")]).splitlines()
+        lines = _table([_holder(), _holder(name="a much longer key")]).splitlines()
 
         assert [line.index("running") for line in lines[1:]] == [lines[0].index("STATE")] * 2
 
     def test_a_long_owner_does_not_widen_the_table(self) -> None:
         """A task id can be anything; JSON and ``show`` have all of it."""
-        seen = _seen(token=f"{'a' * 300}/nonce")
+        holder = _holder(token=f"{'a' * 300}/nonce")
 
-        assert f"  {'a' * 39}…  " in _table([seen])
-        assert seen.as_json()["owner"] == "a" * 300
+        assert f"  {'a' * 39}…  " in _table([holder])
+        assert as_json(holder)["owner"] == "a" * 300
 
     def test_what_a_terminal_would_obey_is_escaped(self) -> None:
         assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
-        assert "\x1b" not in _table([_seen(name="a\x1b[2J")])
-        assert "\x1b" not in str(_seen(token="\x1b[2J/n"))  # noqa: S106  no password
+        assert "\x1b" not in _table([_holder(name="a\x1b[2J")])
+        assert "\x1b" not in in_brief(_holder(token="\x1b[2J/n"))  # noqa: S106  no password
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -97,6 +106,65 @@ class TestSeen:
     )
     def test_a_duration_is_written_for_people(self, seconds: float | None, words: str) -> None:
         assert duration(seconds) == words
+
+
+class TestTwoLocks:
+    """A scope that keeps its queued call under a second name, beside the lock of its run."""
+
+    @pytest.fixture
+    def shop(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+        """One runs, one is queued, for ``shop.sync`` of account 7."""
+        task = shop.unique(sync, lock_key="account:{account_id}")
+        one_lock = type(task).lock_for
+        for key, owner, state in (("account:7", "first", RUNNING), ("queued:account:7", "second", QUEUED)):
+            shop.store.acquire(key, f"{owner}/x", 30.0, about=json.dumps({"state": state}))
+
+        def two_locks(self: Any, *args: Any) -> LockHandle:
+            key = one_lock(self, *args).key
+            return LockHandle(self, shop.store, key, f"queued:{key}")
+
+        monkeypatch.setattr(type(task), "lock_for", two_locks)
+        return shop
+
+    def run(self, shop: Shop, *words: str) -> dict[str, Any]:
+        result = CliRunner().invoke(redislock, [*words, "--json"], obj=SimpleNamespace(app=shop.app))
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    def test_show_names_the_run_of_a_task_and_the_call_queued_beside_it(self, shop: Shop) -> None:
+        document = self.run(shop, "show", "shop.sync", "7")
+
+        assert [(lock["owner"], lock["queued"]) for lock in document["locks"]] == [("first", "second")]
+
+    @pytest.mark.parametrize("key", ["account:7", "queued:account:7"])
+    def test_a_key_is_that_key_alone(self, shop: Shop, key: str) -> None:
+        (lock,) = self.run(shop, "show", key)["locks"]
+
+        assert (lock["key"], lock["queued"]) == (key, None)
+
+    @pytest.mark.parametrize(
+        ("words", "taken"),
+        [
+            (["shop.sync", "7"], "first"),
+            (["shop.sync", "7", "--queued"], "second"),
+            (["account:7"], "first"),
+            (["queued:account:7"], "second"),
+        ],
+    )
+    def test_release_takes_one_of_the_two(self, shop: Shop, words: list[str], taken: str) -> None:
+        document = self.run(shop, "release", *words, "--reason", "x")
+
+        assert [lock["owner"] for lock in document["released"]] == [taken]
+        assert {hold.owner for hold in shop.held().values()} == {"first", "second"} - {taken}
+
+    def test_queued_spares_a_run_that_nothing_is_queued_beside(self, shop: Shop) -> None:
+        """Law 3: the run is named as kept."""
+        shop.store.release("queued:account:7", "second/x")
+
+        document = self.run(shop, "release", "shop.sync", "7", "--queued", "--reason", "x")
+
+        assert document["released"] == []
+        assert [lock["owner"] for lock in document["kept"]] == ["first"]
 
 
 class TestGroups:
@@ -164,4 +232,9 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
         [sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True
     ).stdout
 
-    assert output.split() == ["celery_redislock", "celery_redislock.cli"]
+    assert output.split() == [
+        "celery_redislock",
+        "celery_redislock.cli",
+        "celery_redislock.scheduling",
+        "celery_redislock.scheduling.plug",
+    ]

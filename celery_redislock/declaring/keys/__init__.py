@@ -7,7 +7,7 @@ Pure: no Celery, no Redis, no clock. Three steps, each in a file of its own::
     rule(arguments)                      ->  "shop.sync:v1:8f3c…" or "account:42"  rules, digest
 
 Publisher and worker compute the same name because every value is taken as the worker sees it: after a round
-trip through kombu's JSON. Whatever changes a name that exists in the wild must change the version in it
+trip through kombu's JSON. A change to a name that exists in the wild must change the version in it
 (``v1``): two versions of a deploy run side by side, and a key computed differently excludes nobody. A golden
 file in the tests holds the names still.
 """

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import Any
 
 from celery_redislock.exceptions import LockKeyError
 
@@ -70,10 +71,8 @@ def _encoder() -> Callable[[object, int], Iterable[str]]:
     """Return what encodes a value, sorted and without spaces; to make one takes as long as to use it."""
     options = {"sort_keys": True, "separators": (",", ":"), "check_circular": False}
     encoder = json.JSONEncoder(**options, default=_kombu_encoder().default)  # type: ignore[arg-type]
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # PyPy
-        return lambda value, _: encoder.iterencode(value)
     quote = json.encoder.encode_basestring_ascii
+    make: Callable[..., Any] = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # not in its stubs
     return make(None, encoder.default, quote, None, ":", ",", True, False, True)  # type: ignore[no-any-return]
 
 

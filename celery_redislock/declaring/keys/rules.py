@@ -24,7 +24,7 @@ from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
 
-#: Stands in every name with a digest. Whatever changes a digest or a name changes this too.
+#: Stands in every name with a digest. A change to a digest or to a name changes this too.
 VERSION = "v1"
 
 #: Names the lock of one call: at most 200 bytes of UTF-8, no braces, white space or controls. It is given
@@ -125,7 +125,7 @@ def _parse_names(
 ) -> KeyRule | None:
     if not names:
         problems.append(
-            f"lock_key {names!r} names no argument; for one lock whatever the arguments, "
+            f"lock_key {names!r} names no argument; for one lock for all calls, "
             f"use a text: lock_key={task_name!r}"
         )
     for name in names:

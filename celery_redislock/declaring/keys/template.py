@@ -101,7 +101,8 @@ def parse_template(text: str) -> Template:
     """
     parts: list[str | Field] = []
     separators = {":"}
-    between, is_first = "", True
+    between = ""
+    is_first = True
     for literal, field, spec, conversion in Formatter().parse(text):  # "{{" comes as a piece of its own
         parts.append(escape(literal))
         between += literal
@@ -113,7 +114,8 @@ def parse_template(text: str) -> Template:
             raise ValueError(message)
         separators |= set() if is_first else marks
         parts.append(_field(field, spec=spec, conversion=conversion))
-        between, is_first = "", False
+        between = ""
+        is_first = False
     return Template(tuple(part for part in parts if part), unsafe(separators))
 
 
@@ -129,8 +131,8 @@ def not_given(where: str, parameter: str, arguments: Mapping[str, object]) -> Lo
 
 def _field(text: str, *, spec: str | None, conversion: str | None) -> Field:
     if spec or conversion:
-        asked = f"!{conversion}" if conversion else f":{spec}"
-        message = f"{{{text}{asked}}} asks for a format; a key takes values as they are: write {{{text}}}"
+        format_ = f"!{conversion}" if conversion else f":{spec}"
+        message = f"{{{text}{format_}}} asks for a format; a key takes values as they are: write {{{text}}}"
         raise ValueError(message)
     found = re.fullmatch(_FIELD, text)
     if found is None:

@@ -8,7 +8,7 @@ from celery import Celery
 from pydantic import BaseModel
 
 from celery_redislock import LockOptionError, SingletonTask
-from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.server import use_store
 from celery_redislock.locks.memory import MemoryStore
 
@@ -316,3 +316,19 @@ def test_a_task_without_a_server_can_be_declared() -> None:
 
     with pytest.raises(LockOptionError, match="neither the broker"):
         _ = declaration.store
+
+
+def test_a_task_is_unique_by_its_class_through_a_proxy_too(app: Celery) -> None:
+    """A test that runs a task by hand has the proxy that ``app.task`` returns."""
+
+    @app.task(base=SingletonTask)
+    def sync() -> None: ...
+
+    @app.task
+    def plain() -> None: ...
+
+    @app.task(base=SingletonTask, lock=None)
+    def unlocked() -> None: ...
+
+    assert [is_unique(each) for each in (sync, app.tasks[sync.name], unlocked)] == [True] * 3
+    assert [is_unique(each) for each in (plain, app.tasks[plain.name], None)] == [False] * 3

@@ -16,9 +16,9 @@ from kombu.exceptions import OperationalError
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing.message import tick_id
-from celery_redislock.receiving.hooks import prepare_beat
 from celery_redislock.scheduling import beat as module
-from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY, join
+from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY
+from celery_redislock.scheduling.plug import join, prepare_beat
 from tests.unit.scheduling.world import START, Recording, Row, Rows, World
 
 

@@ -16,7 +16,7 @@ import pytest
 from kombu.utils.json import dumps as kombu_json
 from pydantic import BaseModel
 
-from celery_redislock.declaring.keys.digest import _encoder, digest
+from celery_redislock.declaring.keys.digest import digest
 from celery_redislock.exceptions import LockKeyError
 from tests.unit.declaring.keys.values import Colour, Custom, Plain, Size
 
@@ -137,19 +137,6 @@ def test_an_argument_is_encoded_once():
     digest({"rows": [{"id": 1, "item": counted}], "account_id": 7})
 
     assert counted.times == 1
-
-
-def test_an_interpreter_without_json_in_c_makes_the_same_digest(monkeypatch):
-    """PyPy has none in C."""
-    value = {"b": [{2: "x", 10: "y"}, Custom(4), "é"], "a": {"y": 1, "x": None}}
-    before = digest(value)
-    monkeypatch.setattr(json.encoder, "c_make_encoder", None)
-    _encoder.cache_clear()
-
-    try:
-        assert digest(value) == before
-    finally:
-        _encoder.cache_clear()
 
 
 def test_a_digest_is_the_same_under_every_hash_seed():

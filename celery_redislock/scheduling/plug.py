@@ -1,0 +1,83 @@
+"""How beat is plugged in: its scheduler is wrapped before the first tick, if the schedule is to be shared.
+
+Two modules call :func:`connect`: ``receiving/hooks.py``, when a program declares a unique task; and
+``cli/__init__.py``, which every ``celery`` command loads by the entry point ``celery.commands``. So
+``celery beat`` shares what ``redislock_beat`` names with no unique task imported, and this module imports
+nothing but what Celery's own command line has imported before.
+"""
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import beat_init
+
+if TYPE_CHECKING:
+    from celery_redislock.scheduling.beat import Beat
+
+__all__ = ["connect", "join", "prepare_beat"]
+
+logger = logging.getLogger("celery_redislock")
+
+
+def connect() -> None:
+    """Let the beats of this process share their schedule; repeating it changes nothing."""
+    beat_init.connect(prepare_beat, weak=False, dispatch_uid="celery_redislock.beat")
+
+
+def prepare_beat(sender: Any = None, **_: Any) -> None:
+    """``beat_init``, in beat's process, which survives what a receiver raises but for ``SystemExit``."""
+    if "celery_redislock.task" not in sys.modules and not sender.app.conf.get("redislock_beat"):
+        return  # no task is unique, and no entry is named
+    try:
+        join(sender)
+    except Exception as error:  # or it would send each tick beside the others
+        message = f"redislock: beat does not start: {error}"
+        raise SystemExit(message) from error
+
+
+def join(service: Any) -> "Beat | None":
+    """Make a beat share its schedule, as ``redislock_beat`` says; ``None`` where it is left alone.
+
+    Called by :func:`prepare_beat`, before the first tick.
+
+    Raises:
+        LockOptionError: a setting is wrong.
+        TypeError: the scheduler is none that can be wrapped.
+    """
+    from celery.beat import Scheduler
+
+    from celery_redislock.declaring.options import read_settings
+    from celery_redislock.declaring.server import store_of
+    from celery_redislock.locks.redisstore import RedisStore
+    from celery_redislock.scheduling.beat import WRAPPED, Beat
+    from celery_redislock.scheduling.entries import problems_of
+    from celery_redislock.scheduling.state import States
+
+    app = service.app
+    scheduler = service.scheduler
+    settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+    kind = type(scheduler)
+    if not settings.enabled or settings.beat is None:
+        return None
+    if kind.__module__.partition(".")[0] == "redbeat":
+        if not getattr(scheduler, "lock_key", None):
+            logger.warning(
+                "redislock: RedBeat's lock is off: each beat sends each tick; set redbeat_lock_key"
+            )
+        return None
+    if kind.tick is not Scheduler.tick or not all(hasattr(scheduler, each) for each in WRAPPED):
+        message = (
+            f"the scheduler {kind.__module__}.{kind.__qualname__} has a tick() of its own, so its ticks "
+            "cannot be shared between beats; use celery.beat:PersistentScheduler or "
+            "django_celery_beat.schedulers:DatabaseScheduler, or set redislock_beat = False and run one beat"
+        )
+        raise TypeError(message)
+    store = store_of(app, settings)
+    if not isinstance(store, RedisStore):
+        return None  # a test's, in memory: nobody shares it
+    if settings.check != "ignore":
+        for problem in problems_of(app, scheduler.schedule.values(), settings.beat):
+            logger.warning("redislock: %s", problem)
+    return Beat(scheduler, States(store, app.main), settings)
