@@ -29,10 +29,10 @@ test-all: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 attack: $(VENV)/dev
-	$(BIN)/python -m tests.attack $(ARGS)
+	$(BIN)/python -m tools.attack $(ARGS)
 
 soak: $(VENV)/dev
-	$(BIN)/python -m tests.soak $(ARGS)
+	$(BIN)/python -m tools.soak $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
