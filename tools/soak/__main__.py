@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.acceptance.beats import Beat
 from tests.acceptance.database import Database
 from tests.acceptance.harness import Project
-from tests.acceptance.test_beats import UNIQUE, beat_of, start_apart
+from tests.acceptance.test_beats import UNIQUE
 from tests.servers import EmbeddedServer
 from tools.soak.verdict import Trouble, Verdict, of_interval, of_minutes
 
@@ -63,11 +63,11 @@ class Soak:
             minute = {"task": UNIQUE, "schedule": {"crontab": {}}, "args": ["minute"]}
             self.project.schedule.update(second=entry, minute=minute)
         self.troubles: list[Trouble] = []
-        start_apart(self.project, *[self._plan] * 3, seconds=0.3, arguments=self._arguments)
+        self.project.start_beats_apart(*[self._plan] * 3, arguments=self._arguments, seconds=0.3)
 
     def sender(self) -> Beat:
         """Return the beat that sent last."""
-        return beat_of(self.project, self.project.wait_ticks("second", 1)[-1])
+        return self.project.beat_of(self.project.wait_ticks("second", 1)[-1])
 
     def kill_a_beat(self) -> None:
         """Kill the one that sends, and start another in its place."""
