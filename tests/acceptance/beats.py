@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.programs import Process
+from tests.acceptance.processes import Process
 from tests.acceptance.worker import STARTING
 
 #: Seconds a beat may take to stop, and to end once it is told to.
@@ -32,7 +32,6 @@ class Beat(Process):
         *arguments: str,
         schedule_file: Path | None = None,
         app: str = "tests.acceptance.scheduled",
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start it; :meth:`wait_ready` tells when it works.
 
@@ -41,15 +40,13 @@ class Beat(Process):
             arguments: of ``celery beat``.
             schedule_file: another beat's, to go on from; ``None``: its own.
             app: a module that reads the plan.
-            environment: variables over those of this process.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="beat-"))
         self.schedule_file = schedule_file or self._folder / "schedule"
         command = [sys.executable, "-m", "celery", "-A", app, "beat", "-l", "INFO"]
         command += ["-s", str(self.schedule_file), "--pidfile=", *arguments]
-        environment = {"PROJECT_PLAN": json.dumps(plan), **(environment or {})}
         # It ends with its starter, however that ends (``end_with_parent``).
-        super().__init__(command, environment, self._folder, stdin=subprocess.PIPE)
+        super().__init__(command, {"PROJECT_PLAN": json.dumps(plan)}, self._folder, stdin=subprocess.PIPE)
 
     @property
     def pid(self) -> int:

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -126,6 +126,30 @@ class Project:
         beat = self.launch_beat(*arguments, **options)
         beat.wait_ready()
         return beat
+
+    def start_beats_apart(
+        self, *plans: Mapping[str, Any], arguments: Sequence[str] = (), seconds: float = 1.0
+    ) -> list[Beat]:
+        """Start a beat for each plan, whose intervals end so many seconds apart: they would send in turn."""
+        names = [f"beat {len(self.beats) + place}" for place in range(len(plans))]
+        with ExitStack() as stack:
+            gates = [stack.enter_context(ExitStack()) for _ in names]
+            for gate, name in zip(gates, names, strict=True):
+                gate.enter_context(self.kept_on(f"{name}@starting"))
+            beats = [
+                self.launch_beat(*arguments, plan={"name": name, **plan})
+                for name, plan in zip(names, plans, strict=True)
+            ]
+            wait_until(lambda: all(self.notes(f"{name}@starting") for name in names), PATIENCE, "all are up")
+            for gate, beat in zip(gates, beats, strict=True):
+                gate.close()
+                beat.wait_ready()
+                time.sleep(seconds if beat is not beats[-1] else 0.0)
+        return beats
+
+    def beat_of(self, tick: Tick) -> Beat:
+        """Return the beat that sent a tick."""
+        return next(beat for beat in self.beats if beat.pid == tick.pid)
 
     def ticks(self, key: str, server: "redis.Redis[bytes] | None" = None) -> list[Tick]:
         """Return what beats sent for this key, and no worker took.

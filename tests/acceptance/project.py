@@ -26,9 +26,9 @@ from celery_redislock import (
 from celery_redislock.locks import Lease
 from tests.acceptance.bodies import new_body
 from tests.acceptance.journal import Journal
-from tests.acceptance.kinds import choose_strategy, declare_kinds
+from tests.acceptance.kinds import declare_kinds
 from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
-from tests.workers import end_with_parent
+from tests.acceptance.worker import end_with_parent
 
 
 def _note_lost_lease(lease: Lease) -> None:
@@ -62,7 +62,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_soft_time_limit": {"soft_time_limit": 1},
     "executed_max_hold": {"lock_max_hold": 1.5, "lock_ttl": 1.2},
     "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
-    "executed_on_lost": {"on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
     "executed_signals": {"lock_ttl": SHORT_LEASE},
     "executed_on_error_run": {"on_lock_error": "run"},
@@ -70,10 +69,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "while_executing": _RUNNING,
     "while_executing_too": _RUNNING,
     "while_executing_acks_late": {**_RUNNING, **_LATE},
-    "while_executing_max_retries_1": {**_RUNNING, "max_retries": 1},
     "while_executing_or_skip": {**_RUNNING, "on_conflict": "skip"},
     "while_executing_or_raise": {**_RUNNING, "on_conflict": "raise"},
-    "while_executing_callable": {**_RUNNING, "on_conflict": {"server": choose_strategy}},
     "until_executing": {"lock": "until_executing"},
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},

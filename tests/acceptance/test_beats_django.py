@@ -1,54 +1,48 @@
 """django-celery-beat's scheduler: two beats on one database send each tick once, and its rows say so."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.beats import Beat
 from tests.acceptance.database import Database
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.postgres import postgres
 from tests.acceptance.terms import PATIENCE
-from tests.acceptance.test_beats import INTERVAL, SLACK, UNIQUE, ProjectMaker, assert_once, start_apart
-from tests.tiers import slow
+from tests.acceptance.test_beats import INTERVAL, SLACK, UNIQUE, ProjectMaker, assert_once
 
 pytest.importorskip("django_celery_beat")
 
 
-@pytest.fixture(params=["sqlite", slow("postgres")])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        yield Database(f"sqlite:///{tmp_path}/schedule.db")
-    else:
-        with postgres() as url:
-            yield Database(url)
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(f"sqlite:///{tmp_path}/schedule.db")
 
 
 @pytest.fixture
-def start(new_project: ProjectMaker, database: Database) -> Callable[[], tuple[Project, list[Beat]]]:
+def start(new_project: ProjectMaker, database: Database) -> Callable[[], Project]:
     """Starts two beats, which look for changes of their schedule every second."""
 
-    def start() -> tuple[Project, list[Beat]]:
+    def start() -> Project:
         project = new_project()
         plan = {"database": database.url}
         scheduler = ("-S", "django_celery_beat.schedulers:DatabaseScheduler", "--max-interval", "1")
-        return project, start_apart(project, plan, plan, arguments=scheduler)
+        project.start_beats_apart(plan, plan, arguments=scheduler)
+        return project
 
     return start
 
 
 @pytest.mark.timing
 def test_an_interval_and_a_crontab_of_the_database_are_sent_once(
-    start: Callable[[], tuple[Project, list[Beat]]], database: Database, key: str
+    start: Callable[[], Project], database: Database, key: str
 ) -> None:
     """The crontab is due when the beats start, as it was missed, and at each minute that begins."""
     minutely = f"{key} minutely"
     database.save("often", UNIQUE, key, interval=INTERVAL)
     database.save("minutely", UNIQUE, minutely, crontab={}, last_run_at=-300.0)
     began = time.time()
-    project, _beats = start()
+    project = start()
     ticks = project.wait_ticks(key, 5)
 
     assert_once(ticks)
@@ -60,14 +54,14 @@ def test_an_interval_and_a_crontab_of_the_database_are_sent_once(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timing
-@pytest.mark.parametrize("schedule", ["clocked", "interval"])
 def test_a_one_off_is_sent_once_and_once_more_when_it_is_enabled_again(
-    start: Callable[[], tuple[Project, list[Beat]]], database: Database, key: str, schedule: str
+    start: Callable[[], Project], database: Database, key: str
 ) -> None:
     """The beat that did not send it leaves its row alone; its count would swallow the next one."""
-    database.save("once", UNIQUE, key, one_off=True, **{schedule: 4})
-    project, _beats = start()
+    database.save("once", UNIQUE, key, one_off=True, clocked=4)
+    project = start()
 
     def wait_disabled() -> None:
         # Celery looks at a clocked one again when it has read the schedule anew.

@@ -1,17 +1,14 @@
 """Law 9: trouble with the lock server is a decision, not an accident.
 
-Broker and results are reached all the time, but where single calls fail.
-``tests/integration/test_task_faults.py`` and ``test_task_troubled_servers.py`` try more in one process.
+Broker and results are reached all the time, but where single calls fail. Each call of each operation fails in
+``tests/integration/test_task_faults.py``, in one process; each server in ``test_store_troubled_servers.py``.
 """
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
-from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import redis
@@ -19,24 +16,19 @@ from celery.result import AsyncResult
 
 from celery_redislock import LockUnavailable
 from celery_redislock.locks import Lock, connect
-from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import (
     CANNOT_START,
     CLAIM_GONE,
     FREED,
-    LEASE,
-    LONG_LEASE,
     LOST,
     PATIENCE,
     SHORT_LEASE,
-    SOCKET_TIMEOUT,
-    WITHOUT_LOCK,
     WORKFLOW,
 )
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
-from tests.tiers import slow
 
 pytestmark = [
     pytest.mark.law(9),
@@ -45,18 +37,6 @@ pytestmark = [
 
 #: Broker and results may be behind the same network, where it fails but single calls.
 ON_EVERY_PATH = pytest.mark.paths(FUSED, ELSEWHERE, RABBITMQ, why="single calls fail, not the server")
-
-T = TypeVar("T")
-
-#: What a request is for: the arguments of a call that makes it, and how many bodies that has.
-CALLS: dict[str, tuple[tuple[object, ...], int]] = {
-    "claim": ((0.2,), 1),
-    "start": ((0.2,), 1),
-    "renew": ((0.5 * LEASE,), 1),
-    "release": ((0.2,), 1),
-    "hand_on": ((0.2, "retry"), 2),
-}
-
 
 #: Tasks of every scope; of those that hold nothing while they run, one whose message may be delivered again.
 IN_EVERY_SCOPE = (
@@ -71,63 +51,12 @@ def project(new_project: Callable[..., Project], lock_server: EmbeddedServer) ->
     return new_project(conf={"redislock_url": lock_server.url})
 
 
-@pytest.fixture
-def durable(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A lock server that has written down what it is told before it answers.
-
-    With ``everysec``, the default, it puts that off while the disk is busy, and a kill loses it.
-    """
-    with EmbeddedServer(data_dir=tmp_path, extra_args=("--appendfsync", "always")) as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
 def _heal(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave the network as it was found."""
     yield
     if "network" in request.fixturenames:
         request.getfixturevalue("network").heal()
-
-
-@pytest.mark.parametrize("trouble", ["pause", "kill"])
-def test_a_publish_without_a_lock_server_fails_in_bounded_time(
-    project: Project, lock_server: EmbeddedServer, key: str, trouble: str
-) -> None:
-    """``raise``: within two socket timeouts (less than three, measured), and nothing is published."""
-    getattr(lock_server, trouble)()
-    began = time.monotonic()
-    with pytest.raises(LockUnavailable):
-        project.executed.delay(key)
-
-    assert time.monotonic() - began < 3 * SOCKET_TIMEOUT
-    assert project.queued() == 0
-
-
-def test_a_claim_whose_answer_got_lost_is_released(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """The paused server may carry the claim out once it goes on; it does not stay."""
-    project.executed.delay(f"{key}-before")  # from now on the server knows the script
-    lock_server.pause()
-    with pytest.raises(LockUnavailable):
-        project.executed.delay(key)
-    lock_server.resume()
-
-    project.wait_free(key)
-    assert not project.executed.delay(key).is_duplicate
-
-
-def test_a_publish_may_go_on_without_a_lock_server(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """``run``: published without a claim, and run without a lock, loudly."""
-    lock_server.pause()
-    result = project.executed_on_error_run.delay(key)
-    project.start_worker("prefork")
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert [line for line in project.lines(WITHOUT_LOCK) if "WARNING" in line]
-    assert project.bodies(key)[0].token is None
 
 
 @pytest.mark.parametrize("trouble", ["pause", "kill"])
@@ -146,63 +75,6 @@ def test_a_start_without_a_lock_server_is_put_off(
     assert len(project.bodies(key)) == 1
 
 
-def test_a_lock_server_that_comes_back_in_time_delays_a_start(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """A short outage is waited out."""
-    project = new_project(conf={"redislock_url": lock_server.url, "redislock_start_timeout": PATIENCE})
-    result = project.executed.delay(key)
-    project.start_worker("prefork")
-    result.get(timeout=PATIENCE)
-    lock_server.pause()
-    again = project.executed.apply_async((key,), lock=None)
-    again.get(timeout=PATIENCE)
-    waiting = project.app.send_task("project.executed", (f"{key}-2",))
-    project.wait_received(waiting.id)
-    # Longer than one attempt to start it takes.
-    begun = throughout(2.5 * SOCKET_TIMEOUT, lambda: project.bodies(f"{key}-2"))
-    lock_server.resume()
-
-    assert not any(begun)
-    assert waiting.get(timeout=PATIENCE) == f"{key}-2 done"
-    assert project.lines(CANNOT_START) == []
-
-
-def test_a_lock_that_could_not_be_released_is_released_later(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """The outcome is not held up, and the lock is free seconds after the server is back."""
-    project.start_worker("prefork")
-    with project.running(project.executed, key, lock_ttl=LONG_LEASE) as result:
-        lock_server.pause()
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    lock_server.resume()
-
-    project.wait_free(key, FREED)
-
-
-@pytest.mark.timing
-def test_a_run_outlives_an_outage_shorter_than_its_lease(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """Renewals are repeated until the deadline; nothing is lost by one that got lost."""
-    project.start_worker("prefork")
-    ttl = 2 * LEASE
-    with project.running(project.executed, key, lock_ttl=ttl) as result:
-        lock_server.pause()
-        # Longer than from one renewal to the next, so one at least fails.
-        throughout(ttl / 3 + 0.5, lambda: None)
-        lock_server.resume()
-        wait_until(
-            lambda: (holder := project.holder(key)) is not None and holder.remaining > ttl * 2 / 3 - 0.1,
-            PATIENCE,
-            "it is renewed again",
-        )
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert project.lines(LOST) == []
-
-
 @pytest.mark.timing
 def test_a_run_whose_lease_could_not_be_renewed_counts_as_lost(
     project: Project, lock_server: EmbeddedServer, key: str
@@ -215,39 +87,6 @@ def test_a_run_whose_lease_could_not_be_renewed_counts_as_lost(
         (line,) = project.wait_lines(LOST, result.id)
 
     assert when_logged(line) - killed < SHORT_LEASE + 1.0
-
-
-@ON_EVERY_PATH
-@pytest.mark.law(1, 2, 4)
-@pytest.mark.parametrize("times", [1, slow(2), 5])
-@pytest.mark.parametrize(
-    "fault", [Fault.REQUEST_LOST, Fault.SILENCE, Fault.RESET_IN_REPLY], ids=lambda fault: fault.name
-)
-@pytest.mark.parametrize("operation", CALLS)
-def test_a_fault_loses_no_task_and_leaves_no_lock(
-    faulty: Project, network: FaultyProxy, path: str, key: str, operation: str, fault: Fault, times: int
-) -> None:
-    """The publisher is told, or the body runs; then the lock is free within seconds.
-
-    Where one step claims and publishes, the publisher may be told that nobody knows: the body runs once.
-    """
-    arguments, bodies = CALLS[operation]
-    before = network.fired
-    network.fail(fault, of=operation, at=range(1, times + 1))
-    began = time.monotonic()
-    published = _publish(faulty, key, *arguments)
-    has_tried_for_long = time.monotonic() - began >= 2 * SOCKET_TIMEOUT - 0.1
-
-    assert (published is not None) or has_tried_for_long or (operation == "claim" and times > 1)
-    if published is not None:
-        assert published.get(timeout=PATIENCE) == f"{key} done"
-    _until_answered(lambda: faulty.wait_free(key, FREED))
-    network.heal()
-    assert _until_answered(lambda: faulty.executed.delay(key)).get(timeout=PATIENCE) == f"{key} done"
-    was_carried_out = operation == "claim" and path == FUSED and fault is not Fault.REQUEST_LOST
-    assert len(faulty.bodies(key)) == (bodies if published is not None or was_carried_out else 0) + 1
-    assert network.fired > before
-    assert faulty.violations(key) == []
 
 
 @ON_EVERY_PATH
@@ -281,27 +120,6 @@ def test_a_history_of_many_tasks_and_faults_keeps_the_law(
     assert network.fired - before > 15
 
 
-@pytest.mark.timing
-def test_a_restart_with_its_data_is_noticed_by_no_run(
-    new_project: Callable[..., Project], durable: EmbeddedServer, key: str
-) -> None:
-    """The lock is there again before anybody can take it."""
-    project = _started(new_project, durable)
-    with project.kept_on(key):
-        result = project.executed.apply_async((key,), lock_ttl=2 * LEASE)
-        body = project.wait_started(key)
-        durable.kill()
-        durable.restart()
-        holder = project.holder(key)
-        assert holder is not None
-        assert holder.token == body.token
-        wait_until(lambda: _remaining(project, key) > 1.9 * LEASE, PATIENCE, "it is renewed again")
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert project.lines(LOST) == []
-    project.wait_free(key, FREED)
-
-
 def test_a_restart_without_its_data_costs_the_run_its_lock(
     new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
 ) -> None:
@@ -321,29 +139,6 @@ def test_a_restart_without_its_data_costs_the_run_its_lock(
     assert (older.task_id, newer.task_id) == (first.id, second.id)
     assert (older.fence or 0) < (newer.fence or 0)
     project.wait_free(key, FREED)
-
-
-def test_scripts_flushed_and_connections_killed_all_the_time_lose_nothing(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """Every task that was published runs once, and bodies of a key keep apart."""
-    project = _started(new_project, lock_server)
-    ended = threading.Event()
-    keys = [f"{key}{number}" for number in range(2)]
-    abuse = threading.Thread(target=_abuse, args=(lock_server, ended), daemon=True)
-    abuse.start()
-    try:
-        results = [project.while_executing.delay(keys[number % 2], 0.05) for number in range(16)]
-        for result in results:
-            result.get(timeout=60)
-    finally:
-        ended.set()
-        abuse.join(10)
-
-    for each in keys:
-        assert project.violations(each) == []
-        assert len(project.bodies(each)) == 8
-        project.wait_free(each, FREED)
 
 
 def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more(
@@ -383,40 +178,9 @@ def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more
     assert project.lines(CANNOT_START) == project.lines(CLAIM_GONE) == []
 
 
-def test_a_replica_of_a_dead_master_grants_nothing_and_takes_releases_as_a_primary(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """Nobody is refused by a hold it only remembers; what is owed is released when it may be written."""
-    project = _started(new_project, lock_server)
-    client: redis.Redis = redis.Redis.from_url(lock_server.redis_url)
-    with closing(client):
-        with project.kept_on(key):
-            result = project.executed.apply_async((key,), lock_ttl=LONG_LEASE)
-            project.wait_started(key)
-            client.replicaof("127.0.0.1", "1")
-        assert result.get(timeout=PATIENCE) == f"{key} done"
-        with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
-            project.executed.delay(key)
-        client.replicaof("NO", "ONE")
-
-    project.wait_free(key, FREED)
-    assert project.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
-
-
 def when_logged(line: str) -> float:
     """Return when a worker wrote this line, in seconds since the epoch; logging writes local time."""
     return datetime.strptime(line[1:24], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
-
-
-def _until_answered(ask: Callable[[], T]) -> T:
-    """Ask again where the machine stood still for longer than two socket timeouts, which is no fault here."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return ask()
-        except LockUnavailable:
-            if time.monotonic() > deadline:
-                raise
 
 
 def _publish(project: Project, key: str, *arguments: object, task: str = "executed") -> AsyncResult | None:
@@ -431,17 +195,3 @@ def _started(new_project: Callable[..., Project], server: EmbeddedServer) -> Pro
     project = new_project(conf={"redislock_url": server.url})
     project.start_worker("prefork")
     return project
-
-
-def _remaining(project: Project, key: str) -> float:
-    holder = project.holder(key)
-    return 0.0 if holder is None else holder.remaining
-
-
-def _abuse(server: EmbeddedServer, ended: threading.Event) -> None:
-    deadline = time.monotonic() + 90
-    client: redis.Redis = redis.Redis.from_url(server.redis_url)
-    with closing(client):
-        while not ended.wait(0.005) and time.monotonic() < deadline:
-            client.script_flush()
-            client.client_kill_filter(_type="normal", skipme=True)

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from tests.programs import run_program
+from tests.integration.programs import run_program
 from tests.stores import RedisCase
 from tests.tiers import slow
 
@@ -104,25 +104,11 @@ def test_a_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase) -> Non
     assert plain_case.keys() == []
 
 
-def test_a_childs_child_works_too(plain_case: RedisCase) -> None:
-    program = f"""
-        {textwrap.indent(CHILD, " " * 8).strip()}
-
-        lock = Lock(store, "n", ttl=3.0).__enter__()
-        assert gets_through(lambda: (work(), gets_through(work) or 1 / 0), within=20)
-        lock.check()
-        assert lock.release()
-    """
-    run_program(program, plain_case.url, plain_case.prefix)
-
-    assert plain_case.keys() == []
-
-
 def test_an_app_that_published_before_the_fork_works_in_every_child(plain_case: RedisCase) -> None:
     """A pool's children inherit the app, its store, its declarations, and the parent's open connection."""
     program = """
         import multiprocessing
-        from tests.integration.spawned import shop_at, store_in, work
+        from tests.integration.children import shop_at, store_in, work
 
         task = shop_at(url, prefix)
         store = store_in(task)
@@ -150,7 +136,7 @@ def test_children_that_are_not_forked_from_us_work_as_well(plain_case: RedisCase
     """They inherit nothing, and make everything anew."""
     program = """
         import multiprocessing
-        from tests.integration.spawned import shop_at, store_in, work, work_afresh
+        from tests.integration.children import shop_at, store_in, work, work_afresh
 
         if __name__ == "__main__":
             mine = work(shop_at(url, prefix))

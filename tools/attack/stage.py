@@ -17,14 +17,14 @@ import redis
 from celery import Celery
 
 from tests.acceptance.brokers import RABBITMQ_QUEUES
-from tests.acceptance.programs import free_port
+from tests.acceptance.processes import free_port
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker
-from tests.attack.checks import Facts, in_hand
-from tests.attack.draw import POOLS, Round
-from tests.attack.shop import Journal, open_shop
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
+from tools.attack.checks import Facts, in_hand
+from tools.attack.draw import POOLS, Round
+from tools.attack.shop import Journal, open_shop
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds a worker may take for a restart that is asked for nicely.
@@ -115,7 +115,7 @@ class Stage:
     def start_publisher(self) -> None:
         """Start another publisher."""
         self._publishers += 1
-        command = [sys.executable, "-m", "tests.attack.publisher", f"{self.round.seed}:{self._publishers}"]
+        command = [sys.executable, "-m", "tools.attack.publisher", f"{self.round.seed}:{self._publishers}"]
         with self._publishers_log.open("ab") as log:
             self._publisher = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
@@ -214,7 +214,7 @@ class Stage:
         return self._stack.enter_context(redis.Redis.from_url(server.redis_url))
 
     def _new_worker(self, pool: str) -> Worker:
-        return Worker(self.plan, pool, POOLS[pool], (), app="tests.attack.shop")
+        return Worker(self.plan, pool, POOLS[pool], (), app="tools.attack.shop")
 
     def _end_processes(self) -> None:
         self.stop_publishing()

@@ -1,4 +1,4 @@
-"""Three beats for minutes: ``python -m tests.soak [--seconds 300] [--scheduler celery|database]``.
+"""Three beats for minutes: ``python -m tools.soak [--seconds 300] [--scheduler celery|database]``.
 
 An entry each second and a crontab each minute. One beat is killed and replaced, one is stopped for a while
 and goes on, the lock server is killed and comes back with its data, then without. Exit status 0 only if no
@@ -19,9 +19,9 @@ from pathlib import Path
 from tests.acceptance.beats import Beat
 from tests.acceptance.database import Database
 from tests.acceptance.harness import Project
-from tests.acceptance.test_beats import UNIQUE, beat_of, start_apart
+from tests.acceptance.test_beats import UNIQUE
 from tests.servers import EmbeddedServer
-from tests.soak.verdict import Trouble, Verdict, of_interval, of_minutes
+from tools.soak.verdict import Trouble, Verdict, of_interval, of_minutes
 
 SCHEDULERS = ("celery", "database")
 #: Seconds until another beat sends a tick whose sender died, by the entry.
@@ -63,11 +63,11 @@ class Soak:
             minute = {"task": UNIQUE, "schedule": {"crontab": {}}, "args": ["minute"]}
             self.project.schedule.update(second=entry, minute=minute)
         self.troubles: list[Trouble] = []
-        start_apart(self.project, *[self._plan] * 3, seconds=0.3, arguments=self._arguments)
+        self.project.start_beats_apart(*[self._plan] * 3, arguments=self._arguments, seconds=0.3)
 
     def sender(self) -> Beat:
         """Return the beat that sent last."""
-        return beat_of(self.project, self.project.wait_ticks("second", 1)[-1])
+        return self.project.beat_of(self.project.wait_ticks("second", 1)[-1])
 
     def kill_a_beat(self) -> None:
         """Kill the one that sends, and start another in its place."""
@@ -155,7 +155,7 @@ def _play(scheduler: str, seconds: float, folder: Path, logs: Path | None) -> in
 def main(argv: Sequence[str] | None = None) -> int:
     """Play, print the figures, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.soak", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m tools.soak", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--seconds", type=float, default=300.0, help="for each scheduler (300)")
     parser.add_argument("--scheduler", choices=SCHEDULERS, help="one of them only")

@@ -19,8 +19,8 @@ from celery_redislock import LockLost, SingletonTask, lock_lost
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import run_of
-from tests.attack.draw import QUEUE_TTL, TTL
-from tests.workers import SWEEPING, end_with_parent
+from tests.acceptance.worker import SWEEPING, end_with_parent
+from tools.attack.draw import QUEUE_TTL, TTL
 
 #: Seconds between two signs of life of a body.
 BEAT = 0.05

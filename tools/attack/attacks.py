@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tests.attack import forgeries
-from tests.attack.draw import KEYS, TASKS, TTL
 from tests.facts import descendants, lives, wait_until
+from tools.attack import forgeries
+from tools.attack.draw import KEYS, TASKS, TTL
 
 if TYPE_CHECKING:
-    from tests.attack.stage import Stage
+    from tools.attack.stage import Stage
 
 
 def _kill_main_process(stage: "Stage", chance: random.Random) -> None:

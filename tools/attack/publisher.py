@@ -1,4 +1,4 @@
-"""A process that publishes until it is killed: ``python -m tests.attack.publisher SEED``."""
+"""A process that publishes until it is killed: ``python -m tools.attack.publisher SEED``."""
 
 import random
 import sys
@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from celery import chain, chord, group
 
-from tests.attack.draw import ENDINGS, KEYS, TTL
-from tests.attack.shop import app
+from tools.attack.draw import ENDINGS, KEYS, TTL
+from tools.attack.shop import app
 
 SECONDS = (0.0, 0.0, 0.1, 0.3, 0.6, 1.5)
 #: Options of one call; ``None`` stands for ``send_task``, as by who has not imported the task.

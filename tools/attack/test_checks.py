@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.attack import checks
-from tests.attack.checks import Facts
-from tests.attack.draw import BROKERS, LOCK_SERVERS, draw
+from tools.attack import checks
+from tools.attack.checks import Facts
+from tools.attack.draw import BROKERS, LOCK_SERVERS, draw
 
 CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
 DONE = Facts(calls=[[CALL]], finished={1: 0}, states={"a": ("SUCCESS", "")})

@@ -1,4 +1,4 @@
-"""Random attacks on random set-ups, for minutes: ``python -m tests.attack [--seconds 600] [--seed N]``.
+"""Random attacks on random set-ups, for minutes: ``python -m tools.attack [--seconds 600] [--seed N]``.
 
 Real servers, real workers, real kills. Exit status 0 only if nothing was lost,
 nothing overlapped, and nothing was left behind.
@@ -18,12 +18,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
-from tests.attack import checks
-from tests.attack.attacks import ATTACKS, ONLY_IF
-from tests.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TTL, Round, draw
-from tests.attack.forgeries import VALUES
-from tests.attack.stage import Stage
 from tests.facts import wait_until
+from tools.attack import checks
+from tools.attack.attacks import ATTACKS, ONLY_IF
+from tools.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TTL, Round, draw
+from tools.attack.forgeries import VALUES
+from tools.attack.stage import Stage
 
 #: Seconds of attacks in a round.
 ROUND = 18.0
@@ -72,7 +72,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.attack", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m tools.attack", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="how long rounds are begun (600)")
     parser.add_argument("--seed", type=int, help="of the rounds, to try the same ones again")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.acceptance.ticks import Tick
-from tests.soak.verdict import Trouble, Verdict, of_interval, of_minutes
+from tools.soak.verdict import Trouble, Verdict, of_interval, of_minutes
 
 KILL = Trouble("killed", 103.4, 103.4, late=2.0)
 LOSS = Trouble("lost its data", 103.4, 105.0, late=2.0, repeats=1)

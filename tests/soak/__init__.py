@@ -1,1 +1,0 @@
-"""Minutes of real beats, some of which are killed: a program, and no part of the tests."""
