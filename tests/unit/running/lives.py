@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.backends.cache import CacheBackend
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import request as celery_request
 from celery.worker import state as worker_state
 from celery.worker.consumer.control import Control
@@ -95,7 +95,7 @@ class Life:
     Attributes:
         request: its delivery to a worker.
         ran: how many bodies have begun.
-        held_when_stored: what was held whenever an outcome was stored.
+        when_stored: what was held whenever an outcome was stored, and whether a period stood.
     """
 
     request: LockRequest
@@ -105,7 +105,7 @@ class Life:
     ) -> None:
         self.shop, self.kind = shop, KINDS[kind]
         self.ran = 0
-        self.held_when_stored: set[str] = set()
+        self.when_stored: set[tuple[str, bool]] = set()
         self.queue: list[Any] = []
         self.id = str(self.kind.call["task_id"])
         self.identity = ""
@@ -128,7 +128,7 @@ class Life:
             self.message = self.queue.pop()
             self.ran = 0
         self.identity = self._identity()
-        self.held_when_stored.clear()
+        self.when_stored.clear()
         self.request = shop.receive(self.message, redelivered=self.kind.is_redelivered)
         shop.acks.clear()
 
@@ -162,6 +162,7 @@ class Life:
             self._at_store = die
         self.shop.begin(self.request)
         self.start_by(bool)
+        self.when_stored.clear()  # what it stored has not arrived
         if error is not None:
             self.tell(error)
 
@@ -200,6 +201,11 @@ class Life:
         return ", ".join(
             sorted(self._word(hold) for hold in self.shop.held().values() if hold.state != "period")
         )
+
+    @property
+    def has_period(self) -> bool:
+        """Whether its period has not passed."""
+        return KEY in self.shop.store.periods()
 
     @property
     def mark(self) -> str:
@@ -264,7 +270,7 @@ class Life:
         storing = CacheBackend.store_result
 
         def store(*args: Any, **kwargs: Any) -> Any:
-            self.held_when_stored.add(self.held())
+            self.when_stored.add((self.held(), self.has_period))
             self._at_store()
             return storing(*args, **kwargs)
 
@@ -345,7 +351,7 @@ def terminated(where: str) -> Callable[[Life], None]:
         held = life.held()
         life.request.terminate(SimpleNamespace(terminate_job=lambda *_: None), "TERM")
         assert life.held() == held
-        life.held_when_stored.clear()  # as that is announced at once
+        life.when_stored.clear()  # as that is announced at once
         life.tell(Terminated(15))
 
     return happen
@@ -355,7 +361,7 @@ def cancelled(life: Life) -> None:
     """Cancel the run as a worker does that has lost its connection."""
     life.be_killed("body", None)
     life.request.cancel(SimpleNamespace(terminate_job=lambda *_: None), "TERM")
-    life.held_when_stored.clear()  # as above
+    life.when_stored.clear()  # as above
     life.tell(Terminated(15))
 
 
@@ -424,6 +430,7 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "retry, raises": lambda life: life.run(fails_after_retry),
     "replaced by itself": lambda life: life.run(lambda task: task.replace(task.si(7))),
     "replaced by another": lambda life: life.run(replaced_by_another),
+    "raises Retry": lambda life: life.run(raising(Retry())),
     "SystemExit": ends_in_body(SystemExit(1)),
     "KeyboardInterrupt": ends_in_body(KeyboardInterrupt()),
     "a BaseException": ends_in_body(Down()),
