@@ -19,6 +19,7 @@ from billiard.einfo import ExceptionInfo
 from celery import Celery
 from celery.app.task import Context
 from celery.app.trace import trace_task_ret
+from celery.worker import state as worker_state
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.server import use_store
@@ -341,6 +342,15 @@ def einfo(error: BaseException) -> ExceptionInfo:
         raise error  # noqa: TRY301  a traceback is all it is for
     except BaseException:  # noqa: BLE001  whatever it is
         return ExceptionInfo()
+
+
+def revoke(request: LockRequest) -> None:
+    """Revoke a task whose message waits in the worker."""
+    worker_state.revoked.add(request.id)
+    try:
+        assert request.revoked()
+    finally:
+        worker_state.revoked.discard(request.id)
 
 
 def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:

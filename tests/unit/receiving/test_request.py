@@ -19,7 +19,6 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Reject
 from celery.utils.imports import symbol_by_name
 from celery.worker import request as celery_request
-from celery.worker import state as worker_state
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
@@ -27,7 +26,18 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.request import LockRequest
-from tests.unit.shop import ANOTHER_PROCESS, KEY, SCOPES, Shop, body, carried, debts, einfo, turned_clock
+from tests.unit.shop import (
+    ANOTHER_PROCESS,
+    KEY,
+    SCOPES,
+    Shop,
+    body,
+    carried,
+    debts,
+    einfo,
+    revoke,
+    turned_clock,
+)
 
 LOST = WorkerLostError("killed")
 
@@ -60,15 +70,6 @@ def started(shop: Shop, call: Any = None, *, pid: int = ANOTHER_PROCESS, **optio
 def token_of(request: LockRequest) -> str:
     """Return the identity of a request's message."""
     return carried(request.message).token
-
-
-def revoke(request: LockRequest) -> None:
-    """Revoke a task whose message waits in the worker."""
-    worker_state.revoked.add(request.id)
-    try:
-        assert request.revoked()
-    finally:
-        worker_state.revoked.discard(request.id)
 
 
 # --- receipt ---------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.backends.cache import CacheBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import request as celery_request
-from celery.worker import state as worker_state
 from celery.worker.consumer.control import Control
 
 from celery_redislock import DuplicateTask, SingletonTask
@@ -23,7 +22,7 @@ from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.consumer import Unreceived
 from celery_redislock.receiving.request import LockRequest
-from tests.unit.shop import ANOTHER_PROCESS, KEY, Down, Shop, body, carried, einfo
+from tests.unit.shop import ANOTHER_PROCESS, KEY, Down, Shop, body, carried, einfo, revoke
 from tests.unit.shop import SCOPES as ONE_LOCK
 
 #: Celery treats a child that exits like one that was killed, and knows ``retry_on_worker_lost``.
@@ -379,15 +378,6 @@ def timed_out(where: str) -> Callable[[Life], None]:
     return happen
 
 
-def revoked(life: Life) -> None:
-    """Be revoked while the message waits in the worker."""
-    worker_state.revoked.add(life.id)
-    try:
-        assert life.request.revoked()
-    finally:
-        worker_state.revoked.discard(life.id)
-
-
 def expired(life: Life) -> None:
     """Wait in the worker until the message has expired."""
     life.message.headers["expires"] = "2026-01-01T00:00:00+00:00"
@@ -453,7 +443,7 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "cancelled": cancelled,
     "timed out in before_start": timed_out("before_start"),
     "timed out in its body": timed_out("body"),
-    "revoked": revoked,
+    "revoked": lambda life: revoke(life.request),
     "expired": expired,
     "unreadable": unreadable,
     "given back": lambda life: life.request.reject(requeue=True),
