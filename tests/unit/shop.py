@@ -270,6 +270,10 @@ class Shop:
         """Return what this process renews, by token, when all that it has in hand has lasted."""
         LINE.look()  # the next look takes out what is there now
         LINE.look()
+        return self.renewed_already()
+
+    def renewed_already(self) -> dict[str, Lease]:
+        """Return what this process renews now, by token."""
         watched = watchdog_of(self.store)._watched
         return {token: lease for token, lease in watched.items() if lease.held}
 
@@ -360,6 +364,13 @@ def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
     return found
 
 
+def replace(monkeypatch: Any, name: str, value: Any) -> None:
+    """Replace a function in every module of the package that has it under this name."""
+    for path, module in list(sys.modules.items()):
+        if path.startswith("celery_redislock.") and callable(module.__dict__.get(name)):
+            monkeypatch.setattr(module, name, value)
+
+
 def turned_clock(shop: Shop, monkeypatch: Any) -> Callable[[int], list[tuple[int, Term]]]:
     """Return what lets seconds pass, and tells which terms were renewed in which of them."""
     watchdog = watchdog_of(shop.store)
@@ -367,9 +378,7 @@ def turned_clock(shop: Shop, monkeypatch: Any) -> Callable[[int], list[tuple[int
     monkeypatch.setattr(watchdog, "_has_thread", True)  # no other one looks
     monkeypatch.setattr(watchdog, "_clock", lambda: now)
     monkeypatch.setattr(shop.store, "_clock", lambda: now)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("celery_redislock.") and getattr(module, "boottime", None) is boottime:
-            monkeypatch.setattr(module, "boottime", lambda: now)
+    replace(monkeypatch, "boottime", lambda: now)
 
     def let_pass(seconds: int) -> list[tuple[int, Term]]:
         nonlocal now
@@ -387,7 +396,6 @@ def turned_clock(shop: Shop, monkeypatch: Any) -> Callable[[int], list[tuple[int
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
     from celery_redislock.locks.lock import keep_trying
-    from celery_redislock.running import start
 
     now, slept = [0.0], pauses if pauses is not None else []
 
@@ -398,7 +406,7 @@ def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     def impatient(attempt: Callable[[], Any], *, for_seconds: float) -> Any:
         return keep_trying(attempt, for_seconds=for_seconds, clock=lambda: now[0], sleep=sleep)
 
-    monkeypatch.setattr(start, "keep_trying", impatient)
+    replace(monkeypatch, "keep_trying", impatient)
 
 
 def let_nobody_look() -> None:

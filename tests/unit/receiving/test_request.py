@@ -185,7 +185,7 @@ def test_a_lease_of_a_short_ttl_is_renewed_at_once(shop: Shop, options: dict[str
 
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
 
-    (lease,) = watchdog_of(shop.store)._watched.values()
+    (lease,) = shop.renewed_already().values()
     assert lease.token != token_of(request)
     assert lease.due - boottime() < 0.3
 
