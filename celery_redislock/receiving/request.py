@@ -26,7 +26,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.store import Term, new_token
 from celery_redislock.locks.thread import tell
-from celery_redislock.publishing.message import HEADER
+from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import RECEIPT, Delivery, Receipt, release_unrun
 from celery_redislock.running.duplicate import Skipped
@@ -140,7 +140,10 @@ class LockRequest(Request):
     def _release_for_dead_child(self, error: BaseException) -> None:
         if self._is_over or (delivery := self._delivery) is None:
             return
-        again = self._comes_again(error)
+        # Since 5.7 Celery acknowledges a lost run where SUCCESS is stored for its id, maybe another run's: of
+        # a body that continued after retry(throw=False), or of an earlier job with this id.
+        has_succeeded = _EXIT_IS_LOSS and self._is_loss(error) and self._success_was_stored()
+        again = None if has_succeeded else self._comes_again(error, delivery.message)
         if again is not None and delivery.locks.lease is not None:
             token, delay = again
             ttl = delivery.options.lock_queue_ttl + delay
@@ -158,35 +161,35 @@ class LockRequest(Request):
         else:
             answer = delivery.locks.copies.release(delivery.token)
             if again is None:
-                delivery.release_dead(had_started=answer is not None and answer.released)
+                had_started = answer is not None and answer.released
+                delivery.release_dead(had_started=had_started, has_succeeded=bool(has_succeeded))
         self._end()
 
-    def _comes_again(self, error: BaseException) -> tuple[str, float] | None:
+    def _is_loss(self, error: BaseException) -> bool:
+        """Whether Celery takes the child for lost: killed, or since 5.7 ended by itself."""
+        was_ended_by_worker = self._already_cancelled or self._already_revoked
+        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
+        return isinstance(error, WorkerLostError) or (is_exit and _EXIT_IS_LOSS and not was_ended_by_worker)
+
+    def _comes_again(self, error: BaseException, message: Message | None) -> tuple[str, float] | None:
         """Return the token and countdown of the message that runs this task id again, ``None`` if none does.
 
         Repeats decisions of ``Request.on_failure`` (celery 5.5.0 to 5.7.0), because a dead child's hold is
-        settled before the outcome is stored, or the message published again.
+        released or handed on before the outcome is stored, or the message published again.
         """
-        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
-        was_ended_by_worker = self._already_cancelled or self._already_revoked
-        is_exit_a_loss = is_exit and _EXIT_IS_LOSS and not was_ended_by_worker
-        is_loss = isinstance(error, WorkerLostError) or is_exit_a_loss
+        is_loss = self._is_loss(error)
         # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
         may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
         most = self.task.max_retries
         task_id = str(self.id)
         if may_be_retried and (most is None or self._request_dict.get("retries", 0) < most):
-            again = new_token(task_id), float(self.task.default_retry_delay)
-        elif not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
+            return new_token(task_id), float(self.task.default_retry_delay)
+        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
+        if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
             return None
-        elif may_be_retried or not (self.task.reject_on_worker_lost if is_loss else self._already_cancelled):
+        if may_be_retried or not (self.task.reject_on_worker_lost if is_loss else self._already_cancelled):
             return None  # after its last retry it is not requeued either
-        else:
-            message = self._delivery.message if self._delivery is not None else None
-            again = (new_token(task_id) if message is None else message.token), 0.0
-        # Since 5.7 Celery acknowledges a lost run where SUCCESS is stored for its id, maybe another run's: of
-        # a body that went on after retry(throw=False), or of an earlier job with this id.
-        return None if is_loss and _EXIT_IS_LOSS and self._success_was_stored() else again
+        return (new_token(task_id) if message is None else message.token), 0.0
 
     def _let_die(self) -> None:
         """Shorten the lease of a body that met its hard time limit: its child dies within seconds."""

@@ -247,7 +247,7 @@ class Delivery:
         return self.identity is not None and hold.message == self.identity
 
     def end_period(self, opened_by: str) -> None:
-        """End the period of a scope whose lease does not keep it, if it was opened under this token."""
+        """End the period of this job, if it was opened under this token; for a body that has ended."""
         lock = self.lock.of_queue() if self.scope.claims_beside else self.lock
         lock.release(opened_by, period_of=opened_by)
 
@@ -260,20 +260,23 @@ class Delivery:
             ttl = mark_ttl(self.task.app)
             _release_claim(self.lock, self.message, ttl, may_have_run=self.was_delivered, later=later)
 
-    def release_dead(self, *, had_started: bool) -> None:
+    def release_dead(self, *, had_started: bool, has_succeeded: bool = False) -> None:
         """Release what the message of a dead child leaves: its claim, unless that became a lease; its period.
 
-        A copy, which may find its message done, ends no period, unless it ``had_started``.
+        The body of a child that is about to die keeps its lease. A job that ``has_succeeded`` keeps its period,
+        and so does that of a copy, which may find its message done, unless it ``had_started``.
         """
-        message = self.message
-        opened_by = self.opened_by if had_started or not self.was_delivered else None
+        claim = self.locks.claim or self.lock
+        may_be_done = has_succeeded or (self.was_delivered and not had_started)
+        opened_by = None if may_be_done else self.opened_by
+        token = self.identity or new_token(self.lock.owner)
+        if self.scope.claim == "period":
+            if opened_by is None:
+                return
+            token = opened_by  # its claim is the period
+        claim.release(token, period_of=opened_by)
         if opened_by is not None and self.scope.claims_beside:
             self.end_period(opened_by)
-        token = opened_by
-        if message is not None and message.claimed and not message.stands_for_period:
-            token = message.token
-        if token is not None:
-            (self.locks.claim or self.lock).release(token, period_of=opened_by)
 
     def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.
@@ -363,6 +366,9 @@ def _release_claim(
             # Requeued by its run, it has its claim where that run's lease was.
             lock.release(message.token)
         lock = lock.of_queue()
+    elif message.opened_by:
+        # In a scope of two locks the period is kept with the claims of calls, also for a retry.
+        lock.of_queue().release(message.opened_by, period_of=None if may_have_run else message.opened_by)
     token = message.claim_token
     opened_by = None if may_have_run else message.opened_by or message.token
     if later:

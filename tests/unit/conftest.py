@@ -4,14 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_redislock.receiving.renewal import UNRENEWED, Unrenewed
-from tests.unit.shop import Shop, open_shop
+from tests.unit.shop import Shop, let_nobody_look, open_shop
 
 
 @pytest.fixture
 def shop() -> Iterator[Shop]:
     """An app whose broker, results and locks are in memory; no thread looks at what is in line."""
-    Unrenewed.__init__(UNRENEWED)
-    UNRENEWED._has_thread = True
+    let_nobody_look()
     with open_shop() as shop:
         yield shop

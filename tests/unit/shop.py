@@ -6,31 +6,40 @@ Nothing runs by itself: a test publishes, receives, and runs, each when it says 
 import os
 import pickle
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery import Celery
 from celery.app.task import Context
 from celery.app.trace import trace_task_ret
+from celery.worker import state as worker_state
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import Hold
+from celery_redislock.locks.store import ACCEPTED, RUNNING, Hold, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.receiving.renewal import UNRENEWED, Unrenewed
 from celery_redislock.receiving.request import LockRequest
 
 NAME = "shop.sync"
 
 #: The key of the tests that need one.
 KEY = "account:7"
+
+#: A process id nobody has.
+ANOTHER_PROCESS = 2**22 + 1
 
 #: Every scope, with the options that declare it.
 SCOPES: Mapping[str, dict[str, Any]] = {
@@ -65,6 +74,7 @@ class FlakyStore(MemoryStore):
         self.failures: float = 0
         self._is_busy = False
         self.calls: list[str] = []
+        self.renewed: list[Term] = []
         self.error: Callable[[str], Exception] = lambda verb: LockUnavailable("memory", verb, "it is away")
 
     def _asked(self, verb: str) -> None:
@@ -82,9 +92,10 @@ class FlakyStore(MemoryStore):
         self._asked("acquire")
         return super().acquire(*args, **kwargs)
 
-    def renew(self, *args: Any, **kwargs: Any) -> Any:
+    def renew(self, terms: Sequence[Term], **kwargs: Any) -> Any:
         self._asked("renew")
-        return super().renew(*args, **kwargs)
+        self.renewed += terms
+        return super().renew(terms, **kwargs)
 
     def release(self, *args: Any, **kwargs: Any) -> Any:
         self._asked("release")
@@ -116,6 +127,14 @@ class FlakyStore(MemoryStore):
         live = {which: self._live(self._marks, which) for which in list(self._marks)}
         return {which: entry[0].decode() for which, entry in live.items() if entry is not None}
 
+    def periods(self) -> list[str]:
+        """Return the locks whose period has not passed, held or not."""
+        begun = [name for name in list(self._periods) if self._live(self._periods, name) is not None]
+        claims = (MemoryStore.inspect(self, name) for name in self.names())
+        return begun + [
+            hold.name for hold in claims if hold and not hold.is_period and hold.state == ACCEPTED
+        ]
+
     def has_wrong_type(self, name: str) -> None:
         """Answer everything from now on as a server does where the key is a list."""
         self.failures = float("inf")
@@ -142,6 +161,17 @@ class Shop:
         self.store = FlakyStore()
         use_store(self.app, self.store)
         self.acks: list[str] = []
+        self._children: list[threading.Thread] = []
+        self._in_child = threading.local()
+        self._is_closed = threading.Event()
+
+    def close(self) -> None:
+        """End every child that was killed, and forget the store."""
+        self._is_closed.set()
+        for child in self._children:
+            child.join(60)
+        use_store(self.app, None)
+        self.app.close()
 
     def unique(self, body: Callable[..., Any], *, name: str = NAME, **options: Any) -> Any:
         """Declare a unique task."""
@@ -163,14 +193,16 @@ class Shop:
         (message,) = self.messages()
         return message
 
-    def receive(self, message: Any = None, *, redelivered: bool = False) -> LockRequest:
+    def receive(
+        self, message: Any = None, *, redelivered: bool = False, on_ack: Callable[[], object] = bool
+    ) -> LockRequest:
         """Do what the worker's main process does on receipt."""
         message = message or self.message()
         message.delivery_info["redelivered"] = redelivered
         return LockRequest(
             message,
             app=self.app,
-            on_ack=lambda *_: self.acks.append("ack"),
+            on_ack=lambda *_: (self.acks.append("ack"), on_ack()),
             on_reject=lambda _logger, _errors, requeue: self.acks.append("requeue" if requeue else "reject"),
             hostname="here",
         )
@@ -182,20 +214,69 @@ class Shop:
         """
         request = request or self.receive(redelivered=redelivered)
         request.on_accepted(os.getpid(), time.monotonic())
-        sent = pickle.loads(pickle.dumps(request.request_dict))  # noqa: S301  as billiard does
-        failed, value, runtime = trace_task_ret(
+        failed, value, runtime = self.child(request)
+        request.on_success((failed, value, runtime))
+        if not failed:
+            return self.meta(request.id).get("result")
+        return getattr(value.exception, "exc", None) or value.exception
+
+    def child(self, request: LockRequest) -> Any:
+        """Do what a pool child does with a request; return what it tells the main process."""
+        return self._sent(request)()
+
+    def _sent(self, request: LockRequest) -> Callable[[], Any]:
+        """Return what a child does with a request, of which it has a copy."""
+        return partial(
+            trace_task_ret,
             request.type,
             request.id,
-            sent,
+            pickle.loads(pickle.dumps(request.request_dict)),  # noqa: S301  as billiard does
             request.body,
             request.content_type,
             request.content_encoding,
             app=self.app,
         )
-        request.on_success((failed, value, runtime))
-        if not failed:
-            return self.meta(request.id).get("result")
-        return getattr(value.exception, "exc", None) or value.exception
+
+    def begin(self, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> None:
+        """Let a child of another process run a request until it is killed, where ``die_here`` is called.
+
+        It is a thread, as a fork has a store of its own. It does nothing more before the shop closes.
+        """
+        has_died: SimpleQueue[bool] = SimpleQueue()
+        trace = self._sent(request)
+
+        def run() -> None:
+            self._in_child.has_died = has_died
+            with suppress(BaseException):
+                trace()
+            has_died.put(False)
+
+        child = threading.Thread(target=run, daemon=True)
+        self._children.append(child)
+        child.start()
+        assert has_died.get(timeout=60), "the child has ended by itself"
+        for token, state in self.states():
+            if state == RUNNING:
+                watchdog_of(self.store).forget(token)  # its own process renewed it, and has died
+        request.on_accepted(pid, time.monotonic())
+
+    def die_here(self) -> None:
+        """Be killed, in a child of :meth:`begin`; elsewhere nothing happens."""
+        if (has_died := getattr(self._in_child, "has_died", None)) is not None:
+            has_died.put(True)
+            self._is_closed.wait(60)
+            raise Down
+
+    def renewed(self) -> dict[str, Lease]:
+        """Return what this process renews, by token, when all that it has in hand has lasted."""
+        UNRENEWED.look()  # the next look takes out what is there now
+        UNRENEWED.look()
+        return self.renewed_already()
+
+    def renewed_already(self) -> dict[str, Lease]:
+        """Return what this process renews now, by token."""
+        watched = watchdog_of(self.store)._watched
+        return {token: lease for token, lease in watched.items() if lease.held}
 
     def meta(self, task_id: str) -> Mapping[str, Any]:
         """What the result backend knows."""
@@ -268,6 +349,15 @@ def einfo(error: BaseException) -> ExceptionInfo:
         return ExceptionInfo()
 
 
+def revoke(request: LockRequest) -> None:
+    """Revoke a task whose message waits in the worker."""
+    worker_state.revoked.add(request.id)
+    try:
+        assert request.revoked()
+    finally:
+        worker_state.revoked.discard(request.id)
+
+
 def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
     """Return what is owed, to be paid by the test."""
     found: list[Callable[[], object]] = []
@@ -275,10 +365,38 @@ def debts(shop: Shop, monkeypatch: Any) -> list[Callable[[], object]]:
     return found
 
 
+def replace(monkeypatch: Any, name: str, value: Any) -> None:
+    """Replace a function in every module of the package that has it under this name."""
+    for path, module in list(sys.modules.items()):
+        if path.startswith("celery_redislock.") and callable(module.__dict__.get(name)):
+            monkeypatch.setattr(module, name, value)
+
+
+def turned_clock(shop: Shop, monkeypatch: Any) -> Callable[[int], list[tuple[int, Term]]]:
+    """Return what lets seconds pass, and tells which terms were renewed in which of them."""
+    watchdog = watchdog_of(shop.store)
+    now = begun = boottime()
+    monkeypatch.setattr(watchdog, "_has_thread", True)  # no other one looks
+    monkeypatch.setattr(watchdog, "_clock", lambda: now)
+    monkeypatch.setattr(shop.store, "_clock", lambda: now)
+    replace(monkeypatch, "boottime", lambda: now)
+
+    def let_pass(seconds: int) -> list[tuple[int, Term]]:
+        nonlocal now
+        found = []
+        for second in range(seconds):
+            now = begun + second
+            shop.store.renewed.clear()
+            watchdog._do_what_is_due()
+            found += [(second, term) for term in shop.store.renewed]
+        return found
+
+    return let_pass
+
+
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
     from celery_redislock.locks.retrying import keep_trying
-    from celery_redislock.running import start
 
     now, slept = [0.0], pauses if pauses is not None else []
 
@@ -289,7 +407,13 @@ def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     def impatient(attempt: Callable[[], Any], *, for_seconds: float) -> Any:
         return keep_trying(attempt, for_seconds=for_seconds, clock=lambda: now[0], sleep=sleep)
 
-    monkeypatch.setattr(start, "keep_trying", impatient)
+    replace(monkeypatch, "keep_trying", impatient)
+
+
+def let_nobody_look() -> None:
+    """Begin no renewal of what a main process has received until ``Shop.renewed`` is asked."""
+    Unrenewed.__init__(UNRENEWED)
+    UNRENEWED._has_thread = True
 
 
 @contextmanager
@@ -297,5 +421,4 @@ def open_shop() -> Iterator[Shop]:
     """A shop for as long as the context lasts."""
     shop = Shop()
     yield shop
-    use_store(shop.app, None)
-    shop.app.close()
+    shop.close()

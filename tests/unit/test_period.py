@@ -1,20 +1,21 @@
-"""``lock_period_on_failure``: what becomes of a job's period when the job ends, on every side of it."""
+"""``lock_period_on_failure``, and what a duplicate within a period sees.
+
+What becomes of the period however a job ends: ``tests/unit/running/test_lives.py``.
+"""
 
 import pickle
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from threading import Thread
 from typing import Any
 
 import pytest
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from billiard.exceptions import WorkerLostError
 from celery import Task
-from celery.exceptions import Ignore, Reject, TaskRevokedError
+from celery.exceptions import TaskRevokedError
 
-from celery_redislock import DuplicateTask, SingletonTask
+from celery_redislock import DuplicateTask
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import ACCEPTED
 from tests.unit.shop import KEY, SCOPES, Shop, body, einfo
 
 #: Every scope with a period.
@@ -22,10 +23,6 @@ PERIODS: Mapping[str, dict[str, Any]] = {
     name: {"lock_key": KEY, **options, "lock_period": 50} for name, options in SCOPES.items()
 }
 in_every_scope = pytest.mark.parametrize("scope", PERIODS)
-
-
-class GreenletExit(BaseException):
-    """By its name: what ends a greenlet that is revoked."""
 
 
 def ending(error: BaseException | None) -> Callable[..., Any]:
@@ -39,99 +36,14 @@ def ending(error: BaseException | None) -> Callable[..., Any]:
     return sync
 
 
-def is_accepted(shop: Shop) -> bool:
-    """Whether the period is over, and nobody holds the key."""
-    return shop.holder(KEY) is None
-
-
-def has_period(shop: Shop) -> bool:
-    """Whether a period goes on, whoever holds the key."""
-    hold = shop.holder(KEY)
-    stands = hold is not None and hold.state == ACCEPTED
-    return stands or shop.store._live(shop.store._periods, KEY) is not None
-
-
-# --- where the body ends ---------------------------------------------------------------------
-
-
-@in_every_scope
-@pytest.mark.parametrize("claimed", [True, False])
-@pytest.mark.parametrize("acks_late", [True, False])
-@pytest.mark.parametrize("on_failure", [None, "release", "keep"])
-@pytest.mark.parametrize(
-    "error",
-    [None, ValueError("x"), Ignore(), Reject("x", requeue=False), DuplicateTask("k", "t", 1.0)],
-    ids=repr,
-)
-def test_every_end_but_success_ends_the_period_unless_it_is_kept(
-    shop: Shop, scope: str, error: Exception | None, on_failure: str | None, *, claimed: bool, acks_late: bool
-) -> None:
-    """Law 5: it is over when the outcome is stored. ``release`` is the default."""
-    options = {**PERIODS[scope], "acks_late": acks_late, "lock_period_on_failure": on_failure}
-    task = shop.unique(ending(error), **options)
-    if claimed:
-        task.delay(7)
-    else:
-        shop.app.send_task(task.name, (7,))
-    seen: list[bool] = []
-    for name in ("mark_as_done", "mark_as_failure", "mark_as_revoked"):
-        setattr(task.backend, name, lambda *_, **__: seen.append(is_accepted(shop)))
-
-    shop.run()
-
-    is_over = error is not None and on_failure != "keep"
-    assert is_accepted(shop) is is_over
-    assert set(seen) <= {is_over}
-    assert seen or isinstance(error, Ignore | Reject)  # which some Celerys store
-
-
-@in_every_scope
-@pytest.mark.parametrize("on_failure", ["release", "keep"])
-def test_a_result_that_cannot_be_stored_ends_the_period_too(shop: Shop, scope: str, on_failure: str) -> None:
-    """The body returned, and Celery stores a failure."""
-
-    def sync(account_id: int) -> object:
-        return object()
-
-    task = shop.unique(sync, lock_period_on_failure=on_failure, **PERIODS[scope])
-    result = task.delay(7)
-
-    shop.run()
-
-    assert shop.state(result.id) == "FAILURE"
-    assert is_accepted(shop) is (on_failure == "release")
-
-
-@in_every_scope
-def test_a_call_may_say_what_becomes_of_its_period(shop: Shop, scope: str) -> None:
+def test_a_call_may_say_what_becomes_of_its_period(shop: Shop) -> None:
     """It travels with the message."""
-    task = shop.unique(ending(ValueError("x")), **PERIODS[scope])
+    task = shop.unique(ending(ValueError("x")), **PERIODS["until_executed"])
     task.apply_async((7,), lock_period_on_failure="keep")
 
     shop.run()
 
-    assert not is_accepted(shop)
-
-
-@in_every_scope
-@pytest.mark.parametrize("succeeds", [True, False])
-def test_a_retry_keeps_the_period_until_the_last_one_has_ended(
-    shop: Shop, scope: str, *, succeeds: bool
-) -> None:
-    """The job is not over. Its retries know under which token its period began."""
-
-    def sync(self: Any, account_id: int) -> None:
-        if self.request.retries < 2 or not succeeds:
-            raise self.retry(exc=ValueError("x"), max_retries=2)
-
-    shop.unique(sync, bind=True, **PERIODS[scope]).delay(7)
-    for _ in range(2):
-        shop.run()
-        assert not is_accepted(shop)
-    ended = shop.run()
-
-    assert isinstance(ended, ValueError) is not succeeds
-    assert is_accepted(shop) is not succeeds
+    assert shop.store.periods() == [KEY]
 
 
 @in_every_scope
@@ -140,62 +52,13 @@ def test_a_retry_in_place_keeps_the_period(shop: Shop, scope: str) -> None:
     shop.app.conf.redislock_eager = True
 
     def sync(self: Any, account_id: int) -> None:
-        assert self.request.retries == 0 or has_period(shop)
+        assert self.request.retries == 0 or shop.store.periods()
         if not self.request.retries:
             raise self.retry()
 
     shop.unique(sync, bind=True, **PERIODS[scope]).apply((7,)).get()
 
-    assert has_period(shop)
-
-
-@in_every_scope
-def test_a_job_that_asked_for_a_retry_and_then_failed_keeps_its_period(shop: Shop, scope: str) -> None:
-    """Its retry is published and runs."""
-
-    def sync(self: Any, account_id: int) -> None:
-        if not self.request.retries:
-            self.retry(throw=False)
-        raise ValueError(account_id)
-
-    shop.unique(sync, bind=True, **PERIODS[scope]).delay(7)
-    shop.run()
-    assert not is_accepted(shop)
-
-    shop.run()
-    assert is_accepted(shop)
-
-
-@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
-def test_a_requeued_message_keeps_the_period_until_it_has_failed(shop: Shop, scope: str) -> None:
-    """It runs again."""
-    errors: list[Exception] = [Reject("x", requeue=True), ValueError("x")]
-
-    def sync(account_id: int) -> None:
-        raise errors.pop(0)
-
-    shop.unique(sync, acks_late=True, **PERIODS[scope]).delay(7)
-    message = shop.message()
-    shop.run(shop.receive(message))
-    assert not is_accepted(shop)
-
-    shop.run(shop.receive(message, redelivered=True))
-    assert is_accepted(shop)
-
-
-@in_every_scope
-def test_a_replaced_job_keeps_the_period(shop: Shop, scope: str) -> None:
-    """Another task does the rest of it."""
-
-    def sync(self: Any, account_id: int) -> None:
-        self.replace(other.si(account_id))
-
-    other = shop.unique(body, name="shop.other", lock=None)
-    shop.unique(sync, bind=True, **PERIODS[scope]).delay(7)
-
-    shop.run()
-
-    assert not is_accepted(shop)
+    assert shop.store.periods() == [KEY]
 
 
 @in_every_scope
@@ -216,20 +79,6 @@ def test_no_job_ends_the_period_of_another_one(shop: Shop, scope: str) -> None:
     MemoryStore.release(shop.store, KEY, "next/x")
     hold = shop.holder(KEY)
     assert (hold and hold.token) == "next/x"
-
-
-@in_every_scope
-@pytest.mark.parametrize("error", [GreenletExit(), SystemExit(1)], ids=repr)
-def test_what_ends_a_greenlet_ends_the_job_and_what_ends_a_child_may_not(
-    shop: Shop, scope: str, error: BaseException
-) -> None:
-    """For a greenlet no main process settles; for a child it knows whether the message comes again."""
-    task = shop.unique(ending(error), **PERIODS[scope])
-
-    with shop.running(task), pytest.raises(type(error)):
-        task(7)
-
-    assert is_accepted(shop) is isinstance(error, GreenletExit)
 
 
 @in_every_scope
@@ -256,124 +105,25 @@ def test_a_task_without_a_period_asks_no_more_when_it_fails(
     assert more == (scope in {"until_executing", "until_expired"})
 
 
-# --- copies ----------------------------------------------------------------------------------
-
-
-@in_every_scope
-@pytest.mark.parametrize(
-    "how", ["delivered again", "its child dies before it starts", "revoked", "hard limit"]
-)
-def test_a_late_copy_does_not_end_the_period_of_its_message(shop: Shop, scope: str, how: str) -> None:
-    """Law 8: the message has run with success, and what stands for that stays."""
-    shop.unique(ending(None), acks_late=True, **PERIODS[scope]).delay(7)
-    message = shop.message()
-    shop.run(shop.receive(message))
-
-    copy = shop.receive(message, redelivered=True)
-    if how == "delivered again":
-        assert isinstance(shop.run(copy), Ignore)
-    elif how == "revoked":
-        copy._announce_revoked("revoked", False, None, False)
-    else:
-        copy.on_accepted(2**22 + 1, time.monotonic())
-        error = TimeLimitExceeded(1) if how == "hard limit" else WorkerLostError("killed")
-        copy.on_failure(einfo(error), return_ok=True)
-
-    assert not is_accepted(shop)
-
-
-# --- where the main process ends it ----------------------------------------------------------
-
-
-@in_every_scope
-@pytest.mark.parametrize("error", [WorkerLostError("killed"), Terminated(15), TimeLimitExceeded(1)], ids=repr)
-@pytest.mark.parametrize("acks_late", [True, False])
-@pytest.mark.parametrize("redelivered", [True, False])
-@pytest.mark.parametrize("on_failure", ["release", "keep"])
-def test_a_killed_child_ends_the_period_before_its_outcome_is_stored(
-    shop: Shop, scope: str, error: Exception, on_failure: str, *, acks_late: bool, redelivered: bool
-) -> None:
-    """Law 5, for deaths and hard limits. A copy that had started is the run that counts."""
-    seen: list[bool] = []
-
-    def sync(self: Any, account_id: int) -> None:
-        # What a child has done when it is killed here; it does nothing more.
-        for name in ("mark_as_failure", "mark_as_revoked"):
-            setattr(task.backend, name, lambda *_, **__: seen.append(has_period(shop)))
-        request.on_failure(einfo(error), return_ok=True)
-        seen.append(has_period(shop))
-        self.request.redislock_run.followed_by = ((request.id, float),)  # so that this run ends nothing
-
-    options = {**PERIODS[scope], "acks_late": acks_late, "lock_period_on_failure": on_failure}
-    task = shop.unique(sync, bind=True, **options)
-    task.delay(7)
-    request = shop.receive(redelivered=redelivered)
-    shop.run(request)
-
-    assert set(seen) == {on_failure == "keep"}
-
-
-@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
-def test_a_revoked_retry_ends_the_period_of_its_job(shop: Shop, scope: str) -> None:
-    """The job is over, and has not succeeded."""
-
-    def sync(self: Any, account_id: int) -> None:
-        raise self.retry(countdown=300)
-
-    shop.unique(sync, bind=True, **PERIODS[scope]).delay(7)
-    shop.run()
-
-    shop.receive()._announce_revoked("revoked", False, None, False)
-
-    assert is_accepted(shop)
-
-
-@in_every_scope
-def test_a_retry_whose_before_start_fails_ends_the_period_of_its_job(shop: Shop, scope: str) -> None:
-    class Checked(SingletonTask):
-        abstract = True
-
-        def before_start(self, *_: Any) -> None:
-            if self.request.retries:
-                raise ValueError(self.request.retries)
-
-    def sync(self: Any, account_id: int) -> None:
-        raise self.retry(countdown=0)
-
-    shop.unique(sync, bind=True, base=Checked, **PERIODS[scope]).delay(7)
-    shop.run()
-    assert not is_accepted(shop)
-
-    shop.run()
-    assert is_accepted(shop)
-
-
+@pytest.mark.skipif(not hasattr(Task, "retry_on_worker_lost"), reason="this Celery does not know it")
 @in_every_scope
 def test_the_retry_for_a_lost_child_knows_under_which_token_its_period_began(shop: Shop, scope: str) -> None:
     """It fails after that, and ends it."""
-    if not hasattr(Task, "retry_on_worker_lost"):
-        pytest.skip("this Celery does not know retry_on_worker_lost")
-    request: Any = None
 
     def sync(self: Any, account_id: int) -> None:
-        if self.request.retries == 2:
-            raise ValueError(account_id)
-        # In a thread of its own, which runs no task.
-        dying = Thread(target=request.on_failure, args=(einfo(WorkerLostError("killed")),))
-        dying.start()
-        dying.join()
-        self.request.redislock_run.followed_by = ((request.id, float),)  # the child is dead
-        raise Ignore
+        if self.request.retries < 2:
+            shop.die_here()
+        raise ValueError(account_id)
 
-    options = {**PERIODS[scope], "retry_on_worker_lost": True, "default_retry_delay": 0, "max_retries": 3}
-    shop.unique(sync, bind=True, **options).delay(7)
+    shop.unique(sync, bind=True, retry_on_worker_lost=True, default_retry_delay=0, **PERIODS[scope]).delay(7)
     for _ in range(2):
         request = shop.receive()
-        shop.run(request)
-        assert not is_accepted(shop)
+        shop.begin(request)
+        request.on_failure(einfo(WorkerLostError("killed")))
+        assert shop.store.periods() == [KEY]
 
     shop.run()
-    assert is_accepted(shop)
+    assert (shop.store.periods(), shop.held()) == ([], {})
 
 
 # --- what a duplicate's caller sees ----------------------------------------------------------

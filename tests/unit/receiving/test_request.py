@@ -1,10 +1,11 @@
-"""The worker's main process: it knows each run's token, renews, and settles for children that died."""
+"""The worker's main process: it knows each run's token, renews, and settles for children that died.
+
+What is left of a message however it ends: ``tests/unit/running/test_lives.py``.
+"""
 
 import gc
 import json
-import math
 import os
-import signal
 import sys
 import time
 import weakref
@@ -15,28 +16,34 @@ from unittest.mock import MagicMock
 
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Reject
 from celery.utils.imports import symbol_by_name
 from celery.worker import request as celery_request
 from celery.worker.strategy import default
 
 from celery_redislock import SingletonTask
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.process import name_of
+from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
-from celery_redislock.receiving import renewal
-from celery_redislock.receiving.renewal import UNRENEWED
-from celery_redislock.receiving.request import DYING_TTL, LockRequest
-from celery_redislock.running.delivery import RECEIPT
-from tests.unit.shop import KEY, SCOPES, Shop, body, carried, debts, einfo
+from celery_redislock.receiving.request import LockRequest
+from tests.unit.shop import (
+    ANOTHER_PROCESS,
+    KEY,
+    SCOPES,
+    Shop,
+    body,
+    carried,
+    debts,
+    einfo,
+    revoke,
+    turned_clock,
+)
 
-#: A process id nobody has.
-ANOTHER_PROCESS = 2**22 + 1
-#: Celery treats a child that exits like one that was killed, and knows ``retry_on_worker_lost``.
-EXIT_IS_LOSS = hasattr(celery_request.Request, "_worker_lost_info")
 LOST = WorkerLostError("killed")
-HOLDING = {"until_executed", "while_executing"}
+
+since_5_7 = pytest.mark.skipif(
+    not hasattr(celery_request.Request, "_worker_lost_info"), reason="this Celery does not know it"
+)
 
 
 def delivered(shop: Shop, call: Any = None, **options: Any) -> LockRequest:
@@ -46,259 +53,152 @@ def delivered(shop: Shop, call: Any = None, **options: Any) -> LockRequest:
     return shop.receive()
 
 
+def started(shop: Shop, call: Any = None, *, pid: int = ANOTHER_PROCESS, **options: Any) -> LockRequest:
+    """Let a child run its body, and do nothing more; it was accepted."""
+
+    def sync(account_id: int) -> int:
+        shop.die_here()
+        return account_id
+
+    task = shop.unique(sync, **{"lock_key": KEY, **options})
+    task.apply_async((7,), task_id="t1", **(call or {}))
+    request = shop.receive()
+    shop.begin(request, pid=pid)
+    return request
+
+
 def token_of(request: LockRequest) -> str:
     """Return the identity of a request's message."""
     return carried(request.message).token
 
 
-def started(shop: Shop, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> None:
-    """Do what a child does before it dies: the claim becomes a lease, and the main process learns of it."""
-    claim = token_of(request) if HEADER in request.message.headers else None
-    scope = request.task.lock if isinstance(request.task.lock, str) else "until_executed"
-    holds = scope in HOLDING
-    if holds or request.task.acks_late:
-        key = KEY if holds else f"message:{claim}"
-        facts = f'{{"state":"running","message":"{claim}"}}'
-        shop.store.acquire(key, request._receipt.token, 30, about=facts, instead_of=claim)
-    if scope == "until_executing" and claim:
-        shop.store.release(KEY, claim)
-    request.on_accepted(pid, time.monotonic())
-
-
-def lasts() -> None:
-    """Let what is in line be there for long enough: what one look finds, the next takes out."""
-    UNRENEWED.look()
-    UNRENEWED.look()
-
-
-def watched(shop: Shop, token: str) -> Any:
-    """Return the renewal of a hold that has lasted, ``None`` if it is not renewed."""
-    lasts()
-    renewal = watchdog_of(shop.store)._watched.get(token)
-    return renewal if renewal is not None and renewal.held else None
-
-
 # --- receipt ---------------------------------------------------------------------------------
 
 
-def test_every_delivery_has_a_token_of_its_own_which_travels_in_a_copy_of_the_properties(shop: Shop) -> None:
-    """Law 1: a redelivery is another run. At the top level it would leak into a retry's headers."""
-    request = delivered(shop)
-    message = request.message
-    names = {*message.headers, "properties", "reply_to", "correlation_id", "hostname", "delivery_info"}
+def test_every_delivery_is_a_run_with_a_token_of_its_own_that_leaks_into_no_message(shop: Shop) -> None:
+    """Law 1: a redelivery is another run. At the top level its token would leak into a retry's headers."""
+    tokens: list[str] = []
 
-    token, received_at, serializer, process = request.request_dict["properties"][RECEIPT]
+    def sync(self: Any, account_id: int) -> None:
+        (hold,) = shop.held().values()
+        tokens.append(hold.token)
+        if len(tokens) == 2:
+            raise self.retry(countdown=0)
+
+    shop.unique(sync, bind=True, lock_key=KEY).apply_async((7,), task_id="t1")
+    message = shop.message()
+    headers, properties = dict(message.headers), dict(message.properties)
+    of_celery = {"properties", "reply_to", "correlation_id", "hostname", "delivery_info", "args", "kwargs"}
+
+    request = shop.receive(message)
+    shop.run(request)
+    shop.run(shop.receive(message, redelivered=True))
 
     assert isinstance(request, symbol_by_name(SingletonTask.Request))
-    assert token == request._receipt.token != shop.receive(message)._receipt.token
-    assert token.startswith("t1/")
-    assert time.time() - received_at < 60
-    assert (serializer, process) == ("json", name_of(os.getpid()))
-    assert RECEIPT not in message.properties
-    assert set(request.request_dict) == names | {"args", "kwargs"}
+    assert set(request.request_dict) == {*headers, *of_celery}
+    assert (message.headers, message.properties) == (headers, properties)
+    assert set(shop.message().headers) == set(headers)
+    assert [token.partition("/")[0] for token in tokens] == ["t1", "t1"]
+    assert len({*tokens, carried(message).token}) == 3
+
+
+# --- what waits here -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("lock", "countdown", "retries"),
+    ("options", "call", "ttl", "seconds"),
     [
-        ("until_executed", None, False),
-        ("until_executing", 200, False),
-        ("until_executed", 10, True),
-        ("while_executing", 10, True),
+        ({}, {}, 100, [1, 35, 69, 103, 137, 171, 205, 239]),
+        ({"lock": "until_executing"}, {}, 100, [1, 35, 69, 103, 137, 171, 205, 239]),
+        ({}, {"countdown": 200}, 300, [1, 101, 201]),
+        ({}, {"lock_queue_ttl": 300}, 300, [1, 101, 201]),
+        # Until it expires, and no longer than it may run.
+        ({}, {"expires": 180}, 100, [1, 35, 69, 103, 137, 171]),
+        # Once: what cannot run any more refuses nobody, however long it waits here for its turn.
+        ({}, {"expires": 60}, 60, [1]),
+        ({}, {"expires": 60, "countdown": 90}, 60, [1]),
+        ({}, {"expires": -1, "countdown": 50}, None, []),
+        # Nothing is claimed, or a period, which ends by itself.
+        (SCOPES["until_expired"], {}, None, []),
+        (SCOPES["while_executing"], {}, None, []),
+        ({"lock": None}, {}, None, []),
+        ({}, {"lock": None}, None, []),
     ],
+    ids=str,
 )
-def test_the_claim_of_a_waiting_message_is_renewed(
-    shop: Shop, lock: str, countdown: int | None, *, retries: bool
+def test_the_claim_of_a_waiting_message_is_renewed_as_long_as_it_can_run(
+    shop: Shop, monkeypatch: Any, options: Any, call: Any, ttl: float | None, seconds: list[int]
 ) -> None:
-    """Prefetched, for its ETA, or a retry (law 7), whatever scope that holds its key by."""
-
-    def again(self: Any, account_id: int) -> None:
-        raise self.retry(countdown=countdown)
-
-    task = shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100)
-    task.apply_async((7,), countdown=None if retries else countdown)
-    if retries:
-        shop.run()
-
-    request = shop.receive()
-
-    assert watched(shop, token_of(request)).term.ttl == pytest.approx(100 + (countdown or 0), abs=1)
-
-
-@pytest.mark.parametrize("countdown", [None, 90])
-def test_the_claim_of_a_waiting_message_is_renewed_once_if_the_message_expires_before_it(
-    shop: Shop, monkeypatch: Any, countdown: int | None
-) -> None:
-    """Law 2: what cannot run any more refuses nobody, however long it waits here for its turn."""
-    task = shop.unique(body, lock_key=KEY, lock_queue_ttl=100)
-    task.apply_async((7,), countdown=countdown, expires=60)
-    request = shop.receive()
+    """Law 2: soon first, as it may have waited in its queue until little of its claim was left."""
+    let_pass = turned_clock(shop, monkeypatch)
+    kept = delivered(shop, call, **{"lock_queue_ttl": 100, **options})
+    claims = {(KEY, token) for token, _ in shop.states()}
     shop.store.calls.clear()
 
-    lease, watchdog = watched(shop, token_of(request)), watchdog_of(shop.store)
-    now = lease.since
-    monkeypatch.setattr(watchdog, "_clock", lambda: now)
-    monkeypatch.setattr(renewal, "boottime", lambda: now)
-    for second in range(90):
-        now = lease.since + second
-        watchdog._do_what_is_due()
+    shop.renewed()
+    renewed = let_pass(250)
 
-    assert lease.term.ttl == pytest.approx(60, abs=1)
-    assert shop.store.calls.count("renew") == 1
+    assert ([second for second, _ in renewed], kept.id) == (seconds, "t1")
+    assert {(term.name, term.token) for _, term in renewed} <= claims
+    assert [term.ttl for _, term in renewed] == pytest.approx([ttl] * len(seconds), abs=1)
+    assert shop.store.calls == ["renew"] * len(seconds)
 
 
-def test_the_claim_of_a_message_that_expires_late_is_renewed_as_any_other(shop: Shop) -> None:
-    """It may outlive its claim in a worker that is busy; when it has expired nobody renews that any more."""
-    shop.unique(body, lock_key=KEY, lock_queue_ttl=100).apply_async((7,), expires=200)
+@pytest.mark.parametrize("lock", ["until_executed", "while_executing"])
+def test_the_claim_of_a_waiting_retry_is_renewed_in_every_scope(shop: Shop, lock: str) -> None:
+    """Law 7: for its countdown and ``lock_queue_ttl``."""
+
+    def again(self: Any, account_id: int) -> None:
+        raise self.retry(countdown=10)
+
+    shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100).delay(7)
+    shop.run()
     request = shop.receive()
 
-    lease = watched(shop, token_of(request))
-
-    assert (lease.term.ttl, lease.max_hold) == (100.0, pytest.approx(200, abs=1))
+    assert shop.renewed()[token_of(request)].term.ttl == pytest.approx(110, abs=1)
 
 
 def test_the_claim_of_a_message_that_the_pool_has_is_renewed_whenever_it_expires(shop: Shop) -> None:
     """It runs in its turn, however late: pools of threads and of greenlets take all that is received."""
-    shop.unique(body, lock_key=KEY, lock_queue_ttl=100).apply_async((7,), expires=60)
-    request = shop.receive()
+    request = delivered(shop, {"expires": 60}, lock_queue_ttl=100)
     request._apply_result = lambda: None
 
-    lease = watched(shop, token_of(request))
+    lease = shop.renewed()[token_of(request)]
 
-    assert (lease.term.ttl, lease.max_hold) == (100.0, math.inf)
-
-
-def test_the_claim_of_a_message_that_has_expired_is_not_renewed(shop: Shop) -> None:
-    """Its worker drops it when its turn comes."""
-    shop.unique(body, lock_key=KEY).apply_async((7,), expires=-1, countdown=50)
-    request = shop.receive()
-
-    assert watched(shop, token_of(request)) is None
-    assert shop.states() == [(token_of(request), "queued")]
+    assert (lease.term.ttl, lease.max_hold) == (100, float("inf"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        SCOPES["until_expired"],
-        SCOPES["while_executing"],
-        {"lock": None},
-        {"call": {"lock": None}},
-        {"call": {}, "enabled": False},
-    ],
-    ids=str,
-)
-def test_no_other_claim_is_renewed_and_what_locks_nothing_asks_nothing(
-    shop: Shop, options: dict[str, Any]
-) -> None:
-    """A period ends by itself; what holds nothing has nothing to renew."""
-    given = dict(options)
-    shop.app.conf.redislock_enabled = given.pop("enabled", True)
-    request = delivered(shop, **given)
-    shop.store.calls.clear()
+@pytest.mark.parametrize("call", [{}, {"lock_ttl": 20}], ids=str)
+def test_a_claim_of_a_short_ttl_is_renewed_at_once(shop: Shop, monkeypatch: Any, call: Any) -> None:
+    """It would not live until others that were received with it have lasted."""
+    firsts: list[float] = []
+    monkeypatch.setattr(watchdog_of(shop.store), "watch", lambda _lease, *, first, **_: firsts.append(first))
+    kept = delivered(shop, call, lock_queue_ttl=6)
 
-    request.on_accepted(os.getpid(), time.monotonic())
-    if given.get("lock") not in {"until_expired", "while_executing"}:
-        request.on_failure(einfo(LOST))
-    lasts()
-
-    assert not watchdog_of(shop.store)._watched
-    assert shop.store.calls == []
+    assert (firsts, kept.id) == ([0.5], "t1")
 
 
-def test_a_wrongly_declared_task_is_received_and_left_to_the_child(shop: Shop) -> None:
-    """The main process serves every other task as well."""
-    task = shop.unique(body, lock_key=KEY)
-    task.delay(7)
-    task.lock_ttl = "long"
+@pytest.mark.parametrize("options", [{"lock_ttl": 0.6}, {"call": {"lock_ttl": 0.6}}], ids=str)
+def test_a_lease_of_a_short_ttl_is_renewed_at_once(shop: Shop, options: dict[str, Any]) -> None:
+    """Law 1: likewise."""
+    request = delivered(shop, **options)
 
-    shop.receive()._announce_revoked("revoked", False, None, False)
-
-    assert shop.acks == ["ack"]
-
-
-# --- renewal of the lease --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("acks_late", [False, True])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_the_lease_of_another_process_is_renewed_here_too(shop: Shop, scope: str, *, acks_late: bool) -> None:
-    """A child that keeps the interpreter in C code cannot; in scopes without one, the message's lease."""
-    request = delivered(shop, time_limit=100, acks_late=acks_late, **SCOPES[scope])
-
-    started(shop, request)
-
-    watch = watched(shop, request._receipt.token)
-    assert watched(shop, token_of(request)) is None
-    assert (watch is not None) == (scope in HOLDING or acks_late)
-    if watch is not None:
-        name = KEY if scope in HOLDING else f"message:{token_of(request)}"
-        assert (watch.key, watch.term.ttl, watch.max_hold) == (name, 30.0, 110.0)
-
-
-@pytest.mark.parametrize("pool", ["threads", "greenlets"])
-def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop, monkeypatch: Any, pool: str) -> None:
-    """Greenlets give their identity for a process id. Another process is known as one beside them, too."""
-    greenlet = object()
-    monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: greenlet))
-    request = delivered(shop)
-
-    started(shop, request, pid=os.getpid() if pool == "threads" else id(greenlet))
-
-    assert watched(shop, request._receipt.token) is None
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-    assert watched(shop, request._receipt.token) is not None
+
+    (lease,) = shop.renewed_already().values()
+    assert lease.token != token_of(request)
+    assert lease.due - boottime() < 0.3
 
 
-@pytest.mark.parametrize("end", ["its result is in", "its result is gone", "the request is gone"])
-def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) -> None:
-    """Not only until ``revoke(terminate=True)``: Celery forgets the request then, and its body goes on."""
+def test_what_is_switched_off_asks_nothing(shop: Shop) -> None:
+    """``redislock_enabled``: neither while it waits nor for a dead child."""
+    shop.app.conf.redislock_enabled = False
     request = delivered(shop)
-    started(shop, request)
-    renewal = watched(shop, request._receipt.token)
-    result: Any = SimpleNamespace(ready=lambda: False)
-    request._apply_result = lambda: result
-    request._announce_revoked("terminated", True, 15, False)
-    assert renewal.held
 
-    if end == "its result is in":
-        result = SimpleNamespace(ready=lambda: True)
-    elif end == "its result is gone":
-        result = None
-    else:
-        celery_request.task_ready(request)
-        del request
-        gc.collect()
+    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
+    request.on_failure(einfo(LOST))
 
-    assert not renewal.held
-
-
-def test_a_claim_is_renewed_until_its_message_is_accepted(shop: Shop) -> None:
-    """The thread pool refers to no result of its own while the message waits in its queue."""
-    request = delivered(shop)
-    renewal = watched(shop, token_of(request))
-    request._apply_result = weakref.ref(type("Result", (), {})())
-
-    assert renewal.held
-    request.on_accepted(os.getpid(), time.monotonic())
-    assert not renewal.held
-
-
-def test_the_main_process_announces_no_loss(shop: Shop, caplog: Any) -> None:
-    """Its request may come before the child has started, or after it has ended."""
-    request = delivered(shop)
-    started(shop, request)
-    renewal = watched(shop, request._receipt.token)
-
-    renewal.learn(None, 0.0, 0.0)
-    renewal.miss_deadline("no answer in time")
-    assert renewal.held
-    renewal.max_hold = 0.0
-    watchdog_of(shop.store)._may_renew(renewal, boottime())
-
-    said = [record for record in caplog.records if record.name == "celery_redislock"]
-    assert (renewal.held, renewal.lost, said) == (False, False, [])
-    assert watched(shop, request._receipt.token) is None
+    assert (shop.renewed(), shop.store.calls) == ({}, [])
 
 
 @pytest.mark.parametrize("key", ["\ud800", KEY])
@@ -316,43 +216,101 @@ def test_a_header_that_no_server_could_take_harms_nobody(shop: Shop, key: str) -
 
     request = shop.receive(message)
 
-    assert watched(shop, token) is None
+    assert shop.renewed() == {}
     assert shop.run(request) == 7
     assert shop.held() == {}
 
 
-# --- revoked, expired, rejected --------------------------------------------------------------
+# --- what runs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("pool", ["threads", "greenlets"])
+def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop, monkeypatch: Any, pool: str) -> None:
+    """Greenlets give their identity for a process id. Another process is known as one beside them, too."""
+    greenlet = object()
+    monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: greenlet))
+
+    request = started(shop, pid=os.getpid() if pool == "threads" else id(greenlet))
+
+    assert shop.renewed() == {}
+    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
+    assert list(shop.renewed()) == [token for token, _ in shop.states()]
+
+
+@pytest.mark.parametrize("end", ["its result is in", "its result is gone", "the request is gone"])
+def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) -> None:
+    """Not only until ``revoke(terminate=True)``: Celery forgets the request then, and its body goes on."""
+    request = started(shop)
+    (renewal,) = shop.renewed().values()
+    result: Any = SimpleNamespace(ready=lambda: False, terminate=lambda _signal: None)
+    request._apply_result = lambda: result
+    request.terminate(SimpleNamespace(terminate_job=lambda *_: None))
+    assert renewal.held
+
+    if end == "its result is in":
+        result = SimpleNamespace(ready=lambda: True)
+    elif end == "its result is gone":
+        result = None
+    else:
+        celery_request.task_ready(request)
+        del request
+        gc.collect()
+
+    assert not renewal.held
+
+
+def test_a_claim_is_renewed_until_its_message_is_accepted(shop: Shop) -> None:
+    """The thread pool refers to no result of its own while the message waits in its queue."""
+    request = delivered(shop)
+    renewal = shop.renewed()[token_of(request)]
+    request._apply_result = weakref.ref(type("Result", (), {})())
+
+    assert renewal.held
+    request.on_accepted(os.getpid(), time.monotonic())
+    assert not renewal.held
+
+
+def test_the_main_process_announces_no_loss(shop: Shop, monkeypatch: Any, caplog: Any) -> None:
+    """Its request may come before the child has started, or after it has ended."""
+    let_pass = turned_clock(shop, monkeypatch)
+    _request = started(shop, time_limit=100)
+    (renewal,) = shop.renewed().values()
+
+    renewal.learn(None, 0.0, 0.0)
+    renewal.miss_deadline("no answer in time")
+    assert renewal.held
+    let_pass(120)  # longer than it may be held
+
+    said = [record for record in caplog.records if record.name == "celery_redislock"]
+    assert (renewal.held, renewal.lost, said, shop.renewed()) == (False, False, [], {})
+
+
+# --- what never runs -------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
-@pytest.mark.parametrize("still_locked", [True, False])
-def test_a_message_that_is_revoked_before_it_ran_releases_claim_and_period_first(
-    shop: Shop, scope: str, *, expired: bool, still_locked: bool
+@pytest.mark.parametrize("why", ["its task takes no lock any more", "wrong options"])
+def test_a_revoked_message_leaves_nothing_whatever_a_deploy_has_changed(
+    shop: Shop, scope: str, why: str
 ) -> None:
-    """Laws 4 and 5; also where a deploy has switched the task's lock off meanwhile."""
-    request = delivered(shop, **{**SCOPES[scope], "lock_period": 50})
-    if not still_locked:
-        request.task.lock = None
-        request._locked = None
-    seen = []
-    storing = request.task.backend.mark_as_revoked
+    """Law 4. The main process serves every other task as well."""
+    task = shop.unique(body, lock_key=KEY, **{**SCOPES[scope], "lock_period": 50})
+    task.delay(7)
+    if why == "wrong options":
+        task.lock_ttl = "long"
+    else:
+        task.lock = None
 
-    def store(*args: Any, **kwargs: Any) -> Any:
-        seen.append(shop.holder(KEY))
-        return storing(*args, **kwargs)
+    revoke(shop.receive())
 
-    request.task.backend.mark_as_revoked = store
-    request._announce_revoked("revoked", False, None, expired)
-
-    assert seen == [None]
-    assert watched(shop, token_of(request)) is None
-    assert (shop.state("t1"), shop.store.marks()) == ("REVOKED", {})
+    assert (shop.holder(KEY), shop.renewed(), shop.acks) == (None, {}, ["ack"])
 
 
 @pytest.mark.parametrize("was", ["redelivered", "published again", "a retry"])
 @pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
-def test_a_revoked_copy_or_retry_leaves_the_period_of_what_ran(shop: Shop, scope: str, was: str) -> None:
+def test_a_revoked_copy_or_retry_leaves_no_claim_and_the_period_of_what_ran(
+    shop: Shop, scope: str, was: str
+) -> None:
     """Laws 2 and 8: a copy may have run with success. A retry ends the period unless that is kept."""
 
     def sync(self: Any, account_id: int) -> None:
@@ -371,58 +329,39 @@ def test_a_revoked_copy_or_retry_leaves_the_period_of_what_ran(shop: Shop, scope
     elif was == "published again":
         message.headers[HEADER] = carried(message)._replace(was_delivered=True).dumps()
 
-    shop.receive(message, redelivered=was == "redelivered")._announce_revoked("revoked", False, None, False)
+    revoke(shop.receive(message, redelivered=was == "redelivered"))
 
     assert [state for _, state in shop.states()] == ["period"] * (scope == "until_expired")
     assert task.delay(7).is_duplicate
 
 
-def test_a_redelivered_message_that_is_revoked_leaves_no_claim(shop: Shop) -> None:
-    """Law 4: whether a copy of it runs or not, nothing will come for this claim."""
-    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
-
-    shop.receive(redelivered=True)._announce_revoked("revoked", False, None, False)
-
-    assert shop.held() == {}
-
-
-def test_a_claim_its_publisher_did_not_learn_of_ends_with_its_revoked_message(shop: Shop) -> None:
-    """Law 4: the message says that it has none, and the server has it all the same."""
+@pytest.mark.parametrize("how", ["it was delivered before", "its publisher did not learn of its claim"])
+def test_no_revoked_message_leaves_its_claim(shop: Shop, how: str) -> None:
+    """Law 4: whether a copy of it runs or not, and whatever the message says of its claim."""
     shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
     message = shop.message()
-    message.headers[HEADER] = carried(message)._replace(claimed=False).dumps()
+    is_copy = how == "it was delivered before"
+    if not is_copy:
+        message.headers[HEADER] = carried(message)._replace(claimed=False).dumps()
 
-    shop.receive(message)._announce_revoked("revoked", False, None, False)
-
-    assert shop.held() == {}
-
-
-def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
-    shop: Shop, monkeypatch: Any
-) -> None:
-    """Law 9: over a thousand of them the main process would miss its heartbeats."""
-    request = delivered(shop)
-    owed = debts(shop, monkeypatch)
-    monkeypatch.setattr(type(watchdog_of(shop.store)), "is_server_away", True)
-    shop.store.calls.clear()
-
-    request._announce_revoked("revoked", False, None, False)
-
-    assert (shop.store.calls, len(owed)) == ([], 1)
-    owed[0]()
-    assert shop.held() == {}
-
-
-def test_a_terminated_run_keeps_its_lease_until_its_body_has_ended(shop: Shop) -> None:
-    """Law 5: the body may go on for seconds."""
-    request = delivered(shop)
-    started(shop, request)
-
-    request._announce_revoked("terminated", True, signal.SIGTERM, False)
-    assert shop.states() == [(request._receipt.token, "running")]
-    request.on_failure(einfo(Terminated(signal.SIGTERM)))
+    revoke(shop.receive(message, redelivered=is_copy))
 
     assert shop.held() == {}
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
+def test_a_revoked_retry_ends_the_period_of_its_job(shop: Shop, scope: str) -> None:
+    """The job is over, and has not succeeded."""
+
+    def sync(self: Any, account_id: int) -> None:
+        raise self.retry(countdown=300)
+
+    shop.unique(sync, bind=True, lock_key=KEY, **{**SCOPES[scope], "lock_period": 50}).delay(7)
+    shop.run()
+
+    revoke(shop.receive())
+
+    assert shop.holder(KEY) is None
 
 
 @pytest.mark.parametrize("options", [{}, SCOPES["until_expired"], {"lock_period": 50}], ids=str)
@@ -434,170 +373,76 @@ def test_a_message_whose_eta_is_no_time_leaves_no_claim_and_no_period(
     no_time = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
     task.apply_async((7,), task_id="t1", eta=no_time)
     consumer = MagicMock(app=shop.app, hostname="here", event_dispatcher=None, disable_rate_limits=True)
-    message = shop.message()
 
     default(task, shop.app, consumer)(
-        message, None, lambda *_: None, lambda *_: shop.acks.append("reject"), []
+        shop.message(), None, lambda *_: None, lambda *_: shop.acks.append("reject"), []
     )
 
     assert shop.acks == ["reject"]
-    assert shop.holder(KEY) is None
-    assert watched(shop, carried(message).token) is None
+    assert (shop.holder(KEY), shop.renewed()) == (None, {})
 
 
-@pytest.mark.parametrize("how", ["requeued", "rejected by its run"])
-def test_a_message_that_is_requeued_or_has_run_keeps_what_it_holds(shop: Shop, how: str) -> None:
-    """Law 7; and what was accepted stands for its period, however its run ends."""
-    request = delivered(shop, **SCOPES["until_expired" if how != "requeued" else "until_executed"])
+def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Law 9: over a thousand of them the main process would miss its heartbeats."""
+    request = delivered(shop)
+    owed = debts(shop, monkeypatch)
+    monkeypatch.setattr(type(watchdog_of(shop.store)), "is_server_away", True)
+    shop.store.calls.clear()
 
-    if how == "requeued":
-        request.reject(requeue=True)
-    else:
-        request.on_accepted(os.getpid(), time.monotonic())
-        request.on_failure(einfo(Reject("not wanted", requeue=False)))
+    revoke(request)
 
-    assert len(shop.states()) == 1
+    assert (shop.store.calls, len(owed)) == ([], 1)
+    owed[0]()
+    assert shop.held() == {}
 
 
 # --- dead children ---------------------------------------------------------------------------
 
-DEATHS = [LOST, Terminated(15), pytest.param(SystemExit(1), marks=pytest.mark.skipif(
-    not EXIT_IS_LOSS, reason="this Celery cannot store such an error"))]  # fmt: skip
+
+@pytest.mark.parametrize("error", [ValueError("x"), Reject("x", requeue=False)], ids=repr)
+def test_the_main_process_settles_nothing_for_a_run_that_ended_by_itself(
+    shop: Shop, error: Exception
+) -> None:
+    """Law 10: the child did, so it asks nothing."""
+    request = started(shop)
+    held = shop.states()
+    shop.store.calls.clear()
+
+    request.on_failure(einfo(error), return_ok=True)
+
+    assert (shop.states(), shop.store.calls) == (held, [])
 
 
-@pytest.mark.parametrize("error", DEATHS, ids=repr)
-@pytest.mark.parametrize("has_started", [True, False])
+@since_5_7
 @pytest.mark.parametrize("scope", SCOPES)
-def test_what_a_dead_child_held_is_released_before_its_outcome_is_stored(
-    shop: Shop, scope: str, error: BaseException, *, has_started: bool
-) -> None:
-    """Laws 4 and 5: claim or lease, whichever is there, and the period. It is settled once."""
-    request = delivered(shop, acks_late=True, **SCOPES[scope])
-    if has_started:
-        started(shop, request)
-    seen = []
+def test_a_lost_childs_retry_carries_what_its_message_was_told(shop: Shop, scope: str) -> None:
+    """Law 7: it must run, with the options of its call, under a claim that outlives its countdown."""
+    options = {**SCOPES[scope], "retry_on_worker_lost": True, "default_retry_delay": 500}
+    request = started(shop, {"lock_ttl": 90}, lock_queue_ttl=100, **options)
 
-    def store(*_: Any, **__: Any) -> None:
-        seen.append(shop.states())
+    request.on_failure(einfo(LOST))
 
-    request.task.backend.mark_as_failure = request.task.backend.mark_as_revoked = store
-    request.on_failure(einfo(error))
-
-    assert seen == [[]]
-    shop.store.calls.clear()
-    request.on_failure(einfo(error))
-    assert shop.store.calls == []
-    assert shop.store.marks() == {}
-
-
-def test_an_ordinary_error_was_settled_by_the_child(shop: Shop) -> None:
-    """Law 10: the main process asks nothing then."""
-    request = delivered(shop)
-    started(shop, request)
-    shop.store.calls.clear()
-
-    request.on_failure(einfo(ValueError("x")), return_ok=True)
-
-    assert shop.states() == [(request._receipt.token, "running")]
-    assert shop.store.calls == []
-
-
-@pytest.mark.parametrize("error", DEATHS, ids=repr)
-@pytest.mark.parametrize("has_header", [True, False])
-@pytest.mark.parametrize("ignored", [True, False])
-def test_a_requeued_message_finds_the_lease_as_its_claim(
-    shop: Shop, error: BaseException, *, has_header: bool, ignored: bool
-) -> None:
-    """Law 7: after a loss, or a run cancelled for a lost connection, it is delivered again and runs."""
-    task = shop.unique(body, lock_key=KEY, acks_late=True, reject_on_worker_lost=True, lock_queue_ttl=200)
-    publish = (
-        task.apply_async if has_header else lambda *args, **kw: shop.app.send_task(task.name, *args, **kw)
-    )
-    publish((7,), task_id="t1", ignore_result=ignored)
     message = shop.message()
-    request = shop.receive(message)
-    started(shop, request)
-    request._already_cancelled = isinstance(error, Terminated)
-
-    request.on_failure(einfo(error))
-
-    (claim,) = shop.held().values()
-    assert (claim.owner, claim.state, claim.about.get("ignored", False)) == ("t1", "queued", ignored)
-    assert not has_header or claim.token == carried(message).token
-    assert claim.expires_in == pytest.approx(200, abs=0.9)
-    assert shop.acks == ([] if isinstance(error, Terminated) else ["requeue"])
-    shop.run(shop.receive(message, redelivered=True))
-    assert (shop.acks[-1], shop.held(), shop.messages()) == ("ack", {}, [])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"acks_late": True},
-        {"reject_on_worker_lost": True},
-        {"acks_late": True, "reject_on_worker_lost": True, "retry_on_worker_lost": True, "max_retries": 0},
-    ],
-    ids=["not asked for", "acknowledged early", "after its last retry"],
-)
-def test_a_message_that_is_not_requeued_leaves_no_claim(shop: Shop, options: dict[str, Any]) -> None:
-    """Law 4: nobody would take it over."""
-    if "max_retries" in options and not EXIT_IS_LOSS:
-        pytest.skip("this Celery does not know retry_on_worker_lost, and requeues it")
-    request = delivered(shop, **options)
-    started(shop, request)
-
-    request.on_failure(einfo(LOST))
-
-    assert (shop.acks[-1:], shop.held()) == (["ack"], {})
-
-
-@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
-@pytest.mark.parametrize("max_retries", [3, 0])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_retry_for_a_lost_child_carries_the_claim(shop: Shop, scope: str, max_retries: int) -> None:
-    """Law 7: made before Celery publishes it, so that it never blocks itself; after the last one, none."""
-    options = {**SCOPES[scope], "retry_on_worker_lost": True, "max_retries": max_retries}
-    request = delivered(shop, call={"lock_ttl": 90}, **options)
-    started(shop, request)
-
-    request.on_failure(einfo(LOST))
-
-    messages, period = shop.messages(), [(token_of(request), "period")] * (scope == "until_expired")
-    if not max_retries:
-        assert (messages, shop.states()) == ([], [])  # the job has failed, and its period ends
-        return
-    (message,) = messages
     header = carried(message)
+    holds = scope in {"until_executed", "while_executing"}
     assert (message.headers["id"], message.headers["retries"]) == ("t1", 1)
-    assert (header.must_run, header.options) == (True, {"lock_ttl": 90.0})
-    assert shop.states() == ([(header.token, "queued")] if scope in HOLDING else period)
-    assert header.claimed
-    assert (header.token == token_of(request)) == (scope not in HOLDING)
-    shop.run(shop.receive(message))
-    assert shop.states() == period
+    assert (header.claimed, header.must_run, header.options) == (True, True, {"lock_ttl": 90.0})
+    assert (header.token == token_of(request)) is not holds
+    if holds:
+        claim = shop.holder(KEY)
+        assert claim is not None
+        assert (claim.token, claim.expires_in) == (header.token, pytest.approx(600, abs=2))
 
 
-@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
-def test_a_claim_for_a_lost_childs_retry_lasts_beyond_its_countdown(shop: Shop) -> None:
-    """``lock_queue_ttl``: a claim outlives its message's countdown by that."""
-    request = delivered(shop, retry_on_worker_lost=True, default_retry_delay=500, lock_queue_ttl=100)
-    started(shop, request)
-
-    request.on_failure(einfo(LOST))
-
-    claim = shop.holder(KEY)
-    assert claim is not None
-    assert 590 < claim.expires_in <= 600
-
-
-@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery does not know retry_on_worker_lost")
+@since_5_7
 def test_a_claim_that_was_made_late_for_a_lost_childs_retry_does_not_block_it(
     shop: Shop, monkeypatch: Any
 ) -> None:
     """Laws 7 and 9: the retry does not carry its token, and takes it over by its task id."""
     owed = debts(shop, monkeypatch)
-    request = delivered(shop, retry_on_worker_lost=True, max_retries=3)
-    started(shop, request)
+    request = started(shop, retry_on_worker_lost=True, max_retries=3)
     shop.store.failures = 1
 
     request.on_failure(einfo(LOST))
@@ -609,30 +454,30 @@ def test_a_claim_that_was_made_late_for_a_lost_childs_retry_does_not_block_it(
     assert shop.held() == {}
 
 
-@pytest.mark.parametrize("how", ["released by its run", "taken by somebody else", "another run's success"])
-@pytest.mark.parametrize(
-    "options", [{"reject_on_worker_lost": True}, {"retry_on_worker_lost": True}], ids=str
-)
-def test_a_lease_becomes_no_claim_where_it_is_gone_or_celery_acknowledges_its_message(
-    shop: Shop, options: dict[str, Any], how: str
-) -> None:
-    """Law 3: nothing is acquired. Law 4: where SUCCESS is stored for the id, Celery runs nothing again."""
-    if how == "another run's success" and not EXIT_IS_LOSS:
-        pytest.skip("this Celery asks no backend then")
-    request = delivered(shop, acks_late=True, **options)
-    if how == "another run's success":
-        shop.app.backend.store_result("t1", 7, "SUCCESS")
-    started(shop, request)
-    if how != "another run's success":
-        shop.store.force_release(KEY)
-    if how == "taken by somebody else":
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize("option", ["reject_on_worker_lost", "retry_on_worker_lost"])
+def test_a_lease_that_is_gone_becomes_no_claim(shop: Shop, option: str, *, is_taken: bool) -> None:
+    """Law 3: nothing is acquired."""
+    request = started(shop, acks_late=True, **{option: True})
+    shop.store.force_release(KEY)
+    if is_taken:
         shop.store.acquire(KEY, "other/x", 30, about="{}")
 
     request.on_failure(einfo(LOST))
 
-    assert shop.states() == [("other/x", None)] * (how == "taken by somebody else")
-    if how == "another run's success":
-        assert (shop.messages(), shop.acks) == ([], ["ack"])
+    assert shop.states() == [("other/x", None)] * is_taken
+
+
+@since_5_7
+@pytest.mark.parametrize("option", ["reject_on_worker_lost", "retry_on_worker_lost"])
+def test_a_lease_becomes_no_claim_where_success_is_stored_for_the_id(shop: Shop, option: str) -> None:
+    """Law 4: by another run of it; Celery runs nothing again then."""
+    shop.app.backend.store_result("t1", 7, "SUCCESS")
+    request = started(shop, acks_late=True, **{option: True})
+
+    request.on_failure(einfo(LOST))
+
+    assert (shop.states(), shop.messages(), shop.acks) == ([], [], ["ack"])
 
 
 @pytest.mark.parametrize("trouble", ["away", "a list"])
@@ -641,8 +486,7 @@ def test_trouble_with_the_server_does_not_stop_the_main_process(
 ) -> None:
     """Law 9: it serves every other task; what the server does not answer is owed."""
     owed = debts(shop, monkeypatch)
-    request = delivered(shop)
-    started(shop, request)
+    request = started(shop)
     if trouble == "away":
         shop.store.failures = float("inf")
     else:
@@ -658,69 +502,9 @@ def test_trouble_with_the_server_does_not_stop_the_main_process(
     assert (shop.held() == {}) == (trouble == "away")
 
 
-# --- time limits -----------------------------------------------------------------------------
-
-#: Every way to have a message that met its hard limit requeued.
-REQUEUES = [{"acks_on_failure_or_timeout": False}]
-if hasattr(SingletonTask, "acks_on_timeout"):
-    REQUEUES.append({"acks_on_timeout": False})
-
-
-def time_out(request: LockRequest) -> None:
-    """Call both hooks of a hard limit: which of them comes differs between Celery 5.5 and 5.7."""
-    request.on_timeout(False, 100)
-    request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_hard_limit_shortens_the_lease_and_releases_only_a_period(shop: Shop, scope: str) -> None:
-    """Law 5: the hook comes before the child is dead, and freed at once two bodies would overlap."""
-    request = delivered(shop, acks_late=True, **SCOPES[scope])
-    started(shop, request)
-
-    request.on_timeout(True, 50)  # the soft one changes nothing
-    assert watched(shop, request._receipt.token) is not None
-    time_out(request)
-
-    leases = {hold.token: hold.expires_in for hold in shop.held().values()}
-    assert leases[request._receipt.token] == pytest.approx(DYING_TTL, abs=0.9)
-    assert watched(shop, request._receipt.token) is None
-    assert set(leases) == {request._receipt.token}
-
-
-@pytest.mark.parametrize("requeues", REQUEUES, ids=str)
-def test_a_timed_out_message_that_is_requeued_runs_when_the_child_is_dead(
-    shop: Shop, requeues: dict[str, bool]
-) -> None:
-    """Law 8: it waits for the lease of the first run, and is not done although that run has failed."""
-    request = delivered(shop, acks_late=True, **requeues)
-    started(shop, request)
-    time_out(request)
-    assert shop.acks == ["requeue"]
-
-    assert isinstance(shop.run(shop.receive(request.message, redelivered=True)), Ignore)
-    shop.store.let_pass(DYING_TTL + 1)
-
-    assert shop.run() == 7
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("requeues", [False, True])
-def test_a_child_timed_out_before_it_started_leaves_a_claim_only_for_a_requeued_message(
-    shop: Shop, *, requeues: bool
-) -> None:
-    """Laws 4 and 7: killed in ``before_start``."""
-    request = delivered(shop, acks_late=True, acks_on_failure_or_timeout=not requeues)
-
-    request.on_timeout(False, 100)
-
-    assert [state for _, state in shop.states()] == ["queued"] * requeues
-
-
 def test_a_lease_that_cannot_be_shortened_is_warned_of(shop: Shop, caplog: Any) -> None:
-    """Law 4: it expires ``lock_ttl`` after its last renewal."""
-    request = delivered(shop)
-    started(shop, request)
+    """Law 4: after a hard limit it expires ``lock_ttl`` after its last renewal."""
+    request = started(shop)
     shop.store.failures = 1
 
     request.on_timeout(False, 100)
@@ -728,113 +512,81 @@ def test_a_lease_that_cannot_be_shortened_is_warned_of(shop: Shop, caplog: Any) 
     assert "could not shorten the lease on 'account:7'" in caplog.text
 
 
-def test_a_message_that_has_left_is_watched_no_more(shop: Shop) -> None:
-    """Law 10: a worker keeps nothing of the messages it received before."""
-    task = shop.unique(body, lock_key=KEY)
-    for number in range(3):
-        task.apply_async((number,))
-        shop.run()
-
-    assert watchdog_of(shop.store)._watched == {}
-
-
-@pytest.mark.parametrize(
-    ("call", "ttl", "at_once", "later"),
-    [({}, 60, [], [1.0]), ({}, 6, [0.5], [0.5]), ({"lock_queue_ttl": 3}, 60, [0.25], [0.25])],
-    ids=str,
+@pytest.mark.skipif(
+    not hasattr(SingletonTask, "acks_on_timeout"), reason="this Celery has another name for it"
 )
-def test_a_claim_is_renewed_soon_after_its_message_was_received(
-    shop: Shop, monkeypatch: Any, call: dict[str, Any], ttl: int, at_once: list[float], later: list[float]
-) -> None:
-    """Law 2: the message may have waited in its queue until little of its claim was left.
+def test_a_timed_out_message_may_be_requeued_by_celerys_newer_name(shop: Shop) -> None:
+    """Laws 4 and 7: killed in ``before_start``, it keeps its claim."""
+    request = delivered(shop, acks_late=True, acks_on_timeout=False)
 
-    What has no time to stand in line is renewed at once.
-    """
-    firsts: list[float] = []
-    watchdog = watchdog_of(shop.store)
-    monkeypatch.setattr(watchdog, "watch", lambda _lease, *, first, **_: firsts.append(first))
-    request = delivered(shop, call=call, lock_queue_ttl=ttl)
+    request.on_timeout(False, 100)
 
-    assert firsts == at_once
-    lasts()
-    assert firsts == later
-    assert request is not None
+    assert (shop.states(), shop.acks) == ([(token_of(request), "queued")], ["requeue"])
 
 
-@pytest.mark.parametrize("options", [{"lock_ttl": 0.6}, {"call": {"lock_ttl": 0.6}}], ids=str)
-def test_a_lease_of_a_short_ttl_is_renewed_at_once(shop: Shop, options: dict[str, Any]) -> None:
-    """Law 1: it would not live until it has left the line."""
-    request = delivered(shop, **options)
-
-    started(shop, request)
-
-    assert watchdog_of(shop.store)._watched[request._receipt.token].due - boottime() < 0.3
-
-
-# --- what happens while the line's thread is at it -------------------------------------------
+# --- what happens while another thread begins to renew ---------------------------------------
 
 
 @pytest.mark.parametrize("event", ["accepted", "accepted here", "over"])
-@pytest.mark.parametrize("moment", ["before it looks", "once it has looked", "before it begins", "after"])
+@pytest.mark.parametrize("moment", ["before it looks", "before it begins", "after"])
 def test_a_claim_whose_message_starts_or_ends_meanwhile_is_renewed_no_more(
     shop: Shop, monkeypatch: Any, event: str, moment: str
 ) -> None:
     """No renewal begins that nobody ends, and none is missed: the event loop waits for nobody."""
     request = delivered(shop)
+    claim = token_of(request)
     watchdog, happened = watchdog_of(shop.store), []
+    watch = watchdog.watch
 
     def happen() -> None:
         if happened:
             return
         happened.append(event)
         if event == "over":
-            request._end()
+            revoke(request)
         else:
             request.on_accepted(ANOTHER_PROCESS if event == "accepted" else os.getpid(), time.monotonic())
 
-    def before(owner: Any, name: str) -> None:
-        real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *args, **kw: (happen(), real(*args, **kw))[1])
+    def happen_first(*args: Any, **kwargs: Any) -> None:
+        happen()
+        watch(*args, **kwargs)
 
     if moment == "before it looks":
-        before(request, "begin_renewal")
-    elif moment == "once it has looked":
-        before(request, "_renew")
+        happen()
     elif moment == "before it begins":
-        before(watchdog, "watch")
-    lasts()
+        monkeypatch.setattr(watchdog, "watch", happen_first)
+    shop.renewed()
     happen()
 
-    assert watched(shop, token_of(request)) is None
-    assert (watched(shop, request._receipt.token) is not None) == (event == "accepted")
+    renewed = shop.renewed()
+    assert claim not in renewed
+    assert len(renewed) == (event == "accepted")
 
 
-def test_a_lease_is_renewed_although_the_line_was_left_as_it_was_accepted(
-    shop: Shop, monkeypatch: Any
-) -> None:
+def test_a_lease_is_renewed_although_the_thread_looked_as_it_was_accepted(shop: Shop) -> None:
     """The thread saw the message started, and not yet that another process has it."""
-    request, module = delivered(shop), sys.modules[LockRequest.__module__]
-    monkeypatch.setattr(module, "_is_another_process", lambda _pid: lasts() or True)
+    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
+    request = shop.receive(on_ack=shop.renewed)
 
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
 
-    assert watched(shop, request._receipt.token) is not None
+    assert [token != token_of(request) for token in shop.renewed()] == [True]
 
 
-def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(shop: Shop, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("end", [Terminated(15), TimeLimitExceeded(100)], ids=repr)
+def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(
+    shop: Shop, monkeypatch: Any, end: Exception
+) -> None:
     """Law 4: a lease that was shortened for a dying child is not made longer again."""
-    request = delivered(shop)
-    started(shop, request)
+    let_pass = turned_clock(shop, monkeypatch)
+    request = started(shop)
     watchdog = watchdog_of(shop.store)
     watch = watchdog.watch
 
     def end_first(*args: Any, **kwargs: Any) -> None:
-        request.on_timeout(False, 100)
+        request.on_failure(einfo(end), return_ok=True)
         watch(*args, **kwargs)
 
     monkeypatch.setattr(watchdog, "watch", end_first)
-    lasts()
 
-    assert watched(shop, request._receipt.token) is None
-    assert watchdog._may_renew(watchdog._watched[request._receipt.token], boottime()) is False
-    assert watchdog._watched == {}
+    assert (shop.renewed(), let_pass(40)) == ({}, [])
