@@ -263,8 +263,8 @@ class Delivery:
     def release_dead(self, *, had_started: bool, has_succeeded: bool = False) -> None:
         """Release what the message of a dead child leaves: its claim, unless that became a lease; its period.
 
-        The body of a child that is about to die keeps its lease. A job that ``has_succeeded`` keeps its period,
-        and so does that of a copy, which may find its message done, unless it ``had_started``.
+        The body of a child that is about to die keeps its lease. A job that ``has_succeeded`` keeps its
+        period, and so does that of a copy, which may find its message done, unless it ``had_started``.
         """
         claim = self.locks.claim or self.lock
         may_be_done = has_succeeded or (self.was_delivered and not had_started)

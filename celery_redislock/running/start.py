@@ -136,12 +136,14 @@ def _leave_queue(run: Run) -> None:
     """Release the claim; a message that has none yields to a queued one, unless it has to run anyway."""
     message = run.message
     lock = run.locks.claim or run.lock
-    if message is not None and (run.is_accepted or (run.must_wait and lock.period is None)):
+    # Where its lease lets it run, a call that is queued runs after it.
+    runs_anyway = lock.period is None and (run.scope.lease or run.must_wait)
+    if message is not None and (run.is_accepted or runs_anyway):
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token)
         return
     if run.scope.lease and lock.period is None:
-        return  # its lease lets it run: a call that is queued runs after it
+        return
     hold = _queued_before(run, lock)
     if hold is not None and lock.release_if_dead(hold):
         hold = _queued_before(run, lock)

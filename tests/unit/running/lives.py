@@ -6,8 +6,9 @@ All of it is seen from outside: the task, the request, Celery's tracer, the stor
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -15,6 +16,7 @@ from celery.backends.cache import CacheBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import request as celery_request
 from celery.worker.consumer.control import Control
+from celery.worker.strategy import default
 
 from celery_redislock import DuplicateTask, SingletonTask
 from celery_redislock.declaring.scopes import SCOPES as DECLARED
@@ -52,6 +54,8 @@ class Kind(NamedTuple):
         call: options of its publish.
         by_name: nobody who publishes it knows the task.
         comes_again: law 8: the broker may deliver it once more, also where it is acknowledged early.
+        header: what its header says otherwise.
+        kept: seconds for which the worker kept it before it started.
     """
 
     call: Mapping[str, Any]
@@ -59,6 +63,8 @@ class Kind(NamedTuple):
     comes_again: bool = False
     is_redelivered: bool = False
     is_retry: bool = False
+    header: Mapping[str, Any] = MappingProxyType({})
+    kept: float = 0.0
 
 
 KINDS = {
@@ -70,6 +76,10 @@ KINDS = {
     ),
     "delivered again": Kind({"task_id": "t1"}, comes_again=True, is_redelivered=True),
     "a retry": Kind({"task_id": "t1"}, is_retry=True),
+    "waited before": Kind({"task_id": "t1"}, comes_again=True, header={"was_delivered": True}),
+    "kept long": Kind({"task_id": "t1"}, comes_again=True, kept=1801),
+    "not kept so long": Kind({"task_id": "t1"}, kept=1799),
+    "unaware of its claim": Kind({"task_id": "t1"}, header={"claimed": False}),
     "with an eta": Kind({"task_id": "t1", "countdown": COUNTDOWN}, comes_again=True),
 }
 
@@ -127,9 +137,14 @@ class Life:
             self.message = self.queue.pop()
             self.ran = 0
         self.identity = self._identity()
+        if self.kind.header:
+            self.message.headers[HEADER] = carried(self.message)._replace(**self.kind.header).dumps()
         self.when_stored.clear()
         self.request = shop.receive(self.message, redelivered=self.kind.is_redelivered)
         shop.acks.clear()
+        if self.kind.kept:
+            clock = time.time
+            monkeypatch.setattr(time, "time", lambda: clock() + self.kind.kept)
 
     # --- what happens to it ------------------------------------------------------------------
 
@@ -385,6 +400,22 @@ def expired(life: Life) -> None:
     assert life.request.revoked()
 
 
+def rejected(life: Life) -> None:
+    """Have an ETA that is no time: Celery's strategy rejects the message before any other hook."""
+    life.message.headers["eta"] = "9999-12-31T23:59:59-12:00"
+    app = life.shop.app
+    consumer = MagicMock(app=app, hostname="here", event_dispatcher=None, disable_rate_limits=True)
+    receive = default(life.task, app, consumer)
+    receive(life.message, None, lambda *_: None, lambda *_: life.shop.acks.append("reject"), [])
+
+
+def lapsed(life: Life) -> None:
+    """Lose the lease as it expires, and then the child."""
+    life.be_killed("body", None)
+    life.shop.store.let_pass(31)
+    life.tell(LOST)
+
+
 def unreadable(life: Life) -> None:
     """Be dropped by the consumer, as its body cannot be read."""
     node = SimpleNamespace(handlers={"revoke": None, "terminate": None})
@@ -396,13 +427,13 @@ def unreadable(life: Life) -> None:
     consumer.on_decode_error(life.message, ValueError("no JSON"))
 
 
-def undeclared(**attributes: Any) -> Callable[[Life], None]:
-    """Be run by a worker on which the task is declared in another way."""
+def undeclared(then: Callable[[Life], None] = Life.run, **attributes: Any) -> Callable[[Life], None]:
+    """Reach a worker on which the task is declared in another way; there it runs."""
 
     def happen(life: Life) -> None:
         for name, value in attributes.items():
             setattr(life.task, name, value)
-        life.run()
+        then(life)
 
     return happen
 
@@ -435,6 +466,7 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "locked no more": undeclared(lock=None),
     "killed in before_start": killed("before_start"),
     "killed in its body": killed("body"),
+    "lease lapsed, then killed": lapsed,
     "killed storing its result": killed("result"),
     "killed when it is over": killed_when_over,
     "exits in before_start": killed("before_start", SystemExit(1)),
@@ -444,7 +476,10 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "timed out in before_start": timed_out("before_start"),
     "timed out in its body": timed_out("body"),
     "revoked": lambda life: revoke(life.request),
+    "revoked, wrong options": undeclared(lambda life: revoke(life.request), lock_ttl="long"),
+    "revoked, locked no more": undeclared(lambda life: revoke(life.request), lock=None),
     "expired": expired,
+    "rejected by the worker": rejected,
     "unreadable": unreadable,
     "given back": lambda life: life.request.reject(requeue=True),
     "worker killed before_start": killed("before_start", None),

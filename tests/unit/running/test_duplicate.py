@@ -67,8 +67,8 @@ def test_a_skip_writes_no_state_where_its_result_is_ignored(
 
 @pytest.mark.parametrize("strategy", [None, "retry"], ids=["by default", "as asked"])
 def test_retry_runs_later_with_its_id_and_its_retries(shop: Shop, strategy: str | None) -> None:
-    """Waiting for a lock spends no retry; ``while_executing`` drops nothing by default."""
-    task = shop.unique(body, lock_key=KEY, on_conflict=strategy, lock="while_executing")
+    """Waiting spends no retry and leaves no mark; ``while_executing`` drops nothing by default."""
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy, lock="while_executing", acks_late=True)
     task.apply_async((7,), task_id="t1")
     before = shop.message()
 
@@ -78,7 +78,7 @@ def test_retry_runs_later_with_its_id_and_its_retries(shop: Shop, strategy: str 
     again = shop.message()
     assert (again.headers["id"], again.headers["retries"]) == ("t1", 0)
     assert carried(again) == carried(before)
-    assert (shop.state("t1"), shop.acks) == ("PENDING", ["ack"])
+    assert (shop.state("t1"), shop.acks, shop.store.marks()) == ("PENDING", ["ack"], {})
     assert shop.run(shop.receive(again)) == 7
 
 

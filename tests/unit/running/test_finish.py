@@ -1,6 +1,5 @@
 """How a run ends: its lock is released or handed on, and later copies of its message know of it."""
 
-import time
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, revoke
 
 
@@ -184,29 +182,6 @@ def test_a_retry_is_published_at_once_and_the_lease_is_its_claim_when_the_body_h
         assert task.delay(7).id == published.id
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_the_first_message_of_a_retry_is_done_and_the_retry_runs_once(shop: Shop, scope: str) -> None:
-    """Laws 7 and 8, in every scope: each has a token of its own, and copies of both do nothing."""
-    runs: list[int] = []
-
-    def sync(self: Any, account_id: int) -> None:
-        runs.append(self.request.retries)
-        if not self.request.retries:
-            self.retry(countdown=0)
-
-    shop.unique(sync, bind=True, lock_key=KEY, acks_late=True, **SCOPES[scope]).delay(7)
-    first = shop.message()
-    shop.run(shop.receive(first))
-    retry = shop.message()
-
-    shop.run(shop.receive(first, redelivered=True))
-    shop.run(shop.receive(retry))
-    shop.run(shop.receive(retry, redelivered=True))
-
-    assert (runs, shop.messages()) == ([0, 1], [])
-    assert [token for token, _ in shop.states()] == [carried(first).token] * (scope == "until_expired")
-
-
 def test_a_replacement_with_another_key_takes_a_claim_of_its_own(shop: Shop) -> None:
     """Law 7: ``replace()`` publishes the same task id, under the key of its own arguments."""
 
@@ -343,22 +318,6 @@ def test_a_hand_over_that_the_server_does_not_answer_is_owed(shop: Shop, monkeyp
 # --- marks -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kept", "is_marked"), [(1799, False), (1801, True)])
-@pytest.mark.parametrize("scope", ["until_executed", "until_executing"])
-def test_a_message_that_a_worker_kept_for_half_the_visibility_timeout_is_marked(
-    shop: Shop, monkeypatch: Any, scope: str, kept: float, *, is_marked: bool
-) -> None:
-    """Law 8: the broker may deliver it once more. Law 4: nothing is left for one that cannot come again."""
-    shop.unique(body, lock_key=KEY, **SCOPES[scope]).delay(7)
-    request = shop.receive()
-    clock = time.time
-    monkeypatch.setattr(time, "time", lambda: clock() + kept)
-
-    shop.run(request)
-
-    assert list(shop.store.marks().values()) == ["done"] * is_marked
-
-
 def test_the_mark_ending_lives_one_lock_ttl_and_done_an_hour_beyond_the_visibility_timeout(
     shop: Shop, monkeypatch: Any
 ) -> None:
@@ -382,18 +341,6 @@ def test_the_mark_ending_lives_one_lock_ttl_and_done_an_hour_beyond_the_visibili
 
     assert shop.run() == 7
     assert (marks_after(4099), marks_after(4101)) == (["done"], [])
-
-
-def test_a_message_that_was_published_again_to_wait_is_not_done(shop: Shop) -> None:
-    """Law 2: it keeps its token, and has not run yet."""
-    task = shop.unique(body, lock_key=KEY, acks_late=True, lock="while_executing")
-    task.delay(7)
-
-    with hold(task, 7):
-        assert isinstance(shop.run(), Ignore)
-
-    assert shop.store.marks() == {}
-    assert shop.run() == 7
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), Down()], ids=repr)
