@@ -8,7 +8,7 @@ The life of one message::
                    hand on   lease r -> claim m2        the body published its own id again
                    hand on   lease r -> claim m         the message is requeued
 
-What the server does not answer at the end is owed to the watchdog.
+A request at the end that the server does not answer is owed to the watchdog.
 """
 
 import logging
@@ -39,7 +39,7 @@ from celery_redislock.locks.store import (
 from celery_redislock.locks.watchdog import watchdog_of
 
 T = TypeVar("T")
-#: Asks for a release and for something else in one step.
+#: Sends a release, and something else in one step with it.
 Now = Callable[[], Release] | None
 
 logger = logging.getLogger("celery_redislock")
@@ -80,7 +80,7 @@ class TaskLock(NamedTuple):
         return self._replace(key=f"message:{message}", period=None)
 
     def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
-        """Ask for a claim under this token, as a worker does for a message without one, when its run starts.
+        """Acquire a claim under this token, as a worker does for a message without one when its run starts.
 
         ``state``: ``ACCEPTED`` for a claim that is the period, released by no run. ``message`` is the
         message's identity. Raises as :meth:`LockStore.acquire` does.
@@ -89,10 +89,10 @@ class TaskLock(NamedTuple):
         terms: Any = {"about": self.about(state, message), "period": period, "starts_run": True}
         return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, **terms))
 
-    def past_the_dead(self, ask: Callable[[], T]) -> T:
-        """Ask for a hold, and once more where a dead run's was in the way."""
-        answer = ask()
-        return ask() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
+    def past_the_dead(self, acquire: Callable[[], T]) -> T:
+        """Send a request for a hold, and once more where a dead run's hold refuses it."""
+        answer = acquire()
+        return acquire() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
 
     def start(
         self,
@@ -118,7 +118,7 @@ class TaskLock(NamedTuple):
             max_hold: as for :meth:`Watchdog.watch`.
             on_lost: as for :class:`Lease`.
         """
-        ask = partial(
+        acquire = partial(
             self.store.acquire,
             self.key,
             token,
@@ -129,7 +129,7 @@ class TaskLock(NamedTuple):
             message=message if may_be_done else None,
             starts_run=True,
         )
-        answer = self.past_the_dead(ask)
+        answer = self.past_the_dead(acquire)
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
@@ -143,8 +143,8 @@ class TaskLock(NamedTuple):
     ) -> bool:
         """Stop renewing a lease and release it; tell whether it was still ours, where unknown counts as yes.
 
-        ``period_of`` and ``mark`` are as for :meth:`release`. ``now`` asks for it and something else in one
-        step; what is owed is the release alone.
+        ``period_of`` and ``mark`` are as for :meth:`release`. ``now`` sends the release, and something else
+        in one step with it; only the release can be owed.
         """
         watchdog_of(self.store).forget(lease.token)
         lease.end()
@@ -165,10 +165,10 @@ class TaskLock(NamedTuple):
 
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
         """Turn the hold of one token into the claim of another, if it is still held; as :meth:`release`."""
-        # Its message has been published: whoever this claim refuses need not wait for that.
+        # Its message has been published: a duplicate that this claim refuses need not wait for that.
         about = self.about(QUEUED, published=True)
-        ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
-        return self._now_or_later(ask, ttl)
+        request = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
+        return self._now_or_later(request, ttl)
 
     def release(
         self, token: str, *, period_of: str | None = None, mark: Mark | None = None, now: Now = None
@@ -178,8 +178,8 @@ class TaskLock(NamedTuple):
         ``period_of``: the period that began under this token ends as well. ``mark`` is left for the copies of
         its message; ``now`` is as for :meth:`finish`.
         """
-        ask = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
-        return self._now_or_later(ask, mark.ttl if mark is not None else 0.0, now)
+        request = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
+        return self._now_or_later(request, mark.ttl if mark is not None else 0.0, now)
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
@@ -198,29 +198,28 @@ class TaskLock(NamedTuple):
 
     def mark_done(self, message: str, ttl: float) -> None:
         """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""
-        ask = partial(self.store.mark_done, self.key, message, ttl)
-        self._now_or_later(ask, ttl)
+        self._now_or_later(partial(self.store.mark_done, self.key, message, ttl), ttl)
 
     def _now_or_later(
-        self, ask: Callable[[], T], ttl: float = 0.0, now: Callable[[], T] | None = None
+        self, request: Callable[[], T], ttl: float = 0.0, now: Callable[[], T] | None = None
     ) -> T | None:
-        """Ask (``now``, if given); where the server does not answer, let the watchdog ask."""
+        """Send a request (``now``, if given); where the server does not answer, owe it to the watchdog."""
         try:
             # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
             if not watchdog_of(self.store).is_server_away:
-                return (now or ask)()
+                return (now or request)()
         except RedisLockError as error:
             if not isinstance(error, LockUnavailable):
                 why = "could not release the hold on %r, which is left to expire: %s"
                 logger.warning(why, self.key, error)
                 return None
-        self._later(ask, ttl)
+        self._later(request, ttl)
         return None
 
-    def _later(self, ask: Callable[[], object], ttl: float = 0.0) -> None:
-        """Let the watchdog ask until every hold has expired that the answer could be about."""
+    def _later(self, request: Callable[[], object], ttl: float = 0.0) -> None:
+        """Owe a request to the watchdog until every hold has expired that it could end."""
         within = max(self.ttl, self.queue_ttl, ttl)
-        watchdog_of(self.store).owe(ask, within=within, what=f"the hold on {self.key!r}")
+        watchdog_of(self.store).owe(request, within=within, what=f"the hold on {self.key!r}")
 
     def about(self, state: str, message: str | None = None, published: bool = False) -> str:
         """Describe the holder, as JSON; ``message`` is given where the token is not its identity."""
@@ -231,7 +230,7 @@ class TaskLock(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int) -> str:
-    """Return the beginning of what a holder writes: what this process says of every such call of a task."""
+    """Return the beginning of the facts that a holder writes: the same for every such call of a task here."""
     text = f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid},"state":"{state}"'
     if state == RUNNING and (whereabouts := whereabouts_of(main, pid)) is not None:
         text += f',"at":{quoted(whereabouts)}'

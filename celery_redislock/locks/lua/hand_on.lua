@@ -10,7 +10,7 @@
 --       3  ttl      ms
 --       4  about    json describing the new holder
 --       5  name     of the lock, the index member
---       6  state    `ending` or `done`, what the mark says
+--       6  state    of the mark: `ending` or `done`
 --       7  keep     ms the mark lives
 -- RETURNS handed_on                      held by `new` now, or already: the request was repeated
 --         released                       because of the new message's mark
