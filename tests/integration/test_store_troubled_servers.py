@@ -210,6 +210,8 @@ class TestReplicas:
                 store.inspect("n", to_decide=True)
             with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
                 store.look("n", B)
+            with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                list(store.release_claims(["nobody"]))
 
     @pytest.mark.parametrize("deposed", ["replica", "left by its replicas"])
     def test_who_is_refused_by_a_deposed_primary_asks_for_the_present_one(

@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING, Hold, Refusal, new_token, owner_of
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.store import (
+    ACCEPTED,
+    QUEUED,
+    RUNNING,
+    Hold,
+    Refusal,
+    Release,
+    new_token,
+    owner_of,
+)
 from tests.stores import hold_of
 
 
@@ -85,3 +96,16 @@ def test_a_refusal_says_because_of_what_and_by_whom(
     assert refusal.because == because
     assert refusal.hold is hold
     assert [each.owner for each in refusal.holds] == ["job", "job"]
+
+
+def test_a_store_of_one_process_says_what_it_cannot_do() -> None:
+    """So that callers need not know which store they have."""
+    store = MemoryStore()
+    address = {"host": "localhost", "port": 6379}
+    store.acquire("n", "job/1", 30.0, about="{}")
+
+    assert (store.is_shared, store.leads_to(address), store.reaches(address)) == (False, False, False)
+    with pytest.raises(LockUnavailable, match="no scripts"):
+        store.scripts(["tick_take"], "celery_redislock.scheduling")
+    assert store.release_and_store("n", "job/1", "key", "{}", 60) == (Release(released=True), False)
+    assert store.inspect("n") is None
