@@ -279,11 +279,11 @@ class Lock:
 
     def _attempt(self) -> Hold | None:
         pid = os.getpid()
-        owner, facts = _who(pid, threading.get_ident())
+        owner, facts_begin = _who(pid, threading.get_ident())
         term = Term(self._key, new_token(self._owner or owner), self._ttl)
-        about = f'{facts},"since":{time.time():.3f}}}'
+        facts = f'{facts_begin},"since":{time.time():.3f}}}'
         try:
-            answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
+            answer = self._store.acquire(term.name, term.token, term.ttl, facts=facts)
             if isinstance(answer, Refusal):
                 return answer.hold
             # No message was named, so no mark can have answered.

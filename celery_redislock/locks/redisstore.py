@@ -112,7 +112,7 @@ class RedisStore(LockStore):
         name: str,
         token: str,
         ttl: float,
-        about: str,
+        facts: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -120,7 +120,7 @@ class RedisStore(LockStore):
     ) -> tuple[list[str], list[str]]:
         """Return the keys and arguments of an acquire: no more than its script has to look at."""
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args = [f"{token}\0{about}", _ms(ttl), name]
+        args = [f"{token}\0{facts}", _ms(ttl), name]
         strict = self._strict_ms
         if instead_of or starts_run or period or message or strict:
             base = self._base(name)
@@ -208,11 +208,11 @@ class RedisStore(LockStore):
             args += ("done" if mark.is_done else "ending", _ms(mark.ttl))
 
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}mark:{new}"]
-        args = [old, new, _ms(ttl), about, name]
+        args = [old, new, _ms(ttl), facts, name]
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 

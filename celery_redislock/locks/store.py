@@ -25,7 +25,7 @@ TEN_YEARS = 315_360_000.0
 YEAR_10000 = 253_402_300_800
 
 #: Not json.loads, which first finds out in which encoding bytes are.
-_facts_of = json.JSONDecoder().decode
+_decode = json.JSONDecoder().decode
 
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -76,7 +76,7 @@ class Hold:
         text: the holder's facts, JSON. A piece of it that begins with a quotation mark is a name or a value.
     """
 
-    __slots__ = ("_about", "expires_in", "is_period", "name", "text", "token")
+    __slots__ = ("_facts", "expires_in", "is_period", "name", "text", "token")
 
     def __init__(self, name: str, value: bytes, expires_in: float, is_period: bool = False) -> None:
         """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
@@ -85,18 +85,18 @@ class Hold:
         self.token = token.decode("utf-8", "replace")
         self.expires_in = expires_in
         self.is_period = is_period
-        self._about: Mapping[str, Any] | None = None
+        self._facts: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
-        facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_period)
-        return f"Hold({', '.join(map(repr, facts))})"
+        fields = (self.name, self.token, dict(self.facts), self.expires_in, self.is_period)
+        return f"Hold({', '.join(map(repr, fields))})"
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         """The facts that the holder wrote about itself: task, state, host, pid, since and others."""
-        if self._about is None:
-            self._about = _facts(self.text)
-        return self._about
+        if self._facts is None:
+            self._facts = _facts(self.text)
+        return self._facts
 
     @property
     def owner(self) -> str:
@@ -106,18 +106,18 @@ class Hold:
     @property
     def message(self) -> object:
         """The identity of the message it is held for: its token, unless the holder wrote another."""
-        return self.about.get("message", self.token)
+        return self.facts.get("message", self.token)
 
     @property
     def state(self) -> str | None:
         """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
-        state = ACCEPTED if self.is_period else self.about.get("state")
+        state = ACCEPTED if self.is_period else self.facts.get("state")
         return state if isinstance(state, str) and state.isprintable() else None
 
     @property
     def since(self) -> float | None:
         """When the holder took it, in seconds since the epoch by its own clock; ``None`` if unknown."""
-        since = self.about.get("since")
+        since = self.facts.get("since")
         if isinstance(since, int | float) and not isinstance(since, bool) and 0 <= since < YEAR_10000:
             return since
         return None
@@ -126,11 +126,11 @@ class Hold:
 def _facts(text: bytes) -> dict[str, Any]:
     """Return a holder's facts, without those that are nested (nobody could print them) or of another kind."""
     try:
-        about = _facts_of(text.decode()) if text else {}
+        facts = _decode(text.decode()) if text else {}
     except (ValueError, RecursionError):
-        about = {}
-    facts = about.items() if isinstance(about, dict) else ()
-    return {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, _PLAIN))}
+        facts = {}
+    pairs = facts.items() if isinstance(facts, dict) else ()
+    return {key: fact for key, fact in pairs if isinstance(fact, _KINDS.get(key, _PLAIN))}
 
 
 class Grant(NamedTuple):
@@ -300,7 +300,7 @@ class LockStore(ABC):
         token: str,
         ttl: float,
         *,
-        about: str,
+        facts: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -312,7 +312,7 @@ class LockStore(ABC):
             name: the lock's name.
             token: of the hold. If it holds already, its ``ttl`` starts anew, and the grant says ``repeated``.
             ttl: how long the hold lives unless it is renewed.
-            about: small facts about the holder for those who are refused, as JSON, no argument values.
+            facts: small facts about the holder for those who are refused, as JSON, no argument values.
             instead_of: another token this hold replaces where that one holds (a claim becoming a lease).
             period: least time between two acceptances by the server's clock; taking over is no new one.
             message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
@@ -397,12 +397,12 @@ class LockStore(ABC):
 
     @abstractmethod
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         """Turn one token's hold into another's, if it still holds; one round trip. Never takes a free lock.
 
         Where the message of ``new``, which is its identity, has a mark already, it has run, and the hold is
-        released instead. ``ttl`` and ``about`` are those of the new hold; ``mark`` as for :meth:`release`.
+        released instead. ``ttl`` and ``facts`` are those of the new hold; ``mark`` as for :meth:`release`.
 
         Returns:
             ``released`` if the hold of ``old`` was there: it is now that of ``new``, or released. Also

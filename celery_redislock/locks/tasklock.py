@@ -86,7 +86,7 @@ class TaskLock(NamedTuple):
         message's identity. Raises as :meth:`LockStore.acquire` does.
         """
         period = None if state is ACCEPTED else self.period
-        terms: Any = {"about": self.about(state, message), "period": period, "starts_run": True}
+        terms: Any = {"facts": self.facts(state, message), "period": period, "starts_run": True}
         return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, **terms))
 
     def past_the_dead(self, acquire: Callable[[], T]) -> T:
@@ -123,7 +123,7 @@ class TaskLock(NamedTuple):
             self.key,
             token,
             self.ttl,
-            about=self.about(RUNNING, message),
+            facts=self.facts(RUNNING, message),
             instead_of=claim,
             period=None if accepted else self.period,
             message=message if may_be_done else None,
@@ -166,8 +166,8 @@ class TaskLock(NamedTuple):
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
         """Turn the hold of one token into the claim of another, if it is still held; as :meth:`release`."""
         # Its message has been published: a duplicate that this claim refuses need not wait for that.
-        about = self.about(QUEUED, published=True)
-        request = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
+        facts = self.facts(QUEUED, published=True)
+        request = partial(self.store.hand_on, self.key, token, to, ttl, facts=facts, mark=mark)
         return self._now_or_later(request, ttl)
 
     def release(
@@ -183,12 +183,12 @@ class TaskLock(NamedTuple):
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
-        if b'"at":' not in hold.text or hold.state != RUNNING or not is_dead(hold.about.get("at")):
+        if b'"at":' not in hold.text or hold.state != RUNNING or not is_dead(hold.facts.get("at")):
             return False
         answer = self.release(hold.token)
         if answer is not None and answer.released:
             line = "%r was held by %r, but its worker was killed (pid %r): released"
-            logger.warning(line, hold.name, hold.owner, hold.about.get("pid"))
+            logger.warning(line, hold.name, hold.owner, hold.facts.get("pid"))
         return True
 
     def release_later(self, token: str, *, period_of: str | None = None) -> None:
@@ -221,7 +221,7 @@ class TaskLock(NamedTuple):
         within = max(self.ttl, self.queue_ttl, ttl)
         watchdog_of(self.store).owe(request, within=within, what=f"the hold on {self.key!r}")
 
-    def about(self, state: str, message: str | None = None, published: bool = False) -> str:
+    def facts(self, state: str, message: str | None = None, published: bool = False) -> str:
         """Describe the holder, as JSON; ``message`` is given where the token is not its identity."""
         usual = _usual(self.task, state, self.is_ignored, published, self.main_process, os.getpid())
         more = "" if message is None else f',"message":{quoted(message)}'

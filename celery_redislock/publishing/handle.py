@@ -39,7 +39,7 @@ class Holder:
     @classmethod
     def of(cls, hold: Hold) -> "Holder":
         """Read what a holder wrote about itself."""
-        task, host, pid = map(hold.about.get, ("task", "host", "pid"))
+        task, host, pid = map(hold.facts.get, ("task", "host", "pid"))
         state = hold.state or "foreign"
         return cls(hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token)
 

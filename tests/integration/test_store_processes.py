@@ -14,7 +14,7 @@ def test_a_forked_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase)
     """Two processes on one socket read each other's replies."""
     run_program(
         """
-        store.acquire("n", "job/1", 30.0, about="{}")
+        store.acquire("n", "job/1", 30.0, facts="{}")
         mine = connection_id()
 
         def child():
@@ -89,7 +89,7 @@ def test_twenty_threads_share_one_store(plain_case: RedisCase) -> None:
         grants = 0
         for turn in range(40):
             token = f"worker-{worker}/{turn}"
-            if isinstance(plain_case.redis.acquire("n", token, 30.0, about=ABOUT), Grant):
+            if isinstance(plain_case.redis.acquire("n", token, 30.0, facts=ABOUT), Grant):
                 grants += 1
                 with guard:
                     inside += 1
@@ -98,7 +98,7 @@ def test_twenty_threads_share_one_store(plain_case: RedisCase) -> None:
                     inside -= 1
                 assert plain_case.redis.release("n", token).released
             mine = f"own-{worker}"
-            assert isinstance(plain_case.redis.acquire(mine, token, 30.0, about=ABOUT), Grant)
+            assert isinstance(plain_case.redis.acquire(mine, token, 30.0, facts=ABOUT), Grant)
             assert plain_case.redis.release(mine, token).released
         return grants
 

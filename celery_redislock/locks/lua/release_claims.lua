@@ -3,7 +3,7 @@
 --
 -- KEYS  1  index     sorted set of names
 -- ARGV  1  cursor    of the last answer, '0' at first
---       2  count     how many locks to look at, about
+--       2  count     of locks to look at, more or less
 --       3  start     of a lock's keys, up to its name
 --       4 ..         the owners
 -- RETURNS {walked, cursor, claims, n, name, token, ...}   the released claims; the cursor '0': it is over

@@ -56,8 +56,8 @@ def started(shop: Shop, request: LockRequest, *, pid: int = ANOTHER_PROCESS) -> 
     lock, running, options = request._what_is_locked()  # type: ignore[misc]  # it is locked
     claim = token_of(request) if HEADER in request.message.headers else None
     if running is lock or request.task.acks_late:
-        about = running.about("running", claim)
-        shop.store.acquire(running.key, request._run_token, 30, about=about, instead_of=claim)
+        about = running.facts("running", claim)
+        shop.store.acquire(running.key, request._run_token, 30, facts=about, instead_of=claim)
     if options.scope.ends == "start" and claim:  # type: ignore[union-attr]  # as above
         shop.store.release(KEY, claim)
     request.on_accepted(pid, time.monotonic())
@@ -520,7 +520,7 @@ def test_a_requeued_message_finds_the_lease_as_its_claim(
     request.on_failure(einfo(error))
 
     (claim,) = shop.held().values()
-    assert (claim.owner, claim.state, claim.about.get("ignored", False)) == ("t1", "queued", ignored)
+    assert (claim.owner, claim.state, claim.facts.get("ignored", False)) == ("t1", "queued", ignored)
     assert not has_header or claim.token == carried(message).token
     assert claim.expires_in == pytest.approx(200, abs=0.9)
     assert shop.acks == ([] if isinstance(error, Terminated) else ["requeue"])
@@ -624,7 +624,7 @@ def test_a_lease_becomes_no_claim_where_it_is_gone_or_celery_acknowledges_its_me
     if how != "another run's success":
         shop.store.force_release(KEY)
     if how == "taken by somebody else":
-        shop.store.acquire(KEY, "other/x", 30, about="{}")
+        shop.store.acquire(KEY, "other/x", 30, facts="{}")
 
     request.on_failure(einfo(LOST))
 

@@ -149,7 +149,7 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     if age is not None:
         about["since"] = time.time() - age
     period = left if state == "over" else None
-    shop.store.acquire(KEY, "first/x", left, about=json.dumps(about), period=period)
+    shop.store.acquire(KEY, "first/x", left, facts=json.dumps(about), period=period)
     if state == "of a retry":
         declaration_of(task).task_lock((7,), {}, "first").convert("first/x", "first/y", ttl=left)
     if state == "over":
@@ -278,7 +278,7 @@ def test_what_was_accepted_does_not_wait_for_its_own_period(shop: Shop, how: str
     else:
         token = carried(message).token
         shop.store.acquire(
-            KEY, "t1/dead", 1, about=json.dumps({"message": token}), period=3000, message=token
+            KEY, "t1/dead", 1, facts=json.dumps({"message": token}), period=3000, message=token
         )
     shop.store._locks.clear()
 

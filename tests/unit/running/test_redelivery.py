@@ -100,7 +100,7 @@ def test_a_copy_of_a_running_message_waits_whatever_the_strategy(shop: Shop, str
 
 def running(shop: Shop, *, message: str, task_id: str = "t1") -> None:
     about = {"task": "shop.sync", "state": "running", "since": time.time(), "message": message}
-    shop.store.acquire(KEY, f"{task_id}/run", 30, about=json.dumps(about))
+    shop.store.acquire(KEY, f"{task_id}/run", 30, facts=json.dumps(about))
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -116,7 +116,7 @@ def test_a_copy_takes_over_when_the_run_has_died(shop: Shop, scope: str) -> None
         held,
         request._run_token,
         30,
-        about=json.dumps({"state": "running", "message": carried(message).token}),
+        facts=json.dumps({"state": "running", "message": carried(message).token}),
         instead_of=claim,
         period=3000 if scope == "while_executing" else None,
     )
@@ -256,7 +256,7 @@ def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
     monkeypatch.setattr(redelivery, "time", SimpleNamespace(time=lambda: 9000.0))
     shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=5).delay(7)
     about = {} if held_for is None else {"since": 9000.0 - held_for}
-    shop.store.acquire(KEY, "t2/run", 30, about=json.dumps(about))
+    shop.store.acquire(KEY, "t2/run", 30, facts=json.dumps(about))
 
     shop.run()
 
@@ -274,7 +274,7 @@ def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
     if visibility:
         shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
-    shop.store.acquire(KEY, "t2/run", 30, about='{"since": 0.0}')
+    shop.store.acquire(KEY, "t2/run", 30, facts='{"since": 0.0}')
 
     began = datetime.now(timezone.utc)
 
