@@ -99,7 +99,7 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
 
     def by_store(name: str) -> None:
         token = f"job/{name}"
-        store.acquire(name, token, 30.0, about=about)
+        store.acquire(name, token, 30.0, facts=about)
         assert store.release(name, token).released
 
     def by_lock(name: str) -> None:
@@ -146,10 +146,10 @@ def _on_the_server(url: str, times: int) -> list[Figure]:
     for _ in range(times + 1):
         spent_before, kept_before = _calls(client, "usec"), client.info("memory")["used_memory"]
         for name, claim, _run in lives:
-            store.acquire(name, claim, 3600.0, about=_ABOUT)
+            store.acquire(name, claim, 3600.0, facts=_ABOUT)
         kept.append((client.info("memory")["used_memory"] - kept_before) / LIVES)
         for name, claim, run in lives:
-            store.acquire(name, run, 30.0, about=_ABOUT, instead_of=claim, starts_run=True)
+            store.acquire(name, run, 30.0, facts=_ABOUT, instead_of=claim, starts_run=True)
         assert all(store.release(name, run).released for name, _claim, run in lives)
         spent.append((_calls(client, "usec") - spent_before) / LIVES)
     return [  # without the first round, in which the server makes room

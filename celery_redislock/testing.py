@@ -103,7 +103,7 @@ def hold(
     token = new_token(task_id)
     try:
         answer = lock.store.acquire(
-            lock.key, token, lock.ttl, about=lock.about(RUNNING if running else QUEUED)
+            lock.key, token, lock.ttl, facts=lock.facts(RUNNING if running else QUEUED)
         )
     except LockUnavailable as error:
         raise error.with_remark(NEEDS_NO_SERVER) from error

@@ -53,7 +53,7 @@ class StoreCase(ABC):
 
     def take(self, token: str, ttl: float = 30.0, *, name: str = "n", **options: Any) -> Any:
         """Acquire, with the arguments most tests do not care about."""
-        return self.store.acquire(name, token, ttl, about=ABOUT, **options)
+        return self.store.acquire(name, token, ttl, facts=ABOUT, **options)
 
     def holder(self, name: str = "n") -> str | None:
         """The token that holds now."""

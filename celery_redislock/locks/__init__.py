@@ -27,7 +27,7 @@ runs beside the last steps of the first one.
 the last answered request was sent, plus the ttl, less a margin (the larger of
 1 % of the ttl plus 2 ms, and that request's round trip). The server began to
 count later than that moment, so while the deadline has not passed it excludes
-everybody else. The deadline is measured with a clock that goes on through
+everybody else. The deadline is measured with a clock that counts
 suspends where the system has one.
 
 **Renewal.** The watchdog renews every third of the ttl; all that is due goes
@@ -35,9 +35,9 @@ in one call. An unanswered renewal is repeated until the deadline. With gevent
 it is a native thread, which greenlets that never switch do not hold up.
 
 **Loss.** A lease is lost when the server says so (missing, or another token)
-or when its deadline passed and the server could not be asked. It is not lost
-merely because a thread came late: that thread asks first. What is lost stays
-lost; its token is renewed no more. Loss is announced once, to ``on_lost``,
+or when its deadline passed and the server did not answer. It is not lost
+merely because a thread came late: that thread sends a renewal first. A lost
+lease stays lost; its token is renewed no more. Loss is announced once, to ``on_lost``,
 and seen by ``check()``.
 
 **What a lease cannot do.** A holder that is paused between ``check()`` and
@@ -56,13 +56,13 @@ what fails                 what follows
 request or reply lost      repeated once with the same token, on a new connection
 request delayed            may reach the server after its release; the hold ends with its ttl
 server away at acquire     ``LockUnavailable``; a hold it may have taken is released later, but not a
-                           claim that was asked for together with its message
+                           claim that was taken in one step with its message
 server away at renewal     repeated until the deadline, then lost
 server away at release     released in the background, tried once a second, or it expires
 mark "done" lost           a copy of the message waits until "ending" expires, and runs again
 too few replicas confirm   the hold is released, and ``LockUnavailable`` raised
 holder killed              expires one ttl after its last renewal; a task's lease is released at once by
-                           whoever asks for it on its machine and in its pid namespace
+                           the next one that it refuses on its machine and in its pid namespace
 holder paused              expires; on waking the holder's next ``check()`` raises
 server loses its data      the next renewal finds the lease missing: lost
 =========================  ==================================================================

@@ -1,4 +1,4 @@
-"""The clock that terms of holding are measured with, and what counts as a time."""
+"""The clock of leases, and which values count as a time."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def _boottime() -> Clock:
     return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-#: Seconds since boot, suspends included: a lease goes on expiring on its server while this machine sleeps.
+#: Seconds since boot, suspends included: a lease expires on its server while this machine sleeps.
 boottime: Clock = _boottime()
 
 

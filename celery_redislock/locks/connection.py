@@ -50,7 +50,7 @@ class Connections:
     def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
         """Take over how to connect from a redis-py pool; ``socket_timeout``: seconds for each step.
 
-        The pool is kept alive because a Sentinel connection asks it for the primary.
+        The pool is kept alive because a Sentinel connection gets the primary from it.
         """
         self._pool = pool
         self.socket_timeout = socket_timeout
@@ -109,7 +109,7 @@ class Connections:
             return self._open()
 
     def take_new(self) -> Any:
-        """Lend a new connection and close the idle ones: what broke one has mostly broken all."""
+        """Lend a new connection and close the idle ones: when one breaks, most others are broken."""
         self.drop_idle()
         return self._open()
 
@@ -125,8 +125,8 @@ class Connections:
                 idle.pop().disconnect()
 
     def _forget(self) -> None:
-        # The thread beside greenlets has its own: gevent's sockets belong to one hub. What a full one drops
-        # closes itself.
+        # The thread beside greenlets has its own: gevent's sockets belong to one hub. A full deque drops a
+        # connection, which closes itself.
         self._idle: dict[Any, deque[Any]] = defaultdict(partial(deque, maxlen=MOST_IDLE))
         self._pid = getpid()
 
@@ -150,7 +150,7 @@ def _asking_anew(proxy: Any) -> Any:
 
 
 def _seen_by(options: Mapping[str, Any], connection_class: type) -> tuple[object, ...]:
-    """Return what a connection sees, and as whom: two that agree in this see the same data."""
+    """Return database and user of a connection: two that agree in this see the same data."""
     host = options.get("host") or "localhost"
     host = "localhost" if host == "127.0.0.1" else host
     return (

@@ -17,7 +17,7 @@ _ROUNDING = 0.002
 
 
 class Lease:
-    """One term of holding a lock: what was granted, until when it can be trusted, whether it was lost.
+    """One term of holding a lock: its grant, until when it can be trusted, whether it was lost.
 
     Thread-safe: the holder's thread reads, the watchdog's thread renews (see the package docstring).
 
@@ -70,7 +70,8 @@ class Lease:
         self._store = store
         self._on_lost = on_lost
         self._clock = clock
-        # Reentrant: a signal handler may ask in the middle of an answer. Native, as the watchdog's thread is.
+        # Reentrant: a signal handler may call check() in the middle of an answer. Native, as the watchdog's
+        # thread is.
         self._lock = RLock()
         self.deadline = sent_at + ttl - max(_margin(ttl), self.answered_at - sent_at)
 
@@ -98,12 +99,12 @@ class Lease:
         """Raise :class:`~celery_redislock.exceptions.LockLost` if the lease is lost or was released.
 
         Free of cost while the lease can be trusted. After its deadline (this
-        process was paused, or renewals failed) it asks the server once, which
+        process was paused, or renewals failed) it sends one renewal, which
         takes a bounded time; an unreachable server then counts as a loss.
         Call it before a side effect another holder must not see twice.
         """
         if self.held and self._clock() >= self.deadline:
-            self._ask()
+            self._renew()
         if self.lost_because is not None:
             raise LockLost(self.key, self.lost_because, self.fence)
         if self.ended:
@@ -150,7 +151,7 @@ class Lease:
         try:
             announce(self)
         except Exception:
-            # The watchdog must go on for the other leases, and check() must raise LockLost, not this.
+            # The watchdog has other leases to renew, and check() must raise LockLost, not this.
             logger.exception("on_lock_lost (or on_lost) raised for the lost lease on %r", self.key)
 
     def miss_deadline(self, why: str) -> None:
@@ -176,7 +177,7 @@ class Lease:
         else:
             self.lose("another holder has the lock, or its key was overwritten")
 
-    def _ask(self) -> None:
+    def _renew(self) -> None:
         term = self.term
         try:
             answer = self._store.renew([term])

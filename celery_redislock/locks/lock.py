@@ -53,7 +53,7 @@ class Lock:
 
     One object may be shared by threads: each holds for itself, and may acquire
     again while it holds (it releases as often). Two objects of one name wait for
-    each other, in one thread too. Waiters are not served in order. What is
+    each other, in one thread too. Waiters are not served in order. A lock that is
     acquired without ``with`` and never released is renewed until the process ends.
 
     Not for coroutines, which would hold it together; a second one of the same
@@ -117,8 +117,8 @@ class Lock:
             Whether this thread holds the lock now.
 
         Raises:
-            LockUnavailable: the server cannot be reached. A lock that was taken all the same is released
-                in the background, as after any other error.
+            LockUnavailable: the server cannot be reached. A lock that the server has granted is
+                released in the background, as after any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
             RuntimeError: another coroutine of this thread holds it.
@@ -177,7 +177,7 @@ class Lock:
         if ttl is not None:
             _check_terms(self.name, ttl=ttl)
             lease.term = Term(lease.key, lease.token, ttl)
-            # Should no answer come, the server may have shortened it all the same.
+            # The server may shorten it, although no answer comes.
             lease.trust_for(ttl)
         term = lease.term
         try:
@@ -259,7 +259,7 @@ class Lock:
                     "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
                 )
                 raise RuntimeError(message)
-            # A lost hold is not replaced by a new one: the outer block would go on as if nothing were wrong.
+            # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
             entry.lease.check()
             entry.depth += 1
             return None
@@ -279,11 +279,11 @@ class Lock:
 
     def _attempt(self) -> Hold | None:
         pid = os.getpid()
-        owner, facts = _who(pid, threading.get_ident())
+        owner, facts_begin = _who(pid, threading.get_ident())
         term = Term(self._key, new_token(self._owner or owner), self._ttl)
-        about = f'{facts},"since":{time.time():.3f}}}'
+        facts = f'{facts_begin},"since":{time.time():.3f}}}'
         try:
-            answer = self._store.acquire(term.name, term.token, term.ttl, about=about)
+            answer = self._store.acquire(term.name, term.token, term.ttl, facts=facts)
             if isinstance(answer, Refusal):
                 return answer.hold
             # No message was named, so no mark can have answered.
@@ -298,7 +298,7 @@ class Lock:
         return None
 
     def _release_later(self, term: Term, error: BaseException) -> None:
-        """Release in the background what an unanswered, or interrupted, request may have left held."""
+        """Release in the background a hold that an unanswered, or interrupted, request may have left."""
         if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
             watchdog_of(self._store).owe(
                 lambda: self._store.release(term.name, term.token), within=term.ttl, what=repr(self.name)
@@ -311,14 +311,14 @@ class Lock:
 
 @functools.lru_cache(maxsize=1024)
 def _who(pid: int, thread: int) -> tuple[str, str]:
-    """Return a thread as owners name it, and the beginning of what it writes about itself."""
+    """Return a thread's name as an owner, and the beginning of the facts that it writes about itself."""
     facts = f'{{"host":{quoted(hostname())},"pid":{pid},"state":"{RUNNING}"'
     return f"{hostname()}:{pid}:{thread}", facts
 
 
 @functools.cache
 def _thread_facts(kind: type[threading.local]) -> threading.local:
-    """Return what each thread has for itself: in its ``__dict__`` are that thread's holds by their locks."""
+    """Return the thread-local object whose ``__dict__`` has each thread's holds by their locks."""
     return kind()
 
 

@@ -49,7 +49,7 @@ class MemoryStore(LockStore):
         token: str,
         ttl: float,
         *,
-        about: str,
+        facts: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -66,7 +66,7 @@ class MemoryStore(LockStore):
                 return Marked(mark[0] == b"done", mark[1] - now)
             if held is not None and not kept:
                 return Refusal((self._hold(name, held, is_period=False),))
-            value = f"{token}\0{about}".encode()
+            value = f"{token}\0{facts}".encode()
             if not kept:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
@@ -121,7 +121,7 @@ class MemoryStore(LockStore):
                 yield name, hold.token
 
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         with self._lock:
             held = self._live(self._locks, name)
@@ -133,7 +133,7 @@ class MemoryStore(LockStore):
             if self._live(self._marks, (name, new)) is not None:
                 del self._locks[name]
             else:
-                self._locks[name] = (f"{new}\0{about}".encode(), self._clock() + ttl)
+                self._locks[name] = (f"{new}\0{facts}".encode(), self._clock() + ttl)
             self._leave(name, mark)
             return Release(released=True)
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-#: Longest lock name in bytes of UTF-8; what is longer ends in a digest.
+#: Longest lock name in bytes of UTF-8; longer ones end in a digest.
 MAX_BYTES = 200
 
 # Braces would end the name's hash tag; white space, controls and lone surrogates break logs and redis-cli.
@@ -16,12 +16,12 @@ _CUT = "%~"
 
 
 def unsafe(more: Iterable[str] = ()) -> re.Pattern[str]:
-    """Return the pattern of what :func:`escape` escapes, and of *more*: no letters or digits."""
+    """Return the pattern of the characters :func:`escape` escapes, and of *more*: no letters or digits."""
     return re.compile(f"[%{_UNSAFE}{re.escape(''.join(sorted(more)))}]")
 
 
 def escape(text: str, pattern: re.Pattern[str] = unsafe()) -> str:  # noqa: B008  compiled once
-    r"""Percent-escape what must not stand in a lock name; the rest stays readable.
+    r"""Percent-escape the characters that no lock name may have; the others stay readable.
 
     Escaped are ``%``, braces, white space (Unicode's too), control characters
     and lone surrogates, as their UTF-8 bytes. Two texts never share a result.
@@ -35,8 +35,8 @@ def escape(text: str, pattern: re.Pattern[str] = unsafe()) -> str:  # noqa: B008
 def lock_name(text: str) -> str:
     """Return the name of the lock that somebody calls *text*: a resource, or a lock's name as it stands.
 
-    As :func:`escape` and :func:`shorten` make it, but ``%`` is left alone: what has been named before
-    (``task.lock_for(...).key``, ``celery redislock list``) is named so again. A resource whose own text has
+    As :func:`escape` and :func:`shorten` make it, but ``%`` is left alone: a lock's name
+    (``task.lock_for(...).key``, ``celery redislock list``) names that lock. A resource whose own text has
     a ``%`` before two hex digits may thus share a lock with one that has the character they stand for.
 
     >>> lock_name("nightly import"), lock_name("nightly%20import")

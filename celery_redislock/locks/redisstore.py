@@ -112,7 +112,7 @@ class RedisStore(LockStore):
         name: str,
         token: str,
         ttl: float,
-        about: str,
+        facts: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -120,7 +120,7 @@ class RedisStore(LockStore):
     ) -> tuple[list[str], list[str]]:
         """Return the keys and arguments of an acquire: no more than its script has to look at."""
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args = [f"{token}\0{about}", _ms(ttl), name]
+        args = [f"{token}\0{facts}", _ms(ttl), name]
         strict = self._strict_ms
         if instead_of or starts_run or period or message or strict:
             base = self._base(name)
@@ -199,7 +199,7 @@ class RedisStore(LockStore):
     def _leave(
         self, mark: Mark | None, name: str, keys: list[str], args: list[str], period_of: str | None = None
     ) -> None:
-        """Add what ends a period, and what leaves a mark."""
+        """Add the keys and arguments that end a period, and that leave a mark."""
         if period_of:
             keys.append(self._base(name) + "period")
             args.append(period_of + "\0")
@@ -208,11 +208,11 @@ class RedisStore(LockStore):
             args += ("done" if mark.is_done else "ending", _ms(mark.ttl))
 
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}mark:{new}"]
-        args = [old, new, _ms(ttl), about, name]
+        args = [old, new, _ms(ttl), facts, name]
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 
@@ -259,19 +259,19 @@ class RedisStore(LockStore):
         return f"{self._start}{name}}}:"
 
 
-# What each script answers: ``wire.Answers``. What is no such answer raises one of ``scripts.OTHER_SHAPES``.
+# The scripts' answers (``wire.Answers``). An answer of another shape raises one of ``scripts.OTHER_SHAPES``.
 
 #: The words by which a hold is granted, and those by which a mark refuses it.
 _GRANTED = frozenset((b"granted", b"taken_over"))
 _MARKED = frozenset((b"done", b"ending"))
 
-#: Whether a hold was ended, by the word that says what became of it.
+#: Whether a hold was ended, by the first word of the answer.
 _ENDED = {b"released": True, b"handed_on": True, b"missing": False, b"kept": False}
 
 #: Whether it is a period, by the word that holders follow.
 _HOLDERS = {b"held": False, b"period": True}
 
-#: What nearly every release is answered.
+#: The answer to nearly every release.
 _RELEASED = Release(released=True)
 
 
@@ -296,7 +296,7 @@ def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: fl
 
 
 def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repeated: bool) -> Release:
-    """What became of the hold, who holds or held, if anybody, and what was promoted."""
+    """Read whether the hold was ended, who holds or held, if anybody, and which messages were promoted."""
     if reply == [b"released"] and not repeated:
         return _RELEASED
     word, *rest = reply
@@ -319,7 +319,7 @@ def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bo
 
 
 def _claims(_name: str, reply: Any, *_: object) -> tuple[str, list[tuple[str, str]]]:
-    """Where to go on, and the claims that were released."""
+    """Read the cursor of the next request, and the claims that were released."""
     word, cursor, what, count, *fields = reply
     expect(word == b"walked" and what == b"claims" and len(fields) == 2 * count)
     texts = [field.decode("utf-8", "replace") for field in fields]

@@ -43,13 +43,13 @@ _encode = str.encode
 
 T = TypeVar("T")
 
-#: Makes a value of a lock's name and what the server said; told when that was sent and answered, and whether
+#: Makes a value of a lock's name and the server's answer; told when that was sent and answered, and whether
 #: it was the second attempt. Raises one of these where a well-formed answer is of another shape.
 Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
 #: A request's bytes; its script and keys, for errors; replicas, time, and whether its answer is awaited.
-_Asked: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool]
+_Call: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -115,7 +115,7 @@ class Scripts:
         closed with it. A request whose answer was lost is sent once more, on a new connection; where none is
         open, it is sent when the answer is read.
 
-        *operation* is the script's name, *name* the lock's. ``replicas`` are asked to confirm (``WAIT``), and
+        *operation* is the script's name, *name* the lock's. So many ``replicas`` confirm (``WAIT``), and
         the answer is a list then, whose last item is how many did. ``within``: seconds for both attempts
         together, if less than two socket timeouts.
 
@@ -130,7 +130,7 @@ class Scripts:
         read = self._converse
         begun: Any = None
         sent_at = self._clock()
-        # A connection at rest, and an answer in one piece: nearly always. Whatever else goes another way.
+        # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
         if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
             try:
                 sock.sendall(request)
@@ -140,13 +140,13 @@ class Scripts:
             except BaseException:
                 connection.disconnect()
                 raise
-        asked = request, operation, keys, replicas, within, True
-        return partial(read, connection, sent_at, begun, understand, name, asked)
+        call = request, operation, keys, replicas, within, True
+        return partial(read, connection, sent_at, begun, understand, name, call)
 
     def _read(
-        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, asked: _Asked
+        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, call: _Call
     ) -> T:
-        """Read the answer to what was sent on a connection at rest."""
+        """Read the answer to a request that was sent on a connection at rest."""
         try:
             begun = connection._sock.recv(PIECE)
         except OSError as error:
@@ -163,26 +163,26 @@ class Scripts:
                 else:
                     connection.redislock_idle.append(connection)
                     return answer
-        return self._converse(connection, sent_at, begun, understand, name, asked)
+        return self._converse(connection, sent_at, begun, understand, name, call)
 
     def send(self, operation: str, *command: str, understand: Understand[Any] | None = None) -> Any:
         """Send a plain command; without *understand* its answer is left to the next user of the connection.
 
         Raises as :meth:`begin`.
         """
-        asked = self._request(operation, (), command), operation, (), 0, None, understand is not None
+        call = self._request(operation, (), command), operation, (), 0, None, understand is not None
         understand = understand or (lambda *_: None)
-        return self._converse(self._connections.take(), 0.0, None, understand, operation, asked)
+        return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
 
     def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
-        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, asked: _Asked
+        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, call: _Call
     ) -> T:
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
         ``None``: nothing has been sent.
         """
-        request, operation, keys, replicas, within, awaits = asked
+        request, operation, keys, replicas, within, awaits = call
         clock = self._clock
         patience = self._socket_timeout
         now = clock()
@@ -247,7 +247,7 @@ class Scripts:
             if not repeated:
                 connection = self._connections.take_new()
                 begun = None
-        # What the kernel says of a socket at rest whose time is over.
+        # The kernel's word for a socket at rest whose time is over.
         words = "no answer in time" if isinstance(lost, BlockingIOError) else str(lost) or type(lost).__name__
         server = self._connections.server
         if "WRONGTYPE" not in words:
@@ -270,7 +270,7 @@ class Scripts:
         return template % (*_flat(zip(map(len, words), words)),)  # noqa: B905  of one length
 
     def _template(self, operation: str, keys: int, words: int) -> bytes:
-        """Return what such a request is made of: one ``%`` fills it."""
+        """Return the template of such a request, which one ``%`` fills."""
         template = b"*%d\r\n" % words + _WORD * words
         if operation in self._scripts:
             sha = self._scripts[operation][1].encode()
@@ -284,8 +284,8 @@ class Scripts:
 def _ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:
     """Return the socket of a connection, ready for a request: connect, read the answers nobody waited for.
 
-    Each step may take ``patience`` seconds, as long as it is not ``give_up`` when it begins. ``connect()`` is
-    a Sentinel's own, which asks for the primary.
+    Each step may take ``patience`` seconds, as long as it is not ``give_up`` when it begins. A Sentinel's
+    connection looks for the primary in ``connect()``.
     """
     if connection._sock and not connection.redislock_unread and within is None:
         return connection._sock

@@ -2,7 +2,7 @@
 
 :class:`~celery_redislock.locks.redisstore.RedisStore` keeps locks on a server,
 :class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
-Both pass the same contract tests.
+Both pass the same contract tests. The file is long because a verb's docstring is its contract.
 """
 
 import json
@@ -18,21 +18,21 @@ from celery_redislock.exceptions import LockUnavailable
 if TYPE_CHECKING:
     from celery_redislock.locks.scripts import Scripts
 
-#: Ten years in seconds: whoever asks for longer has most likely written milliseconds.
+#: Ten years in seconds: a longer time was most likely written in milliseconds.
 TEN_YEARS = 315_360_000.0
 
 #: Seconds since the epoch: no calendar shows what comes later.
 YEAR_10000 = 253_402_300_800
 
 #: Not json.loads, which first finds out in which encoding bytes are.
-_facts_of = json.JSONDecoder().decode
+_decode = json.JSONDecoder().decode
 
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 #: Characters of a message or a result above which no script carries them: locks do not wait for that.
 LARGEST = 256 * 1024
 
-#: What a holder writes about itself; another program may have written anything.
+#: The kinds of facts that a holder writes about itself; another program may have written anything.
 _KINDS = {"task": str, "host": str, "pid": int}
 _PLAIN = str | int | float
 
@@ -42,7 +42,7 @@ QUEUED = "queued"
 RUNNING = "running"
 ACCEPTED = "period"
 
-#: What a holder in one of these states is to whom it refuses.
+#: The cause of a refusal, by the state of its holder.
 _CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period"}
 
 
@@ -63,9 +63,9 @@ def owner_of(token: str) -> str:
 
 
 class Hold:
-    """What the store knew about a holder when it answered. Advisory: it may be gone by now.
+    """A holder as the store knew it when it answered. Advisory: it may be gone by now.
 
-    What the holder wrote is read when somebody asks: most duplicates are skipped and nobody does.
+    The facts that the holder wrote are read when first used: most duplicates are skipped without them.
 
     Attributes:
         name: the lock's name.
@@ -73,10 +73,10 @@ class Hold:
         expires_in: seconds until the hold ends unless it is renewed; ``inf`` for another program's
             lock that has no end.
         is_period: nothing is held, but ``lock_period`` has not passed since the last acceptance.
-        text: what the holder wrote, JSON. A piece of that with a quotation mark is part of nothing else.
+        text: the holder's facts, JSON. A piece of it that begins with a quotation mark is a name or a value.
     """
 
-    __slots__ = ("_about", "expires_in", "is_period", "name", "text", "token")
+    __slots__ = ("_facts", "expires_in", "is_period", "name", "text", "token")
 
     def __init__(self, name: str, value: bytes, expires_in: float, is_period: bool = False) -> None:
         """Read a stored value, ``token NUL json``; anything else is a foreign holder's whole token."""
@@ -85,18 +85,18 @@ class Hold:
         self.token = token.decode("utf-8", "replace")
         self.expires_in = expires_in
         self.is_period = is_period
-        self._about: Mapping[str, Any] | None = None
+        self._facts: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
-        facts = (self.name, self.token, dict(self.about), self.expires_in, self.is_period)
-        return f"Hold({', '.join(map(repr, facts))})"
+        fields = (self.name, self.token, dict(self.facts), self.expires_in, self.is_period)
+        return f"Hold({', '.join(map(repr, fields))})"
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """What the holder wrote about itself: task, state, host, pid, since and others."""
-        if self._about is None:
-            self._about = _facts(self.text)
-        return self._about
+    def facts(self) -> Mapping[str, Any]:
+        """The facts that the holder wrote about itself: task, state, host, pid, since and others."""
+        if self._facts is None:
+            self._facts = _facts(self.text)
+        return self._facts
 
     @property
     def owner(self) -> str:
@@ -106,31 +106,31 @@ class Hold:
     @property
     def message(self) -> object:
         """The identity of the message it is held for: its token, unless the holder wrote another."""
-        return self.about.get("message", self.token)
+        return self.facts.get("message", self.token)
 
     @property
     def state(self) -> str | None:
         """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
-        state = ACCEPTED if self.is_period else self.about.get("state")
+        state = ACCEPTED if self.is_period else self.facts.get("state")
         return state if isinstance(state, str) and state.isprintable() else None
 
     @property
     def since(self) -> float | None:
         """When the holder took it, in seconds since the epoch by its own clock; ``None`` if unknown."""
-        since = self.about.get("since")
+        since = self.facts.get("since")
         if isinstance(since, int | float) and not isinstance(since, bool) and 0 <= since < YEAR_10000:
             return since
         return None
 
 
 def _facts(text: bytes) -> dict[str, Any]:
-    """Return what a holder wrote, but for what is nested (nobody could print it) or of another kind."""
+    """Return a holder's facts, without those that are nested (nobody could print them) or of another kind."""
     try:
-        about = _facts_of(text.decode()) if text else {}
+        facts = _decode(text.decode()) if text else {}
     except (ValueError, RecursionError):
-        about = {}
-    facts = about.items() if isinstance(about, dict) else ()
-    return {key: fact for key, fact in facts if isinstance(fact, _KINDS.get(key, _PLAIN))}
+        facts = {}
+    pairs = facts.items() if isinstance(facts, dict) else ()
+    return {key: fact for key, fact in pairs if isinstance(fact, _KINDS.get(key, _PLAIN))}
 
 
 class Grant(NamedTuple):
@@ -156,38 +156,38 @@ class Refusal(NamedTuple):
     """Somebody else holds the lock, or its period has not passed.
 
     Attributes:
-        holds: by whom it is refused: one or several.
+        holds: the holders that refuse it, one or several.
     """
 
     holds: tuple[Hold, ...]
 
     @property
     def hold(self) -> Hold:
-        """The first of those by whom it is refused."""
+        """The first of the holders that refuse it."""
         return self.holds[0]
 
     @property
     def because(self) -> str:
-        """Because of what: ``"run"``, ``"claim"`` or ``"period"``. Another program's lock counts as a run."""
+        """The cause: ``"run"``, ``"claim"`` or ``"period"``. Another program's lock counts as a run."""
         return _CAUSES.get(self.hold.state or RUNNING, "run")
 
 
 class Marked(NamedTuple):
     """Nothing was taken, because this message has a mark (:class:`Mark`): it ran already.
 
-    A copy of what is not done waits until the mark says done, or expires, in ``expires_in`` seconds.
+    A copy of a message that is not done waits until the mark says done, or expires (in ``expires_in`` s).
     """
 
     is_done: bool
     expires_in: float
 
 
-#: What :meth:`LockStore.acquire` answers.
+#: The answers of :meth:`LockStore.acquire`.
 Answer: TypeAlias = Grant | Refusal | Marked
 
 
 class Mark(NamedTuple):
-    """What a release leaves behind for copies of its message. "done" is never overwritten by "ending".
+    """A note that a release leaves for copies of its message. "done" is never overwritten by "ending".
 
     Attributes:
         message: the message's identity, the token of its publish.
@@ -202,7 +202,7 @@ class Mark(NamedTuple):
 
 
 class Term(NamedTuple):
-    """What a renewal needs to know about one hold."""
+    """One hold, as a renewal names it."""
 
     name: str
     token: str
@@ -221,7 +221,7 @@ class Renewal(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What became of a release.
+    """The answer to a release.
 
     Attributes:
         released: the hold was ours and is gone now.
@@ -254,10 +254,10 @@ class LockStore(ABC):
     Every verb may be repeated with the same token.
 
     Attributes:
-        on_promoted: called with what the end of a hold has promoted, in the thread that ended it, after the
-            answer was read. Whoever ends a hold need not know of it.
+        on_promoted: called with the messages that the end of a hold has promoted, in the thread that ended
+            it, after the answer was read. Callers that end a hold need not know of it.
         is_shared: other processes see these locks.
-        prefix: what the keys begin with.
+        prefix: the beginning of all keys.
     """
 
     on_promoted: Callable[[Sequence[str]], object] | None = None
@@ -275,7 +275,7 @@ class LockStore(ABC):
         return False
 
     def scripts(self, names: Sequence[str], package: str) -> "Scripts":  # noqa: ARG002  there is no server
-        """Return what runs these scripts of a package where the locks are; their keys begin with ``prefix``.
+        """Return a runner of a package's scripts where the locks are; their keys begin with ``prefix``.
 
         Raises:
             LockUnavailable: only this process sees the locks.
@@ -300,7 +300,7 @@ class LockStore(ABC):
         token: str,
         ttl: float,
         *,
-        about: str,
+        facts: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
@@ -312,17 +312,17 @@ class LockStore(ABC):
             name: the lock's name.
             token: of the hold. If it holds already, its ``ttl`` starts anew, and the grant says ``repeated``.
             ttl: how long the hold lives unless it is renewed.
-            about: small facts about the holder for those who are refused, as JSON, no argument values.
+            facts: small facts about the holder for those who are refused, as JSON, no argument values.
             instead_of: another token this hold replaces where that one holds (a claim becoming a lease).
             period: least time between two acceptances by the server's clock; taking over is no new one.
             message: whose mark is looked at first, before the holder and before ``instead_of``. Where it has
                 one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
-            starts_run: a run begins with it, so a server that is out of memory grants it all the same, as it
-                does what is taken over. Any other hold it refuses.
+            starts_run: a run begins with it, so a server that is out of memory grants it, as it grants a hold
+                that is taken over. It refuses any other.
         """
 
     def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Callable[[], Answer]:
-        """Ask for what :meth:`acquire` asks for, and return a function that reads the answer.
+        """Send the request of :meth:`acquire`, and return a function that reads the answer.
 
         That is called once, by the same thread, and answers and raises as :meth:`acquire` does; the time in
         between does not count. Where it is not called, as after an error, the hold may have been taken.
@@ -334,8 +334,8 @@ class LockStore(ABC):
         """Return who would refuse a claim under ``token`` now, ``None`` for nobody; one round trip.
 
         A hold refuses, and with ``period`` a period that has not passed; those of this very token do not.
-        Nothing is taken: at the next request the lock may be another's. A replica, which may know only what
-        is long past, does not answer (``LockUnavailable``).
+        Nothing is taken: at the next request the lock may be another's. A replica, which may know only a past
+        holder, does not answer (``LockUnavailable``).
         """
 
     def claim_and_push(
@@ -368,8 +368,8 @@ class LockStore(ABC):
     ) -> Release:
         """Release the hold if ``token`` still has it; one round trip.
 
-        ``period_of``: the period that began under this token ends too. ``mark`` is left behind in any case,
-        whoever holds the lock.
+        ``period_of``: the period that began under this token ends too. ``mark`` is left in any case, also
+        where another token holds the lock.
         """
 
     def release_and_store(
@@ -385,11 +385,11 @@ class LockStore(ABC):
 
     @abstractmethod
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Release the claims of these owners, whatever they claim: messages that will never run.
+        """Release the claims of these owners on all locks: their messages will never run.
 
-        A period that began under such a claim ends with it; runs keep their locks. All locks there are, are
-        looked at: one request for each thousand of them, made when its claims are asked for, so whoever does
-        not iterate releases nothing. A claim that comes meanwhile may be missed.
+        A period that began under such a claim ends with it; runs keep their locks. One request looks at
+        a thousand locks, and is sent when the caller iterates so far: without an iteration nothing is
+        released. A claim that is taken meanwhile may be missed.
 
         Yields:
             The lock's name and the claim's token, for each claim that was released.
@@ -397,12 +397,12 @@ class LockStore(ABC):
 
     @abstractmethod
     def hand_on(
-        self, name: str, old: str, new: str, ttl: float, *, about: str, mark: Mark | None = None
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         """Turn one token's hold into another's, if it still holds; one round trip. Never takes a free lock.
 
         Where the message of ``new``, which is its identity, has a mark already, it has run, and the hold is
-        released instead. ``ttl`` and ``about`` are those of the new hold; ``mark`` as for :meth:`release`.
+        released instead. ``ttl`` and ``facts`` are those of the new hold; ``mark`` as for :meth:`release`.
 
         Returns:
             ``released`` if the hold of ``old`` was there: it is now that of ``new``, or released. Also
@@ -442,7 +442,7 @@ class LockStore(ABC):
         """
 
     def _ended(self, answer: Release) -> Release:
-        """Return the answer of a verb that may have ended a hold, and tell what that has promoted.
+        """Return the answer of a verb that may have ended a hold, and report the messages it has promoted.
 
         Every such verb passes its answer through here.
         """
@@ -451,7 +451,7 @@ class LockStore(ABC):
         return answer
 
     def eviction_policy(self) -> str | None:
-        """Return what the server deletes when it runs out of memory; ``None`` where it cannot tell."""
+        """Return the server's eviction policy, for a lack of memory; ``None`` where it cannot tell."""
         return None
 
     def close(self) -> None:  # noqa: B027  nothing to close is the rule

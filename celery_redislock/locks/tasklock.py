@@ -8,7 +8,7 @@ The life of one message::
                    hand on   lease r -> claim m2        the body published its own id again
                    hand on   lease r -> claim m         the message is requeued
 
-What the server does not answer at the end is owed to the watchdog.
+A request at the end that the server does not answer is owed to the watchdog.
 """
 
 import logging
@@ -83,19 +83,19 @@ class TaskLock(NamedTuple):
         return self._replace(key=queued_name(self.key))
 
     def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
-        """Ask for a claim under this token, as a worker does for a message without one, when its run starts.
+        """Acquire a claim under this token, as a worker does for a message without one when its run starts.
 
         ``state``: ``ACCEPTED`` for a claim that is the period, released by no run. ``message`` is the
         message's identity. Raises as :meth:`LockStore.acquire` does.
         """
         period = None if state is ACCEPTED else self.period
-        terms: Any = {"about": self.about(state, message), "period": period, "starts_run": True}
+        terms: Any = {"facts": self.facts(state, message), "period": period, "starts_run": True}
         return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, **terms))
 
-    def past_the_dead(self, ask: Callable[[], T]) -> T:
-        """Ask for a hold, and once more where a dead run's was in the way."""
-        answer = ask()
-        return ask() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
+    def past_the_dead(self, acquire: Callable[[], T]) -> T:
+        """Send a request for a hold, and once more where a dead run's hold refuses it."""
+        answer = acquire()
+        return acquire() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
 
     def start(
         self,
@@ -121,18 +121,18 @@ class TaskLock(NamedTuple):
             max_hold: as for :meth:`Watchdog.watch`.
             on_lost: as for :class:`Lease`.
         """
-        ask = partial(
+        acquire = partial(
             self.store.acquire,
             self.key,
             token,
             self.ttl,
-            about=self.about(RUNNING, message),
+            facts=self.facts(RUNNING, message),
             instead_of=claim,
             period=None if accepted else self.period,
             message=message if may_be_done else None,
             starts_run=True,
         )
-        answer = self.past_the_dead(ask)
+        answer = self.past_the_dead(acquire)
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
@@ -185,10 +185,10 @@ class TaskLock(NamedTuple):
 
     def convert(self, token: str, to: str, *, ttl: float, mark: Mark | None = None) -> Release | None:
         """Turn the hold of one token into the claim of another, if it is still held; as :meth:`release`."""
-        # Its message has been published: whoever this claim refuses need not wait for that.
-        about = self.about(QUEUED, published=True)
-        ask = partial(self.store.hand_on, self.key, token, to, ttl, about=about, mark=mark)
-        return self._now_or_later(ask, ttl)
+        # Its message has been published: a duplicate that this claim refuses need not wait for that.
+        facts = self.facts(QUEUED, published=True)
+        request = partial(self.store.hand_on, self.key, token, to, ttl, facts=facts, mark=mark)
+        return self._now_or_later(request, ttl)
 
     def release(
         self, token: str, *, period_of: str | None = None, mark: Mark | None = None
@@ -198,17 +198,17 @@ class TaskLock(NamedTuple):
         ``period_of``: the period that began under this token ends as well. ``mark`` is left for the copies of
         its message.
         """
-        ask = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
-        return self._now_or_later(ask, mark.ttl if mark is not None else 0.0)
+        request = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
+        return self._now_or_later(request, mark.ttl if mark is not None else 0.0)
 
     def release_if_dead(self, hold: Hold) -> bool:
         """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
-        if b'"at":' not in hold.text or hold.state != RUNNING or not is_dead(hold.about.get("at")):
+        if b'"at":' not in hold.text or hold.state != RUNNING or not is_dead(hold.facts.get("at")):
             return False
         answer = self.release(hold.token)
         if answer is not None and answer.released:
             line = "%r was held by %r, but its worker was killed (pid %r): released"
-            logger.warning(line, hold.name, hold.owner, hold.about.get("pid"))
+            logger.warning(line, hold.name, hold.owner, hold.facts.get("pid"))
         return True
 
     def release_later(self, token: str, *, period_of: str | None = None) -> None:
@@ -218,31 +218,30 @@ class TaskLock(NamedTuple):
 
     def mark_done(self, message: str, ttl: float) -> None:
         """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""
-        ask = partial(self.store.mark_done, self.key, message, ttl)
-        self._now_or_later(ask, ttl)
+        self._now_or_later(partial(self.store.mark_done, self.key, message, ttl), ttl)
 
     def _now_or_later(
-        self, ask: Callable[[], T], ttl: float = 0.0, owed: Callable[[], object] | None = None
+        self, request: Callable[[], T], ttl: float = 0.0, owed: Callable[[], object] | None = None
     ) -> T | None:
-        """Ask; where the server does not answer, let the watchdog ask (for what is ``owed``, if given)."""
+        """Send a request; where the server does not answer, owe it (or ``owed``) to the watchdog."""
         try:
             # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
             if not watchdog_of(self.store).is_server_away:
-                return ask()
+                return request()
         except RedisLockError as error:
             if not isinstance(error, LockUnavailable):
                 why = "could not release the hold on %r, which is left to expire: %s"
                 logger.warning(why, self.key, error)
                 return None
-        self._later(owed or ask, ttl)
+        self._later(owed or request, ttl)
         return None
 
-    def _later(self, ask: Callable[[], object], ttl: float = 0.0) -> None:
-        """Let the watchdog ask until every hold has expired that the answer could be about."""
+    def _later(self, request: Callable[[], object], ttl: float = 0.0) -> None:
+        """Owe a request to the watchdog until every hold has expired that it could end."""
         within = max(self.ttl, self.queue_ttl, ttl)
-        watchdog_of(self.store).owe(ask, within=within, what=f"the hold on {self.key!r}")
+        watchdog_of(self.store).owe(request, within=within, what=f"the hold on {self.key!r}")
 
-    def about(self, state: str, message: str | None = None, published: bool = False) -> str:
+    def facts(self, state: str, message: str | None = None, published: bool = False) -> str:
         """Describe the holder, as JSON; ``message`` is given where the token is not its identity."""
         usual = _usual(self.task, state, self.is_ignored, published, self.main_process, os.getpid())
         more = "" if message is None else f',"message":{quoted(message)}'
@@ -251,7 +250,7 @@ class TaskLock(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int) -> str:
-    """Return the beginning of what a holder writes: what this process says of every such call of a task."""
+    """Return the beginning of the facts that a holder writes: the same for every such call of a task here."""
     text = f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid},"state":"{state}"'
     if state == RUNNING and (whereabouts := whereabouts_of(main, pid)) is not None:
         text += f',"at":{quoted(whereabouts)}'

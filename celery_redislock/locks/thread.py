@@ -1,9 +1,9 @@
-"""A thread that no greenlet holds up, and how it tells greenlets what it has learnt.
+"""A thread that no greenlet holds up, and how it reports to greenlets.
 
 gevent makes greenlets of threads, and one that never switches would starve the
 watchdog. So that runs in a native thread there, with a hub and sockets of its
-own. A lock of gevent's it may get only when the other hub runs: what may take
-one, a log line or a callable of the user's, is sent to that hub.
+own. It may get a lock of gevent's only when the other hub runs: a log line or a
+callable of the user's, which may take one, is sent to that hub.
 """
 
 import sys
@@ -19,7 +19,7 @@ greenlets: ContextVar[Any] = ContextVar("greenlets", default=None)
 
 
 def original(module: str, name: str) -> Any:
-    """Return what the standard library has under a name, and had before gevent replaced it."""
+    """Return an object of the standard library as it was before gevent replaced it."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)
 

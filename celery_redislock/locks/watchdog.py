@@ -7,10 +7,11 @@ Timeline of one lease of ttl T, granted to a request sent at 0::
     sent      renew      renew        margin   gone on the server (at the earliest)
 
 An unanswered renewal is repeated every T/20 (at least 50 ms apart), each
-attempt bounded by what is left until the deadline.
+attempt bounded by the time that is left until the deadline.
 
-The same thread repeats what the server did not answer: a debt, normally a
-release, is tried once a second until it succeeds or nothing is left to release.
+The same thread pays debts. A debt is a request, normally a release, that the
+server did not answer. It is repeated once a second until it is answered, or
+until the hold has expired.
 """
 
 import atexit
@@ -167,13 +168,15 @@ class Watchdog:
             except BaseException as error:  # noqa: BLE001
                 # Also the SystemExit of an on_lost: a thread that dies would lose every lease of the process.
                 tell(
-                    logger.error, "the redislock watchdog met an unexpected error and goes on", exc_info=error
+                    logger.error,
+                    "the redislock watchdog continues after an unexpected error",
+                    exc_info=error,
                 )
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""
         while True:
-            # Awake first, and then it looks: whoever watches a lease that this look misses rings.
+            # Awake before it looks: a thread that watches a lease which this look misses rings the bell.
             kept = self._sleeps_until
             self._sleeps_until = AWAKE
             now = self._clock()
@@ -202,11 +205,11 @@ class Watchdog:
         return min(due, self._debts[0].due) if self._debts else due
 
     def _do_what_is_due(self) -> None:
-        """Renew what is due, then pay one debt: renewals never wait for more than one of those."""
+        """Renew the leases that are due, then pay one debt: renewals never wait for more than one."""
         now = self._clock()
         watched = list(self._watched.values())
         if min(map(_due, watched), default=FOREVER) <= now:
-            # What would be due within a tenth of its ttl joins the call.
+            # A lease that would be due within a tenth of its ttl is renewed with them.
             self._renew([lease for lease in watched if lease.due <= now + lease.term.ttl / 10])
         self._pay_one()
 
@@ -216,7 +219,7 @@ class Watchdog:
         live = [lease for lease in leases if self._may_renew(lease, now)]
         if not live:
             return
-        now = self._clock()  # again: what was found lost has been announced meanwhile
+        now = self._clock()  # again: losses that were found have been announced meanwhile
         # Kept, because the holder may give a lease another term before the answer comes.
         terms = [lease.term for lease in live]
         left = [lease.deadline - now for lease in live if lease.deadline > now]
@@ -242,20 +245,20 @@ class Watchdog:
             if answer is None:
                 self._repeat_or_lose(lease)
             if not lease.held:
-                # Not what has replaced it meanwhile: a worker's main process may watch the same token.
+                # By itself, not by its token: a worker's main process may watch another lease of that.
                 self.unwatch(lease)
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
-        """Whether to ask for this lease at all; it is dropped if not."""
+        """Whether to send a renewal of this lease; if not, it is dropped."""
         since = lease.since
         max_hold = lease.max_hold
         delay = _retry_delay(lease)
-        # Should an error cut its turn short, it is asked about again all the same, and soon.
+        # So that it is renewed soon, if an error cuts its turn short.
         lease.due = now + delay
         if now >= since + max_hold:
             lease.lose(f"it was held for longer than lock_max_hold ({max_hold:g} s)")
         elif lease.unanswered and 0 <= now - lease.deadline <= delay:
-            # Asked in time, without an answer, and woken for the deadline: asking again would come too late.
+            # The last renewal was sent in time and not answered; another one would come too late.
             lease.miss_deadline(lease.unanswered)
         elif now >= since + max_hold / 2 and not lease.warned:
             lease.warned = True
@@ -273,7 +276,7 @@ class Watchdog:
             # Its holder may have given it a shorter term meanwhile, and watches it anew.
             due = sent_at + min(term.ttl, lease.term.ttl) / 3
             if not renewed:
-                # One that goes on all the same (a claim that is watched beside its holder) is in no hurry.
+                # A lease that is still held (a claim that is watched beside its holder) is in no hurry.
                 due = max(due, answered_at + _retry_delay(lease))
             lease.due = min(due, lease.since + lease.max_hold)
 
@@ -299,7 +302,7 @@ class Watchdog:
             tell(logger.warning, f"could not release {expired[0].what}{more} in time: expired by now")
         if not debts or debts[0].due > now:
             return
-        debt = debts[0]  # it stays there meanwhile: it is owed until it is paid
+        debt = debts[0]  # stays first in the heap: it is owed until it is paid
         try:
             self._store.close()  # so that the action gets a new connection
             debt.action()

@@ -1,10 +1,10 @@
-"""One request and its answer on a connected socket: bytes as they are, and a reader for what our scripts say.
+"""One request and its answer on a connected socket: bytes, and a reader for our scripts' answers.
 
 redis-py connects (TLS, passwords, Sentinels), and from then on calls nothing but ``sendall``, ``recv`` and
 ``settimeout`` of its socket (redis 5.2.1 to 8.1.0, ``connection.py``, ``_parsers/socket.py``), plain, TLS or
 gevent's. So this module does the same with all of them.
 
-A socket at rest has the timeout of :func:`rest`; what is rare sets others, and puts it to rest again.
+A socket at rest has the timeout of :func:`rest`; rare requests set others, and put it to rest again.
 """
 
 import os
@@ -34,34 +34,34 @@ _HOLDER = re.compile(
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 _is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 
-#: How an answer begins: a command's (``=``: INFO's), a script's, and what is in its lists.
+#: How an answer begins: a command's (``=``: INFO's), a script's, and an item's of its lists.
 _KINDS = b":$+-="
 _OF_SCRIPT = b":$*+-"
 _INNER = b":$"
 
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
-    """What a server answers instead of a value; its text begins with a code."""
+    """An error that a server answers instead of a value; its text begins with a code."""
 
 
 class Nonsense(OSError):  # noqa: N818  as KeyboardInterrupt does
-    """What was received is no answer to the request; the connection is of no use any more."""
+    """The bytes that came are no answer to the request; the connection is of no use any more."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(f"it answered {_told(data, 100)!r}, which is no answer to this")
 
 
 def _told(data: bytes, most: int) -> str:
-    """Return the beginning of what a server said, without passwords."""
-    # The end of a secret that begins in what is kept may be further on.
+    """Return the beginning of an answer as text, without passwords."""
+    # A secret that begins in the part that is kept may end later.
     text = data[:1000].decode("utf-8", "backslashreplace")
     return (mask_password(text) if "://" in text else text)[:most]
 
 
 def rest(sock: Any, patience: float) -> None:
-    """Set what a step of a socket at rest may take, in seconds.
+    """Set the seconds that a step of a socket at rest may take.
 
-    The kernel keeps the time of a plain one: Python would ask it by a poll before every step. A signal that
+    The kernel keeps the time of a plain one: Python would poll it before every step. A signal that
     is handled meanwhile starts it anew.
     """
     if type(sock) is not original("socket", "socket") or os.name != "posix":
@@ -118,7 +118,7 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
 
 
 class Answers:
-    """Reads answers: what has been received of them, and the rest until ``give_up``.
+    """Reads answers: the bytes that have come, and the rest until ``give_up``.
 
     Each is an integer, bytes, a list of these, or an :class:`ErrorReply`. A line, of words and numbers, is
     the list of its words. No list has a list in it: scripts answer with a flat one, a word, and, where

@@ -45,7 +45,7 @@ def skip(call: Call, hold: Hold) -> Any:
         )
     if call.has_fixed_id and call.task_id != owner and not call.is_eager and not call.ignores_result:
         _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
-    if call.is_eager or not (b'"task":"' in hold.text or hold.about.get("task")):
+    if call.is_eager or not (b'"task":"' in hold.text or hold.facts.get("task")):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
         # package's, another program's lock).
         return LockEagerResult.duplicate(owner, lock.task, f"{DUPLICATE_OF} {owner}")

@@ -47,7 +47,7 @@ class Holder:
     @classmethod
     def of(cls, hold: Hold, queued: Hold | None = None) -> "Holder":
         """Read what a holder wrote about itself; ``queued``: the hold of the claim beside it."""
-        task, host, pid = map(hold.about.get, ("task", "host", "pid"))
+        task, host, pid = map(hold.facts.get, ("task", "host", "pid"))
         state = hold.state or "foreign"
         beside = queued.owner if queued is not None and queued.state == QUEUED else None
         return cls(

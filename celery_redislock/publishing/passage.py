@@ -254,7 +254,7 @@ class Passage:
             state, period = ACCEPTED, None
         else:
             state, period = QUEUED, lock.period
-        return {"ttl": self._ttl, "about": lock.about(state, None, published), "period": period}
+        return {"ttl": self._ttl, "facts": lock.facts(state, None, published), "period": period}
 
     def _take(self, answer: Answer) -> None:
         self.was_asked = True

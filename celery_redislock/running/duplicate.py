@@ -49,7 +49,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
 def _may_not_be_published(hold: Hold) -> bool:
     """Whether a hold is a publisher's claim, and so young that its publish may fail."""
     is_claim = hold.state in {QUEUED, ACCEPTED} and not hold.is_period
-    if not is_claim or "published" in hold.about or hold.message != hold.token:
+    if not is_claim or "published" in hold.facts or hold.message != hold.token:
         return False  # a worker's, which has the message, or has seen it published
     age = held_for(hold)
     return age < (PUBLISHING if hold.state == QUEUED else min(PUBLISHING, (age + hold.expires_in) / 2))

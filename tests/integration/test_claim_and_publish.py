@@ -194,7 +194,7 @@ def test_a_claim_that_has_its_message_says_so(shop: Shop) -> None:
     """Law 2: nobody need wait for a publish that may still fail."""
     shop.pay.delay(1)
 
-    assert shop.store.inspect("n:1").about["published"]
+    assert shop.store.inspect("n:1").facts["published"]
 
 
 # --- nothing, or both ------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_a_publish_that_is_interrupted_at_once_costs_the_next_nothing(shop: Shop
 
 def test_a_repeated_request_opens_no_period_for_a_message_that_was_dropped(shop: Shop) -> None:
     """Law 2: nothing ran, and nothing will, so nothing refuses."""
-    ask = partial(shop.store.claim_and_push, "k", A, 60.0, about=ABOUT, period=60.0, queue="q", text="m")
+    ask = partial(shop.store.claim_and_push, "k", A, 60.0, facts=ABOUT, period=60.0, queue="q", text="m")
     granted(ask())
     shop.store.release("k", A, period_of=A)
 
@@ -362,12 +362,12 @@ def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(server_case
     case = server_case
     for name, holder in (("free", None), ("taken", B), ("held", A)):
         queue = f"{case.prefix}-{name}"
-        terms: dict[str, Any] = {"queue": queue, "text": "{}", "about": ABOUT, "period": None}
+        terms: dict[str, Any] = {"queue": queue, "text": "{}", "facts": ABOUT, "period": None}
         assert not granted(case.redis.claim_and_push(name, A, 30.0, **terms)).repeated
         if holder != A:
             case.redis.release(name, A)
         if holder == B:
-            case.redis.acquire(name, B, 30.0, about=ABOUT)
+            case.redis.acquire(name, B, 30.0, facts=ABOUT)
 
         answer = case.redis.claim_and_push(name, A, 30.0, **terms)
 
@@ -383,7 +383,7 @@ def test_a_claim_that_has_no_message_yet_gets_it_once(server_case: RedisCase, pe
     case = server_case
     queue = f"{case.prefix}-queue"
     case.take(A, period=period)
-    terms: dict[str, Any] = {"queue": queue, "text": "{}", "about": ABOUT, "period": period}
+    terms: dict[str, Any] = {"queue": queue, "text": "{}", "facts": ABOUT, "period": period}
 
     answers = [granted(case.redis.claim_and_push("n", A, 60.0, **terms)) for _ in range(3)]
 
@@ -399,7 +399,7 @@ def test_anothers_claim_is_refused_and_its_message_is_not_pushed(server_case: Re
     queue = f"{case.prefix}-queue"
     case.take("job-a/other", 30.0)
 
-    answer = case.redis.claim_and_push("n", A, 60.0, queue=queue, text="{}", about=ABOUT)
+    answer = case.redis.claim_and_push("n", A, 60.0, queue=queue, text="{}", facts=ABOUT)
 
     assert refused(answer).hold.token == "job-a/other"
     assert case.client.llen(queue) == 0
@@ -413,7 +413,7 @@ def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(server_case: R
     case.take(A, period=60.0)
 
     with pytest.raises(LockKeyError, match="WRONGTYPE"):
-        case.redis.claim_and_push("n", A, 60.0, queue=queue, text="{}", about=ABOUT, period=60.0)
+        case.redis.claim_and_push("n", A, 60.0, queue=queue, text="{}", facts=ABOUT, period=60.0)
 
     assert case.holder() == A
     assert (case.remaining(part="period") or 0.0) > 0.0
@@ -427,7 +427,7 @@ def test_a_store_that_reaches_no_queue_says_that_it_did_nothing() -> None:
 
     assert not store.reaches({"host": "localhost"})
     with pytest.raises(LockUnavailable, match="no queue") as caught:
-        store.claim_and_push("n", A, 30.0, queue="q", text="", about=ABOUT)
+        store.claim_and_push("n", A, 30.0, queue="q", text="", facts=ABOUT)
     assert caught.value.was_refused
     assert store.inspect("n") is None
 
@@ -437,7 +437,7 @@ def test_a_period_refuses_a_step_and_begins_with_one(server_case: RedisCase, *, 
     """``lock_period``, as an acquire does."""
     case = server_case
     queue = f"{case.prefix}-queue"
-    terms: dict[str, Any] = {"queue": queue, "text": "{}", "about": ABOUT, "period": 60.0}
+    terms: dict[str, Any] = {"queue": queue, "text": "{}", "facts": ABOUT, "period": 60.0}
     assert isinstance(case.redis.claim_and_push("n", A, 30.0, **terms), Grant)
     if not is_held:
         case.redis.release("n", A)
@@ -460,7 +460,7 @@ def test_what_a_server_refuses_has_pushed_nothing(plain_case: RedisCase, forbidd
     acl("SETUSER", case.prefix, "on", "nopass", "~*", "&*", "+@all", forbidden)
     try:
         url = case.url.replace("://", f"://{case.prefix}:x@", 1)
-        terms: Any = {"queue": f"{case.prefix}-queue", "text": "{}", "about": ABOUT, "period": 60.0}
+        terms: Any = {"queue": f"{case.prefix}-queue", "text": "{}", "facts": ABOUT, "period": 60.0}
         with closing(connect(url, prefix=case.prefix)) as store, pytest.raises(LockUnavailable) as caught:
             store.claim_and_push("n", A, 30.0, **terms)
     finally:

@@ -13,7 +13,7 @@ def claim(
     case: StoreCase, name: str, token: str, *, facts: str = QUEUED, period: float | None = None
 ) -> None:
     """Hold a lock under this token."""
-    case.store.acquire(name, token, 60.0, about=facts, period=period)
+    case.store.acquire(name, token, 60.0, facts=facts, period=period)
 
 
 def test_the_claims_of_the_owners_are_released_and_named(case: StoreCase) -> None:
@@ -90,7 +90,7 @@ def test_ten_thousand_locks_cost_tens_of_requests(plain_case: RedisCase) -> None
     """A revoke is heard by every worker, and each looks at all locks."""
     case = plain_case
     for number in range(10_000):
-        case.redis.acquire(f"n:{number}", f"job-{number}/nonce", 600.0, about=QUEUED)
+        case.redis.acquire(f"n:{number}", f"job-{number}/nonce", 600.0, facts=QUEUED)
     wanted = {f"job-{number}" for number in range(0, 10_000, 100)}
     trips = Trips(case.client)
 

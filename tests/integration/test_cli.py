@@ -59,7 +59,7 @@ class Shell:
     def hold(self, key: str, *, task: str = "shop.nightly", state: str = "queued", ttl: float = 60.0) -> str:
         """Take a lock as a publisher or a run does; return the owner."""
         owner = f"owner-of-{key}"
-        self.store.acquire(key, new_token(owner), ttl, about=json.dumps(_about(task, state)))
+        self.store.acquire(key, new_token(owner), ttl, facts=json.dumps(_about(task, state)))
         return owner
 
     @property
@@ -106,7 +106,7 @@ class TestList:
     def test_a_period_is_listed_when_its_lock_is_free(self, shell: Shell) -> None:
         """What ``show`` finds for a key, ``list`` finds without one."""
         about = _about("shop.report", "running")
-        shell.store.acquire("hourly", "job/1", 60.0, about=json.dumps(about), period=300.0)
+        shell.store.acquire("hourly", "job/1", 60.0, facts=json.dumps(about), period=300.0)
         shell.store.release("hourly", "job/1")
         shell.hold("night")
 
@@ -174,7 +174,7 @@ class TestShow:
         """It is what one has from Flower, Sentry or a log; a key of that name comes first."""
         for key, owner in (("night", "job-1"), ("day", "job-1"), ("noon", "job-2"), ("job-2", "job-3")):
             shell.store.acquire(
-                key, new_token(owner), 60.0, about=json.dumps(_about("shop.nightly", "running"))
+                key, new_token(owner), 60.0, facts=json.dumps(_about("shop.nightly", "running"))
             )
 
         shown, second = shell.standalone("show", "job-1"), shell.celery("show", "job-1", "--json")
@@ -260,7 +260,7 @@ class TestRelease:
     def test_a_task_id_stands_for_all_that_its_task_holds(self, shell: Shell) -> None:
         for key, owner in (("night", "job-1"), ("day", "job-1"), ("noon", "job-2")):
             shell.store.acquire(
-                key, new_token(owner), 60.0, about=json.dumps(_about("shop.nightly", "running"))
+                key, new_token(owner), 60.0, facts=json.dumps(_about("shop.nightly", "running"))
             )
 
         done = shell.standalone("release", "job-1", "--reason", "host died", "--yes")

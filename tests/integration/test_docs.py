@@ -149,17 +149,17 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
     url = f"redis://locks:password@127.0.0.1:{server.port}/1"
     with closing(connect(url, strict_fence=True, min_replicas=replicas)) as store:
         token = "owner/token"
-        assert isinstance(store.acquire("name", token, 5.0, about="{}", period=5.0, message="m"), Grant)
+        assert isinstance(store.acquire("name", token, 5.0, facts="{}", period=5.0, message="m"), Grant)
         assert store.renew([Term("name", token, 6.0)]).renewed == [True]
         assert store.inspect("name") is not None
         assert store.look("name", "another/token", period=True) is not None
         assert store.names() == ["name"]
-        assert store.hand_on("name", token, "owner/next", 5.0, about="{}", mark=Mark("m", 5.0)).released
+        assert store.hand_on("name", token, "owner/next", 5.0, facts="{}", mark=Mark("m", 5.0)).released
         assert store.release("name", "owner/next", period_of="owner/next", mark=Mark("m", 5.0)).released
         store.mark_done("name", "m", 5.0)
         assert not store.release("name", token).released
         for _ in range(300):  # by about one in sixteen expired entries are swept: by one of these
-            store.acquire("name", token, 0.001, about="{}")
+            store.acquire("name", token, 0.001, facts="{}")
         store.force_release("name")
         assert list(store.release_claims(["owner"])) == []
         assert store.eviction_policy() == "noeviction"
@@ -224,10 +224,10 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
     admin = redis.Redis.from_url(server.redis_url)
     admin.flushall()  # ours alone
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
-        store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", about="{}")
+        store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", facts="{}")
         store.release("N", "owner/NONCE")
         admin.delete("the broker's")
-        store.acquire("N", "owner/token", 5.0, about="{}", period=5.0)
+        store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         states = States(store, "APP")
         assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == TAKEN

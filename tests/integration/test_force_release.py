@@ -22,7 +22,7 @@ class TestLostReply:
     def lossy(self, proxy: FaultyProxy, prefix: str) -> Iterator[RedisStore]:
         """A store with a queued claim on ``night``; the next forced release is done, its answer lost."""
         with closing(connect(proxy.url, prefix=prefix, socket_timeout=2.0)) as store:
-            store.acquire("night", "t1/m", 60.0, about='{"state": "queued"}')
+            store.acquire("night", "t1/m", 60.0, facts='{"state": "queued"}')
             store.force_release("another")  # so that the server knows the script
             proxy.fail(Fault.REPLY_LOST, of="force_release")
             yield store

@@ -180,7 +180,7 @@ def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_is_gone
     """Law 2: the thread pays it, and the end of the process waits for that."""
     program = """
         from celery_redislock.exceptions import LockUnavailable
-        store.acquire("n", "job/1", 3600.0, about='{"state": "queued"}')
+        store.acquire("n", "job/1", 3600.0, facts='{"state": "queued"}')
         tries = []
 
         def release():

@@ -17,7 +17,7 @@ CLAIM = """
 from celery_redislock.exceptions import LockUnavailable
 
 try:
-    store.acquire("n", "job/1", 3600.0, about='{"state": "queued"}')
+    store.acquire("n", "job/1", 3600.0, facts='{"state": "queued"}')
 except LockUnavailable:
     watchdog_of(store).owe(lambda: store.release("n", "job/1"), within=3600.0, what="the claim")
     print("told")
@@ -59,7 +59,7 @@ from celery.concurrency.prefork import process_destructor
 import celery_redislock.task
 from celery_redislock.exceptions import LockUnavailable
 
-store.acquire("n", "job/1", 3600.0, about='{"state": "queued"}')
+store.acquire("n", "job/1", 3600.0, facts='{"state": "queued"}')
 
 
 def body():

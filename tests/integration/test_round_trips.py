@@ -26,10 +26,10 @@ def case(own_server: EmbeddedServer) -> Iterator[RedisCase]:
     """A store whose server knows its scripts and whose connection is open."""
     with closing(RedisCase(own_server.redis_url)) as case:
         store = case.redis
-        granted(store.acquire("warm", A, 30.0, about=ABOUT))
+        granted(store.acquire("warm", A, 30.0, facts=ABOUT))
         store.renew([Term("warm", A, 30.0)])
         store.release("warm", A)
-        store.hand_on("warm", A, B, 30.0, about=ABOUT)
+        store.hand_on("warm", A, B, 30.0, facts=ABOUT)
         store.inspect("warm")
         store.names()
         store.force_release("warm")
@@ -45,7 +45,7 @@ def _counted(case: RedisCase, **expected: int) -> Iterator[None]:
 
 def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
     with _counted(case, evalsha=1):
-        answer = case.redis.acquire("n", A, 30.0, about=ABOUT, period=60.0, message="message")
+        answer = case.redis.acquire("n", A, 30.0, facts=ABOUT, period=60.0, message="message")
     granted(answer)
 
     with _counted(case, evalsha=1):
@@ -53,19 +53,19 @@ def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
 
 
 def test_a_refusal_tells_holder_and_remaining_time_in_its_one_trip(case: RedisCase) -> None:
-    case.redis.acquire("n", A, 30.0, about=ABOUT)
+    case.redis.acquire("n", A, 30.0, facts=ABOUT)
 
     with _counted(case, evalsha=1):
-        hold = refused(case.redis.acquire("n", B, 30.0, about=ABOUT)).hold
-    assert (hold.token, hold.about) == (A, FACTS)
+        hold = refused(case.redis.acquire("n", B, 30.0, facts=ABOUT)).hold
+    assert (hold.token, hold.facts) == (A, FACTS)
     assert hold.expires_in > 25.0
 
 
 def test_every_other_verb_takes_one_and_marking_awaits_none(case: RedisCase) -> None:
-    case.redis.acquire("n", A, 30.0, about=ABOUT)
+    case.redis.acquire("n", A, 30.0, facts=ABOUT)
 
     with _counted(case, evalsha=4):
-        case.redis.hand_on("n", A, B, 30.0, about=ABOUT)
+        case.redis.hand_on("n", A, B, 30.0, facts=ABOUT)
         case.redis.mark_done("n", "message", 60.0)
         case.redis.inspect("n")
         case.redis.names()
@@ -75,7 +75,7 @@ def test_every_other_verb_takes_one_and_marking_awaits_none(case: RedisCase) -> 
 def test_a_thousand_renewals_take_five(case: RedisCase) -> None:
     terms = [Term(f"n{number}", A, 30.0) for number in range(1000)]
     for term in terms:
-        case.redis.acquire(term.name, A, 10.0, about="{}")
+        case.redis.acquire(term.name, A, 10.0, facts="{}")
 
     with _counted(case, evalsha=5):
         answer: Renewal = case.redis.renew(terms)
@@ -87,15 +87,15 @@ def test_the_first_call_to_a_server_that_does_not_know_the_script_takes_two(case
     case.client.script_flush()
 
     with _counted(case, evalsha=1, eval=1):
-        granted(case.redis.acquire("n", A, 30.0, about=ABOUT))
+        granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
     with _counted(case, evalsha=1):
-        refused(case.redis.acquire("n", B, 30.0, about=ABOUT))
+        refused(case.redis.acquire("n", B, 30.0, facts=ABOUT))
 
 
 def test_scripts_flushed_between_any_two_calls_are_no_error(case: RedisCase) -> None:
     for _ in range(5):
         case.client.script_flush()
-        granted(case.redis.acquire("n", A, 30.0, about=ABOUT))
+        granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
         case.client.script_flush()
         assert case.redis.renew([Term("n", A, 30.0)]).renewed == [True]
         case.client.script_flush()
@@ -105,7 +105,7 @@ def test_scripts_flushed_between_any_two_calls_are_no_error(case: RedisCase) -> 
 def test_one_connection_is_opened_once_and_kept(case: RedisCase) -> None:
     connected = cast("dict[str, int]", case.client.info("stats"))["total_connections_received"]
     for _ in range(50):
-        case.redis.acquire("n", A, 30.0, about=ABOUT)
+        case.redis.acquire("n", A, 30.0, facts=ABOUT)
         case.redis.release("n", A)
 
     assert cast("dict[str, int]", case.client.info("stats"))["total_connections_received"] == connected

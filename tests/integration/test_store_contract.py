@@ -32,7 +32,7 @@ def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase) -> Non
 
     hold = refused(case.take(B)).hold
 
-    assert (hold.token, hold.owner, hold.about, hold.is_period) == (A, "job-a", FACTS, False)
+    assert (hold.token, hold.owner, hold.facts, hold.is_period) == (A, "job-a", FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
 
 
@@ -134,7 +134,7 @@ def test_a_batch_of_renewals_answers_each_in_its_place(case: StoreCase) -> None:
     """Also across the calls a large batch is cut into."""
     names = [f"n{number}" for number in range(450)]
     for name in names[:3] + names[-3:]:
-        case.store.acquire(name, A, 5.0, about="{}")
+        case.store.acquire(name, A, 5.0, facts="{}")
     tokens = {names[1]: B, names[-2]: B}
 
     answer = case.store.renew([Term(name, tokens.get(name, A), 30.0) for name in names])
@@ -192,7 +192,7 @@ def test_looking_at_a_lock_changes_nothing(case: StoreCase) -> None:
     hold = case.store.inspect("n")
 
     assert hold is not None
-    assert (hold.name, hold.token, hold.about, hold.is_period) == ("n", A, FACTS, False)
+    assert (hold.name, hold.token, hold.facts, hold.is_period) == ("n", A, FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
     assert case.store.release("n", A).released
 
@@ -206,7 +206,7 @@ def test_who_looks_before_a_claim_learns_who_would_refuse_it(case: StoreCase) ->
     refusal = case.store.look("n", B)
 
     hold = refused(refusal).hold
-    assert (hold.name, hold.token, hold.about, hold.is_period) == ("n", A, FACTS, False)
+    assert (hold.name, hold.token, hold.facts, hold.is_period) == ("n", A, FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
     assert case.store.release("n", A).released
 
@@ -272,7 +272,7 @@ def test_any_text_is_a_name(case: StoreCase, name: str) -> None:
 def test_what_is_begun_is_answered_as_an_acquire_is(case: StoreCase) -> None:
     """Sent now, read later: granted, refused, granted again, and taken over."""
     terms = [(A, {}), (B, {}), (A, {}), (B, {"instead_of": A, "period": 60.0, "message": "m"})]
-    answers = [case.store.begin("n", token, 30.0, about=ABOUT, **more)() for token, more in terms]
+    answers = [case.store.begin("n", token, 30.0, facts=ABOUT, **more)() for token, more in terms]
 
     assert refused(answers.pop(1)).hold.token == A
     told = [(granted(each).repeated, granted(each).taken_over) for each in answers]

@@ -29,13 +29,13 @@ def case(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
     with closing(RedisCase(proxy.url, client_url=url, socket_timeout=SOCKET_TIMEOUT)) as case:
         case.store.inspect("n")
         # The server knows the scripts then: a fault would else meet the answer that it does not.
-        case.redis.acquire("before", "job-0/1", 30.0, about=ABOUT)
+        case.redis.acquire("before", "job-0/1", 30.0, facts=ABOUT)
         case.redis.release("before", "job-0/1")
         yield case
 
 
 def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
-    return case.redis.acquire("n", token, ttl, about=ABOUT)
+    return case.redis.acquire("n", token, ttl, facts=ABOUT)
 
 
 class TestLostMessages:

@@ -43,7 +43,7 @@ def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_ca
         import os, signal, sys
         from celery_redislock.locks import connect
         store = connect(sys.argv[1], prefix=sys.argv[2])
-        store.acquire("n", "job-a/1", 30.0, about="{}")
+        store.acquire("n", "job-a/1", 30.0, facts="{}")
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
@@ -85,7 +85,7 @@ def test_a_lock_that_goes_while_it_is_asked_for_is_no_error(server_case: RedisCa
         others = pool.submit(_come_and_go, server_case.redis, over)
         try:
             while min(answers[Grant], answers[Refusal]) < 50 and time.monotonic() < deadline:
-                answer = server_case.redis.acquire("n", B, 30.0, about=ABOUT)
+                answer = server_case.redis.acquire("n", B, 30.0, facts=ABOUT)
                 answers[type(answer)] += 1
                 assert isinstance(answer, Grant) or refused(answer).hold.owner == "job"
                 server_case.redis.release("n", B)
@@ -101,7 +101,7 @@ def _come_and_go(store: LockStore, over: threading.Event) -> int:
     held = 0
     while not over.is_set():
         token = new_token("job")
-        held += isinstance(store.acquire("n", token, 30.0, about=ABOUT), Grant)
+        held += isinstance(store.acquire("n", token, 30.0, facts=ABOUT), Grant)
         store.release("n", token)
     return held
 

@@ -104,7 +104,7 @@ class TestMark:
 
         case.store.release("n", A, mark=ENDING)
         assert _mark_of(case) is True
-        case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=ENDING)
+        case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING)
         assert _mark_of(case) is True
 
     def test_leaving_done_touches_no_hold(self, case: StoreCase) -> None:
@@ -126,7 +126,7 @@ class TestHandOn:
     def test_the_hold_becomes_the_new_tokens_without_a_gap(self, case: StoreCase) -> None:
         case.take(A, 30.0)
 
-        answer = case.store.hand_on("n", A, B, 3600.0, about='{"state": "queued"}')
+        answer = case.store.hand_on("n", A, B, 3600.0, facts='{"state": "queued"}')
 
         assert (answer.released, answer.held_by) == (True, None)
         hold = case.store.inspect("n")
@@ -140,7 +140,7 @@ class TestHandOn:
         case.take(A)
         case.expire()
 
-        answer = case.store.hand_on("n", A, B, 30.0, about=ABOUT)
+        answer = case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
 
         assert (answer.released, answer.held_by) == (False, None)
         assert case.holder() is None
@@ -150,7 +150,7 @@ class TestHandOn:
         """Law 3: only the holder."""
         case.take(C, 30.0)
 
-        answer = case.store.hand_on("n", A, B, 3600.0, about=ABOUT)
+        answer = case.store.hand_on("n", A, B, 3600.0, facts=ABOUT)
 
         assert not answer.released
         assert answer.held_by is not None
@@ -163,40 +163,40 @@ class TestHandOn:
         case.store.release("n", "nobody/1", mark=Mark(B, 60.0, is_done))
         case.take(A)
 
-        assert case.store.hand_on("n", A, B, 3600.0, about=ABOUT).released
+        assert case.store.hand_on("n", A, B, 3600.0, facts=ABOUT).released
         assert case.holder() is None
         assert case.store.names() == []
 
     def test_it_leaves_a_mark_of_the_message_that_ends(self, case: StoreCase) -> None:
         case.take(A)
-        case.store.hand_on("n", A, B, 60.0, about=ABOUT, mark=ENDING)
+        case.store.hand_on("n", A, B, 60.0, facts=ABOUT, mark=ENDING)
 
         assert (_mark_of(case), case.holder()) == (False, B)
 
     def test_it_leaves_the_mark_although_the_hold_was_lost(self, case: StoreCase) -> None:
-        case.store.hand_on("n", A, B, 60.0, about=ABOUT, mark=DONE)
+        case.store.hand_on("n", A, B, 60.0, facts=ABOUT, mark=DONE)
 
         assert (_mark_of(case), case.holder()) == (True, None)
 
     def test_repeating_it_is_harmless(self, case: StoreCase) -> None:
         case.take(A)
 
-        answers = [case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=ENDING) for _ in range(3)]
+        answers = [case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING) for _ in range(3)]
 
         assert [answer.released for answer in answers] == [True] * 3
         assert (_mark_of(case), case.holder()) == (False, B)
 
     def test_repeated_after_the_successor_started_it_touches_nothing(self, case: StoreCase) -> None:
         case.take(A)
-        case.store.hand_on("n", A, B, 30.0, about=ABOUT)
+        case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
         case.take(C, 30.0, instead_of=B)
 
-        assert not case.store.hand_on("n", A, B, 3600.0, about=ABOUT).released
+        assert not case.store.hand_on("n", A, B, 3600.0, facts=ABOUT).released
         assert case.holder() == C
 
     def test_the_successor_is_not_refused_by_the_period_of_the_first(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
-        case.store.hand_on("n", A, B, 30.0, about=ABOUT)
+        case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
 
         granted(case.take(C, instead_of=B, period=60.0))
 
@@ -209,19 +209,19 @@ class TestUnawaited:
         for number in range(5):
             store.mark_done("n", f"m{number}", 60.0)
             store.mark_done("n", f"m{number}", 60.0)
-            granted(store.acquire("n", A, 30.0, about=ABOUT))
+            granted(store.acquire("n", A, 30.0, facts=ABOUT))
             assert store.release("n", A).released
             assert store.eviction_policy() == "noeviction"
 
     def test_an_error_in_answer_to_it_is_not_taken_for_the_next_ones(self, plain_case: RedisCase) -> None:
         """Out of memory, read-only, without permission: the mark is lost, and nothing else."""
         store = plain_case.redis
-        granted(store.acquire("n", A, 30.0, about=ABOUT))
+        granted(store.acquire("n", A, 30.0, facts=ABOUT))
         store._scripts.send("mark_done", "SET", "one word too few")
         store._scripts.send("mark_done", "NO SUCH COMMAND")
 
         assert store.release("n", A).released
-        granted(store.acquire("n", B, 30.0, about=ABOUT))
+        granted(store.acquire("n", B, 30.0, facts=ABOUT))
         plain_case.client.delete(plain_case.key())
 
     def test_it_is_sent_before_the_next_request_is(self, plain_case: RedisCase) -> None:

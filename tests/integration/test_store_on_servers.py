@@ -17,7 +17,7 @@ class TestForeignClients:
 
         hold = refused(server_case.take(A)).hold
 
-        assert (hold.token, hold.owner, hold.about) == ("somebody", "somebody", {})
+        assert (hold.token, hold.owner, hold.facts) == ("somebody", "somebody", {})
         assert 25.0 < hold.expires_in <= 30.0
         assert server_case.store.renew([Term("n", "somebody", 99.0)]).renewed == [False]
         assert not server_case.store.release("n", "somebody").released
@@ -41,7 +41,7 @@ class TestForeignClients:
     def test_any_value_is_some_holder(self, server_case: RedisCase, value: bytes) -> None:
         server_case.client.set(server_case.key(), value, px=30_000)
 
-        assert refused(server_case.take(A)).hold.about == {}
+        assert refused(server_case.take(A)).hold.facts == {}
         assert server_case.store.inspect("n") is not None
         assert not server_case.store.force_release("n", expected="someone else").released
         assert server_case.store.force_release("n").released
@@ -104,7 +104,7 @@ class TestWrongTypes:
 
         granted(server_case.take(A, 5.0, period=60.0))
         assert server_case.store.renew([Term("n", A, 30.0), Term("gone", A, 30.0)]).renewed == [True, None]
-        assert server_case.store.hand_on("n", A, B, 30.0, about="{}").released
+        assert server_case.store.hand_on("n", A, B, 30.0, facts="{}").released
         assert granted(server_case.take(A, instead_of=B)).taken_over
         assert server_case.store.release("n", A, period_of=A).released
         granted(server_case.take(A))
@@ -121,7 +121,7 @@ class TestWrongTypes:
 
         granted(server_case.take(A, 60.0))
         assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [True]
-        assert server_case.store.hand_on("n", A, B, 60.0, about="{}").released
+        assert server_case.store.hand_on("n", A, B, 60.0, facts="{}").released
         assert server_case.store.release("n", B).released
         assert server_case.client.pttl(index) <= 30_000
 
@@ -141,7 +141,7 @@ class TestIndex:
         server_case.store.renew([Term("one", A, 30.0)])
         assert server_case.store.names() == ["two", "one"]
 
-        server_case.store.hand_on("one", A, B, 5.0, about="{}")
+        server_case.store.hand_on("one", A, B, 5.0, facts="{}")
         assert server_case.store.names() == ["one", "two"]
 
     def test_expired_holds_are_not_listed_and_are_swept_now_and_then(self, server_case: RedisCase) -> None:
@@ -178,7 +178,7 @@ class TestIndex:
         if verb == "renew":
             assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [True]
         else:
-            assert server_case.store.hand_on("n", A, B, 60.0, about="{}").released
+            assert server_case.store.hand_on("n", A, B, 60.0, facts="{}").released
 
         assert server_case.store.names() == ["n"]
         assert 60_000 < server_case.client.pttl(index) <= 120_000
@@ -195,7 +195,7 @@ class TestIndex:
         elif verb == "release":
             assert not server_case.store.release("n", A, period_of=A).released
         else:
-            assert not server_case.store.hand_on("n", A, "job-a/2", 60.0, about="{}").released
+            assert not server_case.store.hand_on("n", A, "job-a/2", 60.0, facts="{}").released
 
         assert server_case.store.names() == ["n"]
 

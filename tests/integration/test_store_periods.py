@@ -159,7 +159,7 @@ class TestListing:
     @pytest.mark.parametrize("ttl", [0.01, 10.0])
     def test_a_period_is_listed_although_its_run_was_lost(self, case: StoreCase, ttl: float) -> None:
         case.take(A, 5.0, period=60.0)
-        case.store.acquire("n", B, ttl, about=ABOUT, instead_of=A)
+        case.store.acquire("n", B, ttl, facts=ABOUT, instead_of=A)
         case.store.renew([Term("n", B, ttl)])
         case.expire()
 
@@ -232,7 +232,7 @@ class TestStrictFence:
 
     def test_the_time_fence_needs_no_key(self, server_case: RedisCase) -> None:
         assert isinstance(server_case.redis, RedisStore)
-        server_case.redis.acquire("n", A, 30.0, about=ABOUT)
+        server_case.redis.acquire("n", A, 30.0, facts=ABOUT)
 
         assert not server_case.client.exists(server_case.key(part="fence"))
 

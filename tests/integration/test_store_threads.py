@@ -69,13 +69,13 @@ def test_a_signal_in_the_middle_of_a_request_leaves_no_connection_out_of_step(pl
                 signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
                 for _ in range(1000):  # not for ever: where a __del__ runs, the error is swallowed
                     store.mark_done("n", token, 5.0)
-                    store.acquire("n", token, 5.0, about="{}")
+                    store.acquire("n", token, 5.0, facts="{}")
                     store.release("n", token)
             except Interrupted:
                 came += 1
             store.release("n", token)
-            assert store.acquire("n", "next/1", 5.0, about='{"host": "here"}').fence
-            assert store.inspect("n").about == {"host": "here"}
+            assert store.acquire("n", "next/1", 5.0, facts='{"host": "here"}').fence
+            assert store.inspect("n").facts == {"host": "here"}
             assert store.release("n", "next/1").released
     """
     run_program(textwrap.dedent(program), plain_case.url, plain_case.prefix, timeout=110)
@@ -95,7 +95,7 @@ def test_twenty_threads_share_one_store(plain_case: RedisCase) -> None:
         grants = 0
         for turn in range(40):
             token = f"worker-{worker}/{turn}"
-            if isinstance(plain_case.redis.acquire("n", token, 30.0, about=ABOUT), Grant):
+            if isinstance(plain_case.redis.acquire("n", token, 30.0, facts=ABOUT), Grant):
                 grants += 1
                 with guard:
                     inside += 1
@@ -104,7 +104,7 @@ def test_twenty_threads_share_one_store(plain_case: RedisCase) -> None:
                     inside -= 1
                 assert plain_case.redis.release("n", token).released
             mine = f"own-{worker}"
-            assert isinstance(plain_case.redis.acquire(mine, token, 30.0, about=ABOUT), Grant)
+            assert isinstance(plain_case.redis.acquire(mine, token, 30.0, facts=ABOUT), Grant)
             assert plain_case.redis.release(mine, token).released
         return grants
 

@@ -51,7 +51,7 @@ def test_a_server_that_is_gone_is_unavailable(own_server: EmbeddedServer, case: 
     own_server.kill()
     try:
         with pytest.raises(LockUnavailable):
-            case.redis.acquire("n", B, 30.0, about=ABOUT)
+            case.redis.acquire("n", B, 30.0, facts=ABOUT)
     finally:
         own_server.restart()
 
@@ -99,10 +99,10 @@ class TestOutOfMemory:
 
     def test_a_retry_keeps_the_lock_and_every_mark_is_left(self, case: RedisCase) -> None:
         """Laws 7 and 8: also where the hold has gone meanwhile."""
-        assert case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("first", 60.0)).released
-        assert case.store.hand_on("n", A, B, 30.0, about=ABOUT, mark=Mark("first", 60.0)).released
+        assert case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=Mark("first", 60.0)).released
+        assert case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=Mark("first", 60.0)).released
         assert not case.store.release("gone", A, mark=Mark("second", 60.0, is_done=True)).released
-        assert not case.store.hand_on("gone", A, B, 30.0, about=ABOUT, mark=Mark("third", 60.0)).released
+        assert not case.store.hand_on("gone", A, B, 30.0, facts=ABOUT, mark=Mark("third", 60.0)).released
 
         assert (case.holder(), case.holder("gone")) == (B, None)
         assert case.remaining("n", "mark:first")
@@ -127,15 +127,15 @@ class TestOutOfMemory:
 
 #: Requests of a replica that knows of A's hold, and what each would be told by a primary.
 ON_A_REPLICA: dict[Callable[[RedisStore], object], str] = {
-    lambda store: store.acquire("free", B, 30.0, about=ABOUT): "granted",
-    lambda store: store.acquire("n", B, 30.0, about=ABOUT, instead_of=A): "taken over",
-    lambda store: store.acquire("n", B, 30.0, about=ABOUT): "refused",
+    lambda store: store.acquire("free", B, 30.0, facts=ABOUT): "granted",
+    lambda store: store.acquire("n", B, 30.0, facts=ABOUT, instead_of=A): "taken over",
+    lambda store: store.acquire("n", B, 30.0, facts=ABOUT): "refused",
     lambda store: store.inspect("n", to_decide=True): "held",
     lambda store: store.renew([Term("n", A, 30.0)]): "renewed",
     lambda store: store.renew([Term("n", B, 30.0)]): "lost to another",
     lambda store: store.renew([Term("gone", A, 30.0), Term("n", A, 30.0)]): "lost",
-    lambda store: store.hand_on("n", A, B, 30.0, about=ABOUT): "handed on",
-    lambda store: store.hand_on("gone", A, B, 30.0, about=ABOUT): "nothing to hand on",
+    lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT): "handed on",
+    lambda store: store.hand_on("gone", A, B, 30.0, facts=ABOUT): "nothing to hand on",
     lambda store: store.release("gone", A): "nothing to release",
 }
 
@@ -191,6 +191,8 @@ class TestReplicas:
                 store.inspect("n", to_decide=True)
             with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
                 store.look("n", B)
+            with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
+                list(store.release_claims(["nobody"]))
 
     @pytest.mark.parametrize("deposed", ["replica", "left by its replicas"])
     def test_who_is_refused_by_a_deposed_primary_asks_for_the_present_one(
@@ -204,7 +206,7 @@ class TestReplicas:
             assert old.port is not None
             proxy = stack.enter_context(faulty_proxy(old.port))
             store = stack.enter_context(closing(connect(proxy.url)))
-            assert isinstance(store.acquire("before", A, 30.0, about=ABOUT), Grant)
+            assert isinstance(store.acquire("before", A, 30.0, facts=ABOUT), Grant)
             client = stack.enter_context(closing(RedisCase(old.redis_url))).client
             if deposed == "replica":
                 client.execute_command("REPLICAOF", "127.0.0.1", str(new.port))  # type: ignore[no-untyped-call]
@@ -212,7 +214,7 @@ class TestReplicas:
                 client.config_set("min-replicas-to-write", 1)
             proxy.lead_to(new.port)
 
-            granted(store.acquire("after", A, 30.0, about=ABOUT))
+            granted(store.acquire("after", A, 30.0, facts=ABOUT))
 
             there = stack.enter_context(closing(connect(new.redis_url)))
             assert there.names() == ["after"]
@@ -249,10 +251,10 @@ class TestReplicas:
         self, case: RedisCase, unconfirmed: RedisStore
     ) -> None:
         """A stated limit of ``min_replicas``: what was there before the run is not put back."""
-        case.redis.acquire("n", A, 3600.0, about=ABOUT)
+        case.redis.acquire("n", A, 3600.0, facts=ABOUT)
 
         with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-            unconfirmed.acquire("n", "job-a/run", 5.0, about=ABOUT, instead_of=A, period=60.0)
+            unconfirmed.acquire("n", "job-a/run", 5.0, facts=ABOUT, instead_of=A, period=60.0)
 
         assert case.holder() is None
         granted(case.take(B, period=60.0))
@@ -266,7 +268,7 @@ class TestReplicas:
         with closing(connect(url, prefix=case.prefix, min_replicas=1)) as store:
             for _ in range(2):
                 with pytest.raises(LockUnavailable, match="NOPERM"):
-                    store.acquire("n", A, 30.0, about=ABOUT)
+                    store.acquire("n", A, 30.0, facts=ABOUT)
             assert store.release("n", A).released
 
     def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
@@ -306,7 +308,7 @@ class TestPassword:
     ) -> None:
         url = f"redis://:{password}@127.0.0.1:{locked_server.port}/0"
         with closing(connect(url)) as store, pytest.raises(LockUnavailable) as caught:
-            store.acquire("n", A, 30.0, about=ABOUT)
+            store.acquire("n", A, 30.0, facts=ABOUT)
 
         error: BaseException | None = caught.value
         while error is not None:

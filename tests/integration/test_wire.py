@@ -97,7 +97,7 @@ def store(server: FakeServer) -> Iterator[RedisStore]:
 
 
 def _acquire(store: RedisStore, token: str = A) -> Any:
-    return store.acquire("n", token, 30.0, about=ABOUT)
+    return store.acquire("n", token, 30.0, facts=ABOUT)
 
 
 def _in_pieces(reply: bytes, pause: float, size: int = 1) -> list[Reply]:
@@ -192,7 +192,7 @@ VERBS: dict[str, Callable[[RedisStore], object]] = {
     "renew": lambda store: store.renew([Term("n", A, 30.0)]),
     "inspect": lambda store: store.inspect("n"),
     "names": lambda store: store.names(),
-    "claim_and_push": lambda store: store.claim_and_push("n", A, 30.0, queue="q", text="", about=ABOUT),
+    "claim_and_push": lambda store: store.claim_and_push("n", A, 30.0, queue="q", text="", facts=ABOUT),
     "release_and_store": lambda store: store.release_and_store("n", A, "key", "{}", 0),
 }
 
@@ -273,7 +273,7 @@ THEIRS = b"$4\r\nheld\r\n:1\r\n$3\r\nb/1\r\n:5000\r\n"
     ("end", "said"),
     [
         (lambda store: store.release("n", A), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.hand_on("n", A, B, 30.0, about=ABOUT), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
         (lambda store: store.force_release("n"), b"*9\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
         (
             lambda store: store.release_and_store("n", A, "key", "{}", 0)[0],
@@ -342,7 +342,7 @@ def test_a_request_that_nobody_reads_is_given_up_in_time(store: RedisStore, serv
     began = time.monotonic()
 
     with pytest.raises(LockUnavailable):
-        store.acquire("n", B, 30.0, about="x" * 20_000_000)
+        store.acquire("n", B, 30.0, facts="x" * 20_000_000)
 
     assert time.monotonic() - began < 2 * TIMEOUT + 0.8
 
@@ -365,7 +365,7 @@ def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(Stop):
-            store.begin("n", B, 30.0, about=ABOUT)() if sent_before else _acquire(store, B)
+            store.begin("n", B, 30.0, facts=ABOUT)() if sent_before else _acquire(store, B)
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -380,7 +380,7 @@ class TestBegin:
         server.replies = [[b"+granted 1\r\n"], [b"+granted 2\r\n"]]
         _acquire(store)
 
-        read = store.begin("n", A, 30.0, about=ABOUT)
+        read = store.begin("n", A, 30.0, facts=ABOUT)
 
         assert wait_until(lambda: len(server.requests) == 2, 10)
         assert granted(read()).fence == 2
@@ -391,7 +391,7 @@ class TestBegin:
         server.replies = [[b"+granted 9\r\n"], [b"+granted 1\r\n"], [b"+granted 2\r\n"]]
         _acquire(store)
 
-        read = store.begin("n", A, 30.0, about=ABOUT)
+        read = store.begin("n", A, 30.0, facts=ABOUT)
         assert wait_until(lambda: len(server.requests) == 2, 10)
         del read
 
@@ -404,13 +404,13 @@ class TestBegin:
         server.replies = [[b"+granted 9\r\n"], [None], [b"+repeated 2\r\n"]]
         _acquire(store)
 
-        assert granted(store.begin("n", A, 30.0, about=ABOUT)()).repeated
+        assert granted(store.begin("n", A, 30.0, facts=ABOUT)()).repeated
         assert server.calls == [2, 1]
 
     def test_the_time_until_it_is_read_does_not_count(self, server: FakeServer, store: RedisStore) -> None:
         server.replies = [[b"+granted 9\r\n"], [b"+granted ", 3 * TIMEOUT, b"1\r\n"]]
         _acquire(store)
-        read = store.begin("n", A, 30.0, about=ABOUT)
+        read = store.begin("n", A, 30.0, facts=ABOUT)
         time.sleep(2.5 * TIMEOUT)
 
         assert isinstance(read(), Grant)
@@ -419,7 +419,7 @@ class TestBegin:
     def test_a_server_that_is_silent_is_given_up_in_time(self, server: FakeServer, store: RedisStore) -> None:
         server.replies = [[b"+granted 9\r\n"], []]
         _acquire(store)
-        read = store.begin("n", A, 30.0, about=ABOUT)
+        read = store.begin("n", A, 30.0, facts=ABOUT)
         began = time.monotonic()
 
         with pytest.raises(LockUnavailable):

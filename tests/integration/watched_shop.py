@@ -172,7 +172,7 @@ class NextCustomer:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with suppress(LockUnavailable):
-                answer = self._shop.direct.acquire(self._name, token, 60.0, about='{"state": "running"}')
+                answer = self._shop.direct.acquire(self._name, token, 60.0, facts='{"state": "running"}')
                 if isinstance(answer, Grant):
                     self._hold(token, answer.fence)
                     return

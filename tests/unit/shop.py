@@ -298,7 +298,7 @@ class Shop:
 
     def states(self) -> list[tuple[str, str | None]]:
         """Token and state of every hold."""
-        return [(hold.token, hold.about.get("state")) for hold in self.held().values()]
+        return [(hold.token, hold.facts.get("state")) for hold in self.held().values()]
 
     @contextmanager
     def running(

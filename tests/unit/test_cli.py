@@ -118,7 +118,7 @@ class TestTwoLocks:
         task = shop.unique(sync, lock_key="account:{account_id}")
         one_lock = type(task).lock_for
         for key, owner, state in (("account:7", "first", RUNNING), ("queued:account:7", "second", QUEUED)):
-            shop.store.acquire(key, f"{owner}/x", 30.0, about=json.dumps({"state": state}))
+            shop.store.acquire(key, f"{owner}/x", 30.0, facts=json.dumps({"state": state}))
 
         def two_locks(self: Any, *args: Any) -> LockHandle:
             key = one_lock(self, *args).key

@@ -68,7 +68,7 @@ def test_no_job_ends_the_period_of_another_one(shop: Shop, scope: str) -> None:
 
     def sync(account_id: int) -> None:
         shop.store.force_release(KEY)
-        shop.store.acquire(KEY, "next/x", 30, about='{"state":"queued"}', period=90)
+        shop.store.acquire(KEY, "next/x", 30, facts='{"state":"queued"}', period=90)
         raise ValueError(account_id)
 
     task = shop.unique(sync, **PERIODS[scope])

@@ -163,7 +163,7 @@ def test_a_handle_names_the_holder_with_all_its_facts(shop: Shop) -> None:
 def test_a_handle_says_what_kind_of_holder_it_is(shop: Shop, about: dict[str, str], state: str) -> None:
     """Another program's lock, a run, or a claim."""
     task = shop.unique(body, lock_key="account:7")
-    shop.store.acquire("account:7", "somebody", 30, about=json.dumps(about))
+    shop.store.acquire("account:7", "somebody", 30, facts=json.dumps(about))
 
     assert task.lock_for(7).holder().state == state
 
@@ -228,7 +228,7 @@ def test_a_holder_that_came_in_between_keeps_the_lock(shop: Shop, monkeypatch: A
         seen = looked(name)
         monkeypatch.setattr(shop.store, "inspect", looked)
         shop.store.force_release(name)
-        shop.store.acquire(name, "newcomer/x", 30, about='{"state": "running"}')
+        shop.store.acquire(name, "newcomer/x", 30, facts='{"state": "running"}')
         return seen
 
     monkeypatch.setattr(shop.store, "inspect", overtaken)

@@ -1,15 +1,15 @@
 -- Take the exclusive hold on one lock, keep it, or take it over from a named token. Atomic.
 --
--- KEYS  1  lock     string `token NUL json`, what this script grants
+-- KEYS  1  lock     string `token NUL json`: the hold that this script grants
 --       2  index    sorted set name -> expiry (ms, server clock), `name NUL period` for a period's
 --       3  mark     string `ending` or `done`, of the message this hold is for; absent: not looked at
 --       4  period   string `token NUL json`: the last acceptance, while lock_period runs; absent: no period
 --       5  fence    the strict fence's last number; absent: time fences
--- ARGV  1  value    of the hold asked for: `token NUL json`
+-- ARGV  1  value    of the new hold: `token NUL json`
 --       2  ttl      ms
 --       3  name     of the lock, the index member
 --       4  from     `token NUL` this hold may be taken over from; '' for none. Absent, with all that follows:
---                   only a free lock is asked for
+--                   only a free lock is taken
 --       5  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
 --       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
@@ -30,7 +30,7 @@ local function is_ours(found)
 end
 
 if not from then
-  -- A write, so a replica, which may know only what is long past, and a server short of memory refuse.
+  -- A write: a replica refuses it, as it may know only a past holder, and so does a server short of memory.
   if not call('SET', lock, value, 'NX', 'PX', ttl) then
     held = call('GET', lock)
     ours = is_ours(held)
@@ -42,7 +42,7 @@ if not from then
 else
   -- GETEX changes nothing here, but counts as a write: a replica fails at it, and a lack of memory does not
   -- stop a script any more that has written. So it comes first where a run starts, and else last.
-  -- Every read comes before the first change: a key of the wrong type refuses the whole, not the rest of it.
+  -- Every read comes before the first change: a key of the wrong type refuses the whole, not a part of it.
   held = call(starts and 'GETEX' or 'GET', lock)
   taken = held and from ~= '' and string.find(held, from, 1, true) == 1
   ours = held and not taken and is_ours(held)
@@ -85,7 +85,7 @@ if from then
     call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[7])
   end
 end
--- What is taken over is listed already, for as long as its claim would have lived.
+-- A lease that took over a claim is listed already, for as long as the claim would have lived.
 if not taken and list(index, name, now, tonumber(ttl)) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.

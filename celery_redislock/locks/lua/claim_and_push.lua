@@ -6,13 +6,13 @@
 -- KEYS  last but one note     string, empty: the message has been pushed, although its claim may be gone by now
 --       last         queue    list, the broker's
 -- ARGV  last but one keep     ms the note lives: longer than a repeated request may take
---       last         message  what is pushed
--- RETURNS what acquire.lua returns, and has pushed where the claim is held under this token now
+--       last         message  its text
+-- RETURNS as acquire.lua; the message has been pushed where the claim is held under this token now
 --         repeated   pushed before: the request was repeated
 --
--- A claim that is held under this token without a note is pushed for as well: its publisher was killed between
--- the two, or asked for them one after the other. Where the note has expired the message is pushed once more,
--- under the same identity.
+-- A claim that is held under this token without a note gets its message: the publisher was killed between the
+-- two, or took the claim alone. Where the note has expired the message is pushed once more, under the same
+-- identity.
 local queue, note, message, keep = table.remove(KEYS), table.remove(KEYS), table.remove(ARGV), table.remove(ARGV)
 local function acquire()
 include('acquire')
@@ -28,7 +28,7 @@ if not is_new and word ~= 'repeated' then
 end
 local lock, period, value, name = KEYS[1], KEYS[4], ARGV[1], ARGV[3]
 redis.call('SET', note, '', 'PX', keep)
--- The last step: whatever the server refuses, what it answers with an error has pushed nothing.
+-- The last step: a script that the server answers with an error has pushed nothing.
 local pushed = redis.pcall('LPUSH', queue, message)
 if type(pushed) == 'number' then
   return answer

@@ -5,7 +5,7 @@
 --       3  index     sorted set of names
 -- ARGV  1  expected  token that must still hold, as seen before; a foreign lock's whole value
 --       2  name      of the lock, the index member
---       3  anybody   '1': whoever holds, `expected` is not looked at
+--       3  anybody   '1': from any holder, `expected` is not looked at
 -- RETURNS {released, held, 1, value, pttl}   taken away: the victim's value, for the audit line
 --         {kept, held, 1, value, pttl}       somebody else holds by now, untouched
 --         missing                            nothing was held

@@ -8,9 +8,9 @@
 -- ARGV  1  old      token that must hold
 --       2  new      token that holds from now on
 --       3  ttl      ms
---       4  about    json describing the new holder
+--       4  facts    json describing the new holder
 --       5  name     of the lock, the index member
---       6  state    `ending` or `done`, what the mark says
+--       6  state    of the mark: `ending` or `done`
 --       7  keep     ms the mark lives
 -- RETURNS handed_on                      held by `new` now, or already: the request was repeated
 --         released                       because of the new message's mark
@@ -18,7 +18,7 @@
 --         {kept, held, 1, value, pttl}   held by another token, untouched
 include('index')
 local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local old, new, ttl, about, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local old, new, ttl, facts, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
 local function belongs(value, to)
   return value and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -30,7 +30,7 @@ local value = call('GETEX', lock)
 local held = belongs(value, old)
 local goes_on = held and call('EXISTS', theirs) == 0
 if goes_on then
-  call('SET', lock, new .. '\0' .. about, 'PX', ttl)
+  call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
   local time = call('TIME')
   list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
 elseif held or not value then

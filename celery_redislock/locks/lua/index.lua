@@ -22,8 +22,8 @@ local function list(index, member, now, ttl)
   return 1
 end
 
--- Takes off what has expired: now and then, and a hundred at a time, because what is there after a quiet hour
--- must not stall the server.
+-- Takes off expired members: now and then, and a hundred at a time, because all those of a quiet hour would
+-- stall the server.
 local function tidy(index, now, time)
   if time[2] % 16 == 0 then
     local gone = call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 100)

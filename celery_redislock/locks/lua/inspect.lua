@@ -2,8 +2,8 @@
 --
 -- KEYS  1  lock     string `token NUL json`
 --       2  period   string `token NUL json`
--- ARGV  1  whether something is decided by the answer: then what is found is touched by a GETEX, which counts
---          as a write, so that a replica, which may know only what is long past, refuses
+-- ARGV  1  decides  '1': something is decided by the answer, so a GETEX, which counts as a write, lets a replica
+--                   refuse: it may know only a past holder
 -- RETURNS {found, held, 1, value, pttl}
 --         {found, period, 1, value, pttl}   it is free, but its period has not passed
 --         free

@@ -7,7 +7,7 @@
 --         {refused, period, 1, value, pttl}   the period would
 --         free                                nobody
 local token = ARGV[1]
--- GETEX changes nothing here, but counts as a write: a replica, which may know only what is long past, refuses.
+-- GETEX changes nothing here, but counts as a write, so a replica refuses: it may know only a past holder.
 local value = redis.call('GETEX', KEYS[1])
 local key = KEYS[1]
 local kind = 'held'

@@ -7,7 +7,7 @@
 -- ARGV  1  token    of the hold to release, and NUL
 --       2  name     of the lock, the index member
 --       3  opener   token, and NUL, under which the period began that ends; absent without one
---       3 or 4      state: `ending` or `done`, what the mark says; absent: none is left
+--       3 or 4      state of the mark: `ending` or `done`; absent: none is left
 --       last  keep  ms the mark lives
 -- RETURNS released
 --         missing                        expired, or released before

@@ -6,14 +6,14 @@
 -- ARGV  last but one text     of the result
 --       last         seconds  it lives; 0 for no end
 -- RETURNS stored     or a success is there, which stays
---         unstored   what is there is not kombu's JSON, or cannot be replaced
---         and behind it what release.lua returns
+--         unstored   the present result is not kombu's JSON, or cannot be replaced
+--         and behind it the answer of release.lua
 local key, seconds, text = table.remove(KEYS), tonumber(table.remove(ARGV)), table.remove(ARGV)
 local function release()
 include('release')
 end
 local answer = release()
--- pcall: the hold is released, whatever becomes of the result.
+-- pcall: the hold is released, although the result may not be stored.
 local known = redis.pcall('GETRANGE', key, 0, 63)
 local state = type(known) == 'string' and string.match(known, '^{"status": "([^"\\]+)"')
 local stored = state == 'SUCCESS'

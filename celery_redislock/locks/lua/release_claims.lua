@@ -2,9 +2,9 @@
 -- A period that began under such a claim ends with it. Runs keep their holds, and periods alone stay.
 --
 -- KEYS  1  index     sorted set of names
--- ARGV  1  cursor    where to go on, '0' at first
---       2  count     how many locks to look at, about
---       3  start     of a lock's keys, what comes before its name
+-- ARGV  1  cursor    of the last answer, '0' at first
+--       2  count     of locks to look at, more or less
+--       3  start     of a lock's keys, up to its name
 --       4 ..         the owners
 -- RETURNS {walked, cursor, claims, n, name, token, ...}   the released claims; the cursor '0': it is over
 local call = redis.call
@@ -25,7 +25,7 @@ local function state_of(value)
   return is_json and type(facts) == 'table' and facts.state
 end
 
--- It changes nothing, but counts as a write: a replica, which may know only what is long past, refuses.
+-- It changes nothing, but counts as a write, so a replica refuses: it may know only past claims.
 call('ZREM', index, '')
 local found = call('ZSCAN', index, cursor, 'COUNT', count)
 local members = found[2]

@@ -195,7 +195,7 @@ class TestHolding:
             hold = lock.holder()
 
         assert hold is not None
-        assert (hold.owner, hold.about["state"]) == ("nightly", "running")
+        assert (hold.owner, hold.facts["state"]) == ("nightly", "running")
 
     def test_renewing_starts_the_ttl_anew(self, clock: ManualClock, lock: Lock) -> None:
         lock.acquire()

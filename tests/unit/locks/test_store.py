@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING, Hold, Refusal, new_token, owner_of
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.store import (
+    ACCEPTED,
+    QUEUED,
+    RUNNING,
+    Hold,
+    Refusal,
+    Release,
+    new_token,
+    owner_of,
+)
 from tests.stores import hold_of
 
 
@@ -27,7 +38,7 @@ def test_a_value_is_token_nul_json() -> None:
     hold = Hold("n", b'job/1\0{"host":"here"}', 1.5, is_period=True)
 
     assert (hold.name, hold.token, hold.owner) == ("n", "job/1", "job")
-    assert (hold.about, hold.expires_in, hold.is_period) == ({"host": "here"}, 1.5, True)
+    assert (hold.facts, hold.expires_in, hold.is_period) == ({"host": "here"}, 1.5, True)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +55,7 @@ def test_a_value_is_token_nul_json() -> None:
 def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str) -> None:
     hold = Hold("n", value, 1.0)
 
-    assert (hold.token, hold.about) == (token, {})
+    assert (hold.token, hold.facts) == (token, {})
     assert hold.owner == owner_of(token)
 
 
@@ -85,3 +96,16 @@ def test_a_refusal_says_because_of_what_and_by_whom(
     assert refusal.because == because
     assert refusal.hold is hold
     assert [each.owner for each in refusal.holds] == ["job", "job"]
+
+
+def test_a_store_of_one_process_says_what_it_cannot_do() -> None:
+    """So that callers need not know which store they have."""
+    store = MemoryStore()
+    address = {"host": "localhost", "port": 6379}
+    store.acquire("n", "job/1", 30.0, facts="{}")
+
+    assert (store.is_shared, store.leads_to(address), store.reaches(address)) == (False, False, False)
+    with pytest.raises(LockUnavailable, match="no scripts"):
+        store.scripts(["tick_take"], "celery_redislock.scheduling")
+    assert store.release_and_store("n", "job/1", "key", "{}", 60) == (Release(released=True), False)
+    assert store.inspect("n") is None

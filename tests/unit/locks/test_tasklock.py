@@ -24,8 +24,8 @@ def test_what_a_holder_writes_is_json_whatever_it_is_called(
     times = {"ttl": 30.0, "queue_ttl": 60.0, "period": None}
     lock = TaskLock(MemoryStore(), task=odd, key="k", owner="t1", is_ignored=is_ignored, **times)
 
-    claim = json.loads(lock.about(QUEUED, published=published))
-    lease = json.loads(lock.about(RUNNING, odd, published=published))
+    claim = json.loads(lock.facts(QUEUED, published=published))
+    lease = json.loads(lock.facts(RUNNING, odd, published=published))
 
     assert claim.pop("since") <= lease.pop("since")
     assert claim == {"task": odd, "host": hostname(), "pid": os.getpid(), "state": "queued", **more}

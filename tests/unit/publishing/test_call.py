@@ -134,7 +134,7 @@ def test_a_call_that_claims_nothing_asks_nothing_and_its_header_says_what_the_wo
 def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(shop: Shop) -> None:
     """Celery would make a message property of a keyword it does not know. A callable decides here only."""
     task = shop.unique(body)
-    shop.store.acquire("account:7", "somebody/x", 30, about="{}")
+    shop.store.acquire("account:7", "somebody/x", 30, facts="{}")
 
     result = task.apply_async(
         (7,),
@@ -183,7 +183,7 @@ def test_a_retry_published_by_the_main_process_carries_its_token(
     """Law 7: for a lost child the lease was turned into that claim; it asks nothing and is no duplicate."""
     task = shop.unique(body, lock=lock, lock_key="account:{account_id}")
     carried = Message("account:7", "same/new", claimed=claimed)
-    shop.store.acquire("account:7", "same/new", 5, about="{}")
+    shop.store.acquire("account:7", "same/new", 5, facts="{}")
     shop.store.calls.clear()
 
     task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)

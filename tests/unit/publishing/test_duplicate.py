@@ -257,7 +257,7 @@ def test_a_call_refused_by_no_task_waits_for_none(shop: Shop, holder: str) -> No
     if holder == "a plain lock":
         assert Lock(shop.store, "nightly import", owner="a script", auto_renew=False).acquire()
     else:
-        shop.store.acquire(task.lock_for(7).key, "a script", 30, about="{}")
+        shop.store.acquire(task.lock_for(7).key, "a script", 30, facts="{}")
 
     second = task.apply_async((7,), task_id="mine")
 

@@ -24,7 +24,7 @@ def handle(store: MemoryStore) -> LockHandle:
 
 
 def take(store: MemoryStore, name: str, owner: str, state: str, *, period: float | None = None) -> None:
-    store.acquire(name, f"{owner}/x", 30.0, about=json.dumps({"state": state}), period=period)
+    store.acquire(name, f"{owner}/x", 30.0, facts=json.dumps({"state": state}), period=period)
 
 
 def owners(store: MemoryStore) -> dict[str, str]:

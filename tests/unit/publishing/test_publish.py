@@ -50,7 +50,7 @@ def test_a_claim_is_announced_where_there_is_one(shop: Shop, *, is_held: bool) -
 
     lock_acquired.connect(listen, sender=task)
     if is_held:
-        shop.store.acquire(task.lock_for(7).key, "somebody/x", 30, about="{}")
+        shop.store.acquire(task.lock_for(7).key, "somebody/x", 30, facts="{}")
 
     result = task.delay(7)
 

@@ -105,7 +105,7 @@ def test_a_retry_that_can_have_no_claim_is_published_without_one(
         if trouble == "no server":
             shop.store.failures = 1
         else:
-            shop.store.acquire("account:7", "newcomer/x", 30, about='{"state": "queued"}')
+            shop.store.acquire("account:7", "newcomer/x", 30, facts='{"state": "queued"}')
 
     seen = followed(shop, monkeypatch, "retry", before=before, lock="until_executing")
 
@@ -145,7 +145,7 @@ def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop, lock: str
     task.apply_async((7,), task_id="same")
     request = shop.receive()
     if meets != "nobody":
-        shop.store.acquire("account:8", "somebody/x", 30, about='{"state": "running"}', period=90)
+        shop.store.acquire("account:8", "somebody/x", 30, facts='{"state": "running"}', period=90)
     if meets == "a period":
         shop.store.release("account:8", "somebody/x")
 

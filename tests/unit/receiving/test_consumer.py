@@ -45,8 +45,8 @@ def test_claims_of_revoked_ids_are_released_and_nothing_else(shop: Shop, caplog:
         task.apply_async((number,), task_id=task_id)
     shop.messages()
     expired.apply_async((7,), task_id="revoked")
-    shop.store.acquire("its run", "revoked/r", 30, about='{"state": "running"}')
-    shop.store.acquire("a foreign lock", "revoked", 30, about="{}")
+    shop.store.acquire("its run", "revoked/r", 30, facts='{"state": "running"}')
+    shop.store.acquire("a foreign lock", "revoked", 30, facts="{}")
     caplog.set_level("INFO", logger="celery_redislock")
 
     Revoked(shop.app).release_claims({"revoked", "too", "unknown"})

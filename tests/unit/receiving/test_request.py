@@ -344,7 +344,7 @@ def test_a_lease_that_somebody_else_has_taken_becomes_no_claim(shop: Shop, optio
     """Law 3: the other one keeps it."""
     request = started(shop, acks_late=True, **{option: True})
     shop.store.force_release(KEY)
-    shop.store.acquire(KEY, "other/x", 30, about="{}")
+    shop.store.acquire(KEY, "other/x", 30, facts="{}")
 
     request.on_failure(einfo(LOST))
 

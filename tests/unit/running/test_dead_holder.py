@@ -30,7 +30,7 @@ def held(shop: Shop, key: str = KEY, *, owner: str = "gone", **about: Any) -> st
     """Let somebody hold a key, by default a run that is dead; return its token."""
     about = {"state": RUNNING, "pid": 4711, "at": dead_place(), **about}
     token = f"{owner}/nonce"
-    shop.store.acquire(key, token, 30, about=json.dumps(about))
+    shop.store.acquire(key, token, 30, facts=json.dumps(about))
     shop.store.calls.clear()
     return token
 
@@ -101,7 +101,7 @@ def test_a_period_outlives_the_run_that_was_accepted(shop: Shop) -> None:
     """Law 2: ``lock_period`` is no lease."""
     task = shop.unique(body, lock_key=KEY, lock_period=50)
     about = {"state": RUNNING, "at": dead_place()}
-    shop.store.acquire(KEY, "gone/nonce", 30, about=json.dumps(about), period=50)
+    shop.store.acquire(KEY, "gone/nonce", 30, facts=json.dumps(about), period=50)
 
     assert task.delay(7).is_duplicate
     assert shop.held() == {}
@@ -124,6 +124,6 @@ def test_only_a_lease_says_who_holds_it(shop: Shop) -> None:
     brought["redislock"] = (*brought["redislock"][:3], main)
     shop.run(request)
 
-    assert "at" not in claim.about
-    assert [hold.about["at"] for hold in seen] == [main + here[8:]]
-    assert seen[0].about["pid"] == os.getpid()
+    assert "at" not in claim.facts
+    assert [hold.facts["at"] for hold in seen] == [main + here[8:]]
+    assert seen[0].facts["pid"] == os.getpid()

@@ -149,7 +149,7 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     if age is not None:
         about["since"] = time.time() - age
     period = left if state == "over" else None
-    shop.store.acquire(KEY, "first/x", left, about=json.dumps(about), period=period)
+    shop.store.acquire(KEY, "first/x", left, facts=json.dumps(about), period=period)
     if state == "over":
         shop.store.release(KEY, "first/x")
         task = shop.unique(body, name="shop.period", lock_key=KEY, on_conflict=strategy, lock_period=50)
@@ -275,7 +275,7 @@ def test_what_was_accepted_does_not_wait_for_its_own_period(shop: Shop, how: str
     else:
         token = carried(message).token
         shop.store.acquire(
-            KEY, "t1/dead", 1, about=json.dumps({"message": token}), period=3000, message=token
+            KEY, "t1/dead", 1, facts=json.dumps({"message": token}), period=3000, message=token
         )
     for one in shop.held().values():
         shop.store.release(KEY, one.token)  # and not the period
@@ -352,7 +352,7 @@ def test_a_foreign_lock_that_never_ends_is_warned_of_once(
 ) -> None:
     """No task of that key will ever run; the warning says what to do about it."""
     name = f"endless-{shop.queue}"
-    shop.store.acquire(name, "somebody", float("inf"), about="")
+    shop.store.acquire(name, "somebody", float("inf"), facts="")
     task = shop.unique(body, lock_key=name, lock=scope, on_conflict=on_conflict, lock_retry_delay=50)
 
     with caplog.at_level("WARNING"):

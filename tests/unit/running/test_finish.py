@@ -84,7 +84,7 @@ def test_a_lock_that_was_gone_at_the_end_is_warned_of_and_the_next_holder_keeps_
 
     def sync(account_id: int) -> None:
         shop.store.force_release(KEY)
-        shop.store.acquire(KEY, "thief/x", 10, about="{}")
+        shop.store.acquire(KEY, "thief/x", 10, facts="{}")
 
     task = shop.unique(sync, lock_key=KEY)
 
@@ -234,7 +234,7 @@ def test_a_lease_that_is_gone_becomes_no_claim_and_the_retry_waits_for_its_turn(
             return "done"
         MemoryStore.force_release(shop.store, KEY)
         if thief:
-            MemoryStore.acquire(shop.store, KEY, "thief/x", 10, about="{}")
+            MemoryStore.acquire(shop.store, KEY, "thief/x", 10, facts="{}")
         raise self.retry(countdown=50)
 
     shop.unique(sync, bind=True, lock_key=KEY).delay(7)

@@ -93,7 +93,7 @@ def test_a_copy_of_a_running_message_waits_whatever_the_strategy(shop: Shop, str
 
 def running(shop: Shop, *, message: str, task_id: str = "t1") -> None:
     about = {"task": "shop.sync", "state": "running", "since": time.time(), "message": message}
-    shop.store.acquire(KEY, f"{task_id}/run", 30, about=json.dumps(about))
+    shop.store.acquire(KEY, f"{task_id}/run", 30, facts=json.dumps(about))
 
 
 def test_the_mark_is_looked_at_before_the_holder(shop: Shop) -> None:
@@ -185,7 +185,7 @@ def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
     began = datetime.now(timezone.utc)
     shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=5).delay(7)
     about = {} if held_for is None else {"since": 9000.0 - held_for}
-    shop.store.acquire(KEY, "t2/run", 30, about=json.dumps(about))
+    shop.store.acquire(KEY, "t2/run", 30, facts=json.dumps(about))
 
     shop.run()
 
@@ -205,7 +205,7 @@ def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
     if visibility:
         shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
-    shop.store.acquire(KEY, "t2/run", 30, about='{"since": 0.0}')
+    shop.store.acquire(KEY, "t2/run", 30, facts='{"since": 0.0}')
 
     began = datetime.now(timezone.utc)
 

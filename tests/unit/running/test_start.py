@@ -39,7 +39,7 @@ def test_a_run_holds_a_lease_on_its_key(shop: Shop, scope: str) -> None:
 
     (lease,) = seen
     assert (lease.owner, lease.state) == (request.id, "running")
-    assert lease.about["message"] == carried(request.message).token != lease.token
+    assert lease.facts["message"] == carried(request.message).token != lease.token
     assert lease.expires_in == pytest.approx(30, abs=0.5)
 
 
@@ -129,7 +129,7 @@ def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(
 ) -> None:
     """Law 7: a claim that the main process made for a lost child does not block the retry."""
     task = shop.unique(body, lock_key=KEY)
-    shop.store.acquire(KEY, "t1/other", 100, about='{"state": "queued", "message": "t1/other"}')
+    shop.store.acquire(KEY, "t1/other", 100, facts='{"state": "queued", "message": "t1/other"}')
 
     with shop.running(task, header=Message(KEY, "t1/m", must_run=True), **how):
         if takes_over:
@@ -215,7 +215,7 @@ def test_until_executing_does_not_decide_again_about_members_and_retries(
     """Laws 6 and 7: a member of a workflow, and what was accepted before its retry, run."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing")
-    shop.store.acquire(KEY, "queued/claim", 100, about='{"state": "queued"}')
+    shop.store.acquire(KEY, "queued/claim", 100, facts='{"state": "queued"}')
 
     with shop.running(task, header=Message(KEY, "t1/bare", **more), retries=0 if more else 1):
         task(7)
