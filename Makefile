@@ -7,10 +7,11 @@ JOBS ?= 4
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all attack soak lint docs clean
+.PHONY: help demo unit test test-all attack soak lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
+	@echo "make unit      tests without a server or a worker, in less than a minute"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
@@ -21,6 +22,10 @@ help:
 
 demo: $(VENV)/embedded
 	$(BIN)/python -m examples.demo
+
+# They compute and never wait: as many at once as there are cores. One test: .venv/bin/python -m pytest FILE -k NAME
+unit: $(VENV)/dev
+	$(BIN)/python -m pytest -q -n auto tests/unit $(ARGS)
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
