@@ -55,8 +55,8 @@ class MemoryStates(States):
         self.texts[entry] = f"{until} {round(now * 1000)} {said}"
         return Answer(PAUSED if is_paused else TAKEN, self.texts[entry], now)
 
-    def settle(self, entry: str, mine: str, following: str, next_in: float) -> bool:  # noqa: ARG002  nothing expires
-        self._count("settle")
+    def replace(self, entry: str, mine: str, following: str, next_in: float) -> bool:  # noqa: ARG002  nothing expires
+        self._count("replace")
         if self.texts.get(entry, "") not in {mine, following}:
             return False
         self.texts[entry] = following

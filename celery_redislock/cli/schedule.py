@@ -25,7 +25,6 @@ from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
-from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import LONGEST_PAUSE, NOTHING, State, States
 
@@ -51,7 +50,7 @@ class Schedule:
         server = LockServer.of(ctx)
         app = server.app
         store = server.store
-        if app is None or not isinstance(store, RedisStore):
+        if app is None or not store.is_shared:
             raise Trouble("a schedule is an app's: name the app, celery -A proj redislock …")
         server.tasks()
         name = scheduler or app.conf.beat_scheduler

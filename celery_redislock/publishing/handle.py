@@ -96,13 +96,11 @@ class LockHandle:
         queued = None if self._queued_key is None else self._store.inspect(self._queued_key)
         hold = self._store.inspect(self.key)
         if only == QUEUED:
-            for claim in (queued, hold):
-                if claim is not None and claim.state == QUEUED:
-                    return Holder.of(claim)
-            return None
+            claims = [each for each in (queued, hold) if each is not None and each.state == QUEUED]
+            return Holder.of(claims[0]) if claims else None
         if hold is not None:
             return Holder.of(hold, queued)
-        return None if queued is None else Holder.of(queued)
+        return Holder.of(queued) if queued is not None else None
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from its holder, period included; an operator's act, logged as WARNING.

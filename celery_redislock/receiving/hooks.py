@@ -9,6 +9,7 @@ from celery.states import FAILURE, IGNORED, REJECTED
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.locks.store import LockStore
 from celery_redislock.scheduling import plug
 
 __all__ = ["install"]
@@ -129,7 +130,7 @@ def _problems(worker: Any) -> list[str]:
     return problems
 
 
-def _server_problems(store: Any) -> list[str]:
+def _server_problems(store: LockStore) -> list[str]:
     try:
         policy = store.eviction_policy()
     except RedisLockError as error:

@@ -12,7 +12,6 @@ from celery.backends.redis import RedisBackend
 from celery.states import FAILURE, PENDING, SUCCESS
 
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import LARGEST, LockStore
 from celery_redislock.running.run import Run
 
@@ -29,7 +28,7 @@ def join(backend: Any, store: LockStore) -> bool:
     code = getattr(RedisBackend._store_result, "__code__", None)
     if type(backend) is not RedisBackend or not _CALLED.issubset(getattr(code, "co_names", ())):
         return False
-    if not isinstance(store, RedisStore) or not store.leads_to(backend.connparams):
+    if not store.leads_to(backend.connparams):
         return False
     backend._store_result = MethodType(_store_result, backend)  # a method, as Celery's log lines name it
     backend._redislock_beside = store

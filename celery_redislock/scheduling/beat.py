@@ -5,7 +5,7 @@ and a tick is a compare-and-set of the entry's ``last_run_at``, shared by all::
 
     due here        take     this state is still what this beat knows: "sending", for some seconds
                     send     the scheduler's own apply_entry
-                    settle   "sent" or spent; released if broker or lock server is away
+                    report   "sent" or spent; put back if broker or lock server is away
 
     refused         the entry's own schedule is asked whether it is due from the shared moment on
       not due       somebody has sent it: the shared moment is taken over, the next look is 0.2 s late
@@ -28,7 +28,7 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
@@ -44,10 +44,11 @@ from celery_redislock.scheduling.state import (
     PAUSED,
     SENDING,
     TAKEN,
+    Answer,
     State,
     States,
+    finished,
     prolonged,
-    settled,
 )
 
 __all__ = ["WRAPPED", "Beat"]
@@ -56,15 +57,18 @@ logger = logging.getLogger("celery_redislock")
 
 #: Another beat may send a tick whose sender has not said that it is sent: after an interval and ``STAND_BY``.
 #: In seconds; an interval counts as no longer than this, and as no shorter than a publish may take.
-LONGEST_BOUND, SHORTEST_BOUND = 10.0, 2.0
+LONGEST_BOUND = 10.0
+SHORTEST_BOUND = 2.0
 
 #: Seconds by which a beat that did not send the last tick comes later than the one that did. It asks once and
 #: is refused; or it sends, if the other one is gone.
 STAND_BY = 0.2
 
-#: Seconds between two looks at a tick that another beat is sending: while it is younger than ``LOOK_AGAIN``,
-#: and then.
-LOOK, LOOK_AGAIN = 0.1, 1.0
+#: Seconds between two looks at a tick that another beat is sending, while it is younger than ``LOOK_AGAIN``.
+LOOK = 0.1
+
+#: Seconds between two looks at an older one.
+LOOK_AGAIN = 1.0
 
 #: Seconds until a tick is tried again that could not be taken or sent.
 RETRY = 1.0
@@ -78,15 +82,18 @@ FURTHEST = 1e10
 #: How often one tick is asked for before it is looked at again later.
 ATTEMPTS = 5
 
-#: What a beat whose entry is behind sends as the state it knows. No state has this text, so that the answer
-#: tells it the present one.
+#: A beat whose entry is behind sends this text as the state it knows. No state has it, so the answer is the
+#: present state.
 _ASK = "?"
 
 #: The scheduler's methods that a beat stands in for.
 WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
 
-#: What became of a tick that was taken.
-_UNSENT, _SENDING, _SENT, _SPENT = "unsent", "sending", "sent", "spent"
+#: The outcome of a tick that was taken.
+_UNSENT = "unsent"
+_SENDING = "sending"
+_SENT = "sent"
+_SPENT = "spent"
 
 
 class _Tick:
@@ -96,16 +103,24 @@ class _Tick:
         reserved: the entry as it is reserved for its next tick.
         last, runs: its ``last_run_at`` and ``total_run_count`` before that.
         next_in: seconds until it is due again.
-        text, before: once it is taken, its state on the server, and what was there.
-        identity: the entry, and the shared moment that the tick advances: the same, whichever beat sends it.
+        text, before: once it is taken, the text of its state on the server, and of the state before it.
+        identity: the entry, and the shared moment that the tick advances: the same for all beats.
+        asked_at: when it was asked for, by ``boottime``.
+        outcome: ``_UNSENT``, ``_SENDING``, ``_SENT`` or ``_SPENT``.
     """
 
-    text = before = NOTHING
-    identity, asked_at, outcome = "", 0.0, _UNSENT
+    text = NOTHING
+    before = NOTHING
+    identity = ""
+    asked_at = 0.0
+    outcome = _UNSENT
 
     def __init__(self, entry: Any, reserved: Any, last: datetime, runs: int, next_in: float) -> None:
-        self.entry, self.reserved = entry, reserved
-        self.last, self.runs, self.next_in = last, runs, next_in
+        self.entry = entry
+        self.reserved = reserved
+        self.last = last
+        self.runs = runs
+        self.next_in = next_in
 
     @property
     def bound(self) -> float:
@@ -113,32 +128,57 @@ class _Tick:
         return min(LONGEST_BOUND, max(SHORTEST_BOUND, self.next_in)) + STAND_BY
 
 
+class _Basis(NamedTuple):
+    """The state of an entry by which a beat asks for the entry's next tick.
+
+    Attributes:
+        text: of the state that must still be on the server.
+        ran: when the last tick was sent, by its sender's clock; ``None`` for never.
+        since: when the entry was last due, by this beat's clock: its schedule continues from there.
+        before: the same moment as the beats share it; the tick advances it.
+    """
+
+    text: str
+    ran: datetime | None
+    since: datetime
+    before: datetime
+
+
 class Beat:
     """A beat's scheduler, wrapped. Used by the thread that calls its ``tick()``."""
 
     def __init__(self, scheduler: Any, states: States, settings: LockSettings) -> None:
-        """Wrap the scheduler, and let its entries go on from the shared moments; one request or more."""
-        self._scheduler, self._app, self._states = scheduler, scheduler.app, states
-        self._patterns, self._catchup = settings.beat or (), settings.catchup
+        """Wrap the scheduler, and let its entries continue from the shared moments; one request or more."""
+        self._scheduler = scheduler
+        self._app = scheduler.app
+        self._states = states
+        self._patterns = settings.beat or ()
+        self._catchup = settings.catchup
         self._me = f"{socket.gethostname()}:{os.getpid()}"
         self._known: dict[str, State | None] = {}  # by entry, as all in this class
         self._look_at: dict[str, float] = {}  # by time.monotonic; not before
+        # Celery calls is_due, reserve, apply_entry, apply_async and _when one after the other for one entry,
+        # and hands nothing of this from one to the next.
+        #: Seconds until the entry is due again. Set by ``is_due``, taken by ``reserve``.
         self._next_in = 0.0
-        #: Where the entry that is put back into the heap next goes, in seconds from now.
-        self._push_in: tuple[Any, float] | None = None
+        #: The tick that is due. Set by ``reserve``, taken by ``apply_entry``; the tick that was taken. Set by
+        #: ``_send``, taken by ``apply_async``.
         self._tick: _Tick | None = None
+        #: The entry that is not sent, and in how many seconds it is looked at. Set by ``_leave``, taken by
+        #: ``when``, as Celery puts the entry back into its heap.
+        self._push_in: tuple[Any, float] | None = None
         self._outage: LockUnavailable | None = None
         self._held_back: set[str] = set()
         #: Entries whose rows are to be written (django-celery-beat): those this beat has sent.
         self._dirty: set[str] = getattr(scheduler, "_dirty", set())
-        self._is_behind = True  # until its entries go on from the shared moments
+        self._is_behind = True  # until its entries continue from the shared moments
         self._theirs = {name: getattr(scheduler, name) for name in WRAPPED}
         for name in WRAPPED:
             setattr(scheduler, name, getattr(self, name.lstrip("_")))
-        self._go_on()
+        self._adopt()
 
-    def _go_on(self) -> None:
-        """Let each entry go on from its shared moment, or this beat's phase would be another one."""
+    def _adopt(self) -> None:
+        """Let each entry continue from its shared moment, or this beat's phase would be another one."""
         all_entries = [*self._scheduler.schedule.values()]
         for each in all_entries:  # a row that has been sent has its newer entry in the heap alone
             each.last_run_at = _in_row(each, "last_run_at") or each.last_run_at
@@ -154,10 +194,10 @@ class Beat:
             if state is None or _in_row(entry, "one_off") or entry.name in self._known:
                 continue
             if state.sending_until:  # perhaps by a beat that has died: then it is still to be sent
-                _place(entry, min(state.before, state.seen_from(_now(entry), now)))
+                _set_last_run(entry, min(state.before, _seen(state, entry, now)))
             else:
                 self._known[entry.name] = state
-                _place(entry, state.seen_from(_now(entry), now))
+                _set_last_run(entry, _seen(state, entry, now))
         self._is_behind = False
 
     # --- in place of the scheduler's methods -----------------------------------------------------
@@ -165,7 +205,7 @@ class Beat:
     def tick(self) -> Any:
         """In place of ``Scheduler.tick``."""
         if self._is_behind and self._outage is None:
-            self._go_on()
+            self._adopt()
             self._scheduler._heap = None  # made anew
         delay = self._theirs["tick"]()
         return min(delay, RETRY) if self._is_behind else delay
@@ -186,15 +226,17 @@ class Beat:
         return answer
 
     def when(self, entry: Any, next_time_to_run: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of ``Scheduler._when``: an entry's place in the heap."""
+        """In place of ``Scheduler._when``: when an entry comes up in the heap."""
         if self._push_in is not None and self._push_in[0] is entry:
-            # Celery takes ten milliseconds off again (``adjust``).
-            next_time_to_run, self._push_in = self._push_in[1] + 0.01, None
+            next_time_to_run = self._push_in[1] + 0.01  # Celery takes that off again (``adjust``)
+            self._push_in = None
         return self._theirs["_when"](entry, next_time_to_run, *args, **kwargs)
 
     def reserve(self, entry: Any) -> Any:
         """In place of ``Scheduler.reserve``, which advances the entry before it is sent."""
-        last, count, next_in = entry.last_run_at, entry.total_run_count, self._next_in
+        last = entry.last_run_at
+        count = entry.total_run_count
+        next_in = self._next_in
         reserved = self._theirs["reserve"](entry)
         is_known = isinstance(next_in, int | float) and 0 <= next_in < FURTHEST
         self._tick = _Tick(entry, reserved, last, count, next_in if is_known else 0.0)
@@ -202,7 +244,8 @@ class Beat:
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """In place of ``Scheduler.apply_entry``: send a due tick, unless another beat does."""
-        tick, self._tick = self._tick, None
+        tick = self._tick
+        self._tick = None
         if tick is None or tick.entry is not entry or not is_shared(self._app, entry, self._patterns):
             self._theirs["apply_entry"](entry, producer=producer)
             return
@@ -216,12 +259,13 @@ class Beat:
         except LockUnavailable as error:
             self._has_failed(error, tick)
         except Exception:
-            # Raised by its schedule, or by its name; as with plain beat, the other entries go on.
+            # Raised by its schedule, or by its name; as with plain beat, the other entries are still sent.
             logger.exception("%r is not sent this time", entry.name)
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of ``Scheduler.apply_async``: learn what becomes of a tick that was taken."""
-        tick, self._tick = self._tick, None
+        """In place of ``Scheduler.apply_async``: learn the outcome of a tick that was taken."""
+        tick = self._tick
+        self._tick = None
         if tick is None or tick.entry is not entry:
             return self._theirs["apply_async"](entry, *args, **kwargs)
         try:
@@ -243,59 +287,90 @@ class Beat:
     # --- one tick --------------------------------------------------------------------------------
 
     def _take(self, tick: _Tick) -> bool:
-        """Take the tick of an entry that is due here; tell whether it is to be sent now."""
-        name, last = tick.entry.name, _utc(tick.last)
-        known = self._known.get(name)
-        # A row read again (django-celery-beat) may be behind what this beat knows: then it asks first.
-        text = NOTHING if known is None else known.text if last >= known.at else _ASK
-        since, before = last, last if known is None else known.at
-        lost = before  # where the server has lost its data, the entry goes on from there
+        """Take the tick of an entry that is due here; tell whether it is to be sent now.
+
+        It is taken if the state on the server is still the one by which this beat asks. Any other state is in
+        the answer, and the next one to ask by, if the tick is due by it as well.
+        """
+        name = tick.entry.name
+        last = _utc(tick.last)
+        basis = _Basis(NOTHING, None, since=last, before=last)
+        if (known := self._known.get(name)) is not None:
+            # A row read again (django-celery-beat) may be behind what this beat knows: then it asks first.
+            basis = _Basis(known.text if last >= known.at else _ASK, known.ran, since=last, before=known.at)
+        own = basis
         for _ in range(ATTEMPTS):
-            about = {
-                "at": _utc(tick.reserved.last_run_at).isoformat(),
-                "before": before.isoformat(),
-                "by": self._me,
-                "ran": known.ran.isoformat() if known and known.ran else None,
-                "due": time.time() + tick.next_in,
-                "nonce": uuid.uuid4().hex,
-            }
-            asked_at = boottime()
-            answer = self._states.take(name, text, about, bound=tick.bound, next_in=tick.next_in)
+            answer = self._ask_for(tick, basis)
             if answer.status in {TAKEN, PAUSED}:
-                self._known[name] = State.read(answer.text, name)
-                tick.identity = f"{self._states.app}/{name}@{about['before']}"
-                tick.text, tick.before, tick.asked_at = answer.text, text, asked_at
-                return self._is_to_be_sent(tick, since, answer.status)
-            text, known = answer.text, State.read(answer.text, name)
-            since, before = last, lost
+                return self._is_to_be_sent(tick, basis.since, answer.status)
+            state = State.read(answer.text, name)
             if answer.status == SENDING:
-                if known is None:  # by a beat of another version
-                    self._wait(tick, LOOK_AGAIN)
-                    return False
-                logger.debug("%s is being sent by %s", name, known.by)
-                has_just_begun = answer.now - known.taken_at < LOOK_AGAIN
-                left = known.sending_until - answer.now
-                self._wait(tick, LOOK if has_just_begun else min(LOOK_AGAIN, left))
+                self._wait_for_sender(tick, state, answer.now)
                 return False
-            if known is None:
+            if state is None:  # the server has lost its data: the entry continues from what this beat knows
+                basis = own._replace(text=answer.text, ran=None)
                 continue
-            since, before, which = known.seen_from(_now(tick.entry), answer.now), known.at, "the next one"
-            has_died = known.sending_until > 0
-            is_due, next_in = self._is_due_since(since, tick, is_sent=has_died or known.at > last)
-            if has_died and not is_due:
-                since, before, which = min(known.before, since), known.before, "it once more"
-                is_due, next_in = self._is_due_since(since, tick, is_sent=False)
-            if not is_due:
-                logger.debug("%s was sent by %s", name, known.by)
-                self._known[name] = known
-                self._leave(tick, since, tick.runs + 1, None if next_in is None else next_in + STAND_BY)
+            following = self._due_by(tick, state, answer.now)
+            if following is None:
                 return False
-            _place(tick.reserved, _now(tick.entry))  # where this beat has stood still, it is later by now
-            if has_died:
-                form = "%s: %s died, or stood still, while it sent a tick; sending %s"
-                logger.warning(form, name, known.by, which)
+            basis = following
+            # Where this beat has stood still, it is later by now.
+            _set_last_run(tick.reserved, _now(tick.entry))
         self._wait(tick, LOOK)
         return False
+
+    def _ask_for(self, tick: _Tick, basis: _Basis) -> Answer:
+        """Ask for a tick; note what is needed to send and to report it, if it is taken."""
+        name = tick.entry.name
+        fields = {
+            "at": _utc(tick.reserved.last_run_at).isoformat(),
+            "before": basis.before.isoformat(),
+            "by": self._me,
+            "ran": basis.ran and basis.ran.isoformat(),
+            "due": time.time() + tick.next_in,
+            "nonce": uuid.uuid4().hex,
+        }
+        asked_at = boottime()
+        answer = self._states.take(name, basis.text, fields, bound=tick.bound, next_in=tick.next_in)
+        if answer.status in {TAKEN, PAUSED}:
+            self._known[name] = State.read(answer.text, name)
+            tick.identity = f"{self._states.app}/{name}@{fields['before']}"
+            tick.text = answer.text
+            tick.before = basis.text
+            tick.asked_at = asked_at
+        return answer
+
+    def _wait_for_sender(self, tick: _Tick, state: State | None, now: float) -> None:
+        """Look again at a tick that another beat is sending."""
+        if state is None:  # by a beat of another version
+            self._wait(tick, LOOK_AGAIN)
+            return
+        logger.debug("%s is being sent by %s", tick.entry.name, state.by)
+        has_just_begun = now - state.taken_at < LOOK_AGAIN
+        self._wait(tick, LOOK if has_just_begun else min(LOOK_AGAIN, state.sending_until - now))
+
+    def _due_by(self, tick: _Tick, state: State, now: float) -> _Basis | None:
+        """Return by what to ask, now that the server has this state; leave the entry where it is not due."""
+        name = tick.entry.name
+        since = _seen(state, tick.entry, now)
+        has_died = state.sending_until > 0  # the beat that took this state's tick
+        is_due, next_in = self._is_due_since(since, tick, is_sent=has_died or state.at > _utc(tick.last))
+        basis = _Basis(state.text, state.ran, since, state.at)
+        which = "the next one"
+        if has_died and not is_due:
+            basis = _Basis(state.text, state.ran, min(state.before, since), state.before)
+            which = "it once more"
+            is_due, next_in = self._is_due_since(basis.since, tick, is_sent=False)
+        if not is_due:
+            logger.debug("%s was sent by %s", name, state.by)
+            self._known[name] = state
+            look_in = None if next_in is None else next_in + STAND_BY
+            self._leave(tick, basis.since, tick.runs + 1, look_in)
+            return None
+        if has_died:
+            form = "%s: %s died, or stood still, while it sent a tick; sending %s"
+            logger.warning(form, name, state.by, which)
+        return basis
 
     def _is_due_since(self, moment: datetime, tick: _Tick, *, is_sent: bool) -> tuple[bool, float | None]:
         """Ask the entry's own schedule whether it is due if its last tick was at this moment.
@@ -309,7 +384,8 @@ class Beat:
 
     def _is_to_be_sent(self, tick: _Tick, since: datetime, status: int) -> bool:
         """Whether a tick that was taken is to be sent: its entry is not paused, and it was not missed."""
-        name, late = tick.entry.name, self._missed_by(tick, since)
+        name = tick.entry.name
+        late = self._missed_by(tick, since)
         if status == TAKEN and not late:
             return True
         self._leave(tick, _utc(tick.reserved.last_run_at), tick.runs)
@@ -318,7 +394,7 @@ class Beat:
         else:
             logger.warning("%s is %.0f s late, and is not sent (redislock_catchup='none')", name, late)
             tick.outcome = _SPENT
-            self._settle(tick)
+            self._report(tick)
         return False
 
     def _missed_by(self, tick: _Tick, since: datetime) -> float:
@@ -336,10 +412,10 @@ class Beat:
         return 0.0
 
     def _send(self, tick: _Tick, producer: Any) -> None:
-        """Let the scheduler send a tick that was taken, and say what became of it."""
-        self._tick, entry = tick, tick.entry
+        """Let the scheduler send a tick that was taken, and report its outcome."""
+        self._tick = tick
         try:
-            self._apply(entry, producer, tick.identity)
+            self._apply(tick.entry, producer, tick.identity)
             if self._tick is tick:
                 tick.outcome = _SENT  # by a scheduler's own apply_entry, without its apply_async
         except Exception:
@@ -347,9 +423,9 @@ class Beat:
                 tick.outcome = _SPENT  # before its publish, by a scheduler's own apply_entry
             raise
         finally:
-            # Also when beat is told to stop in between: what has not been sent yet is another beat's then.
+            # Also when beat is told to stop in between: a tick that has not been sent is another beat's then.
             self._tick = None
-            self._settle(tick)
+            self._report(tick)
 
     def _apply(self, entry: Any, producer: Any, tick: str | None = None) -> None:
         """Let the scheduler send an entry, as this tick if one is given."""
@@ -365,27 +441,28 @@ class Beat:
 
     def _still_has(self, tick: _Tick) -> bool:
         """Whether the tick is still this beat's: asked for where the process stood still since it took it."""
-        passed, bound = boottime() - tick.asked_at, tick.bound
-        if passed <= bound / 2:
+        passed = boottime() - tick.asked_at
+        if passed <= tick.bound / 2:
             return True
-        longer = prolonged(tick.text, passed + bound)
-        is_ours = self._states.settle(tick.entry.name, tick.text, longer, tick.next_in)
+        longer = prolonged(tick.text, passed + tick.bound)
+        is_ours = self._states.replace(tick.entry.name, tick.text, longer, tick.next_in)
         tick.text = longer
         return is_ours
 
-    def _settle(self, tick: _Tick) -> None:
-        """Say what became of a tick: it is spent, or another beat's to send."""
-        name, outcome = tick.entry.name, tick.outcome
+    def _report(self, tick: _Tick) -> None:
+        """Tell the other beats the outcome of a tick: it is spent, or another beat's to send."""
+        name = tick.entry.name
+        outcome = tick.outcome
         if outcome == _SENDING:
-            return  # interrupted in the middle of its publish: sent again, if nobody settles it
+            return  # interrupted in the middle of its publish: another beat sends it again, as one message
         following = tick.before
         if outcome in {_SENT, _SPENT}:
-            following = settled(tick.text, is_sent=outcome == _SENT)
+            following = finished(tick.text, is_sent=outcome == _SENT)
             self._dirty.add(name)
         else:
             self._wait(tick, RETRY)
         try:
-            if self._states.settle(name, tick.text, following, tick.next_in):
+            if self._states.replace(name, tick.text, following, tick.next_in):
                 self._known[name] = State.read(following)
             else:
                 logger.warning("%s took so long to send that another beat did not wait for it", name)
@@ -398,9 +475,9 @@ class Beat:
     # --- an entry that is not sent ---------------------------------------------------------------
 
     def _leave(self, tick: _Tick, moment: datetime, count: int, next_in: float | None = None) -> None:
-        """Let an entry go on from a moment, unsent here; look in ``next_in`` seconds, else when it is due."""
+        """Let an entry continue from a moment, unsent; look in ``next_in`` seconds, else when it is due."""
         entry = tick.reserved
-        _place(entry, moment, count)
+        _set_last_run(entry, moment, count)
         if next_in is not None:
             self._push_in = entry, next_in
             self._look_at[entry.name] = time.monotonic() + next_in
@@ -412,19 +489,20 @@ class Beat:
     # --- the lock server is away -----------------------------------------------------------------
 
     def _has_failed(self, error: LockUnavailable, tick: _Tick | None = None) -> None:
-        """Do what ``on_lock_error`` says with a tick that could not be taken; ask in the background."""
+        """Treat a tick that could not be taken as ``on_lock_error`` says; ask in the background."""
         if self._outage is None:
             self._outage = error
             threading.Thread(target=self._ask_on, name="redislock-beat", daemon=True).start()
         if tick is None:
             return
-        name, task = tick.entry.name, self._app.tasks.get(tick.entry.task)
-        asked = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")
-        if asked == "run":
+        name = tick.entry.name
+        task = self._app.tasks.get(tick.entry.task)
+        policy = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")
+        if policy == "run":
             logger.warning("sending %s, as any other beat may: %s", name, error)
             self._apply(tick.entry, self._scheduler.producer)
             self._dirty.add(name)
-            self._known[name] = None  # goes on from now, whatever the beats have shared before
+            self._known[name] = None  # it continues from now, and not from the shared moment
             return
         if name not in self._held_back:
             logger.error("%s is due, and waits until the lock server answers: %s", name, error)
@@ -439,13 +517,23 @@ class Beat:
             with suppress(LockUnavailable):
                 self._states.write_nothing()
                 break
-        names, self._held_back = sorted(self._held_back), set()
+        names = sorted(self._held_back)
+        self._held_back = set()
         self._outage = None
         text = "the lock server answers again after %.0f s; entries that waited: %s"
         logger.warning(text, time.monotonic() - since, ", ".join(names) or "none")
 
 
-def _place(entry: Any, moment: datetime, count: int | None = None) -> None:
+def _seen(state: State, entry: Any, now: float) -> datetime:
+    """Return an entry's shared moment by this beat's clock, while the server's shows *now*."""
+    # An interval counts from the last time; other schedules name times of a clock, on which beats agree.
+    schedule = entry.schedule
+    is_counted = hasattr(schedule, "run_every") and not hasattr(schedule, "remaining_delta")
+    is_interval = is_counted and not getattr(schedule, "relative", False)
+    return state.seen_from(_now(entry), now, by_server=is_interval)
+
+
+def _set_last_run(entry: Any, moment: datetime, count: int | None = None) -> None:
     """Set when an entry was last sent, in its own time zone, and how often; also in its row, if any."""
     for each in (entry, getattr(entry, "model", None)):
         if each is not None:

@@ -1,4 +1,4 @@
-"""The entries of an app's schedule, as Celery reads them: which are shared, and what is wrong with them."""
+"""The entries of an app's schedule, as Celery reads them: which are shared, and what problems they have."""
 
 from collections.abc import Iterable
 from copy import copy
@@ -39,7 +39,7 @@ def is_shared(app: Any, entry: Any, patterns: Iterable[str]) -> bool:
 
 
 def problems_of(app: Any, entries: Iterable[Any], patterns: Iterable[str] = ()) -> list[str]:
-    """Return what is wrong with entries: their own options, and a ``lock_period`` that refuses ticks.
+    """Return the problems of entries: their own options, and a ``lock_period`` that refuses ticks.
 
     Also the patterns of ``redislock_beat`` that match no entry.
     """
@@ -51,15 +51,16 @@ def problems_of(app: Any, entries: Iterable[Any], patterns: Iterable[str] = ()) 
         if names and not any(fnmatchcase(name, pattern) for name in names)
     ]
     for entry in entries:
-        where, catchup = f"the entry {entry.name!r} of the schedule", entry.options.get(OF_ENTRIES, "one")
+        where = f"the entry {entry.name!r} of the schedule"
+        catchup = entry.options.get(OF_ENTRIES, "one")
         if catchup not in {"one", "none"}:
             found.append(f"{where}: {OF_ENTRIES} is {catchup!r}; give 'one' or 'none'")
         task = app.tasks.get(entry.task)
         if not is_unique(task):
             continue
         try:
-            asked = split_call_options({**entry.options}, where=f"{task.name}.apply_async")
-            options = declaration_of(task).for_call(asked)
+            own = split_call_options({**entry.options}, where=f"{task.name}.apply_async")
+            options = declaration_of(task).for_call(own)
         except LockOptionError as error:
             found.append(f"{where}: {error}")
             continue
@@ -79,9 +80,12 @@ def problems_of(app: Any, entries: Iterable[Any], patterns: Iterable[str] = ()) 
 def _shortest_interval(schedule: Any) -> float | None:
     """Return the least seconds between two due times of a schedule; ``None`` where it cannot be told."""
     if isinstance(schedule, crontab):
-        due, times, moving = schedule.now(), list[datetime](), copy(schedule)
+        due = schedule.now()
+        times: list[datetime] = []
         # Of another day than that of "now" Celery 5.5 finds the first time only.
-        moving.app, moving.nowfun = schedule.app, lambda: due
+        moving = copy(schedule)
+        moving.app = schedule.app
+        moving.nowfun = lambda: due
         for _ in range(_LOOKED_AT):
             last, delta, _now = moving.remaining_delta(due)
             due = last + delta

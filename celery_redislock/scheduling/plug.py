@@ -50,8 +50,7 @@ def join(service: Any) -> "Beat | None":
 
     from celery_redislock.declaring.options import read_settings
     from celery_redislock.declaring.server import store_of
-    from celery_redislock.locks.redisstore import RedisStore
-    from celery_redislock.scheduling.beat import WRAPPED, Beat
+        from celery_redislock.scheduling.beat import WRAPPED, Beat
     from celery_redislock.scheduling.entries import problems_of
     from celery_redislock.scheduling.state import States
 
@@ -75,7 +74,7 @@ def join(service: Any) -> "Beat | None":
         )
         raise TypeError(message)
     store = store_of(app, settings)
-    if not isinstance(store, RedisStore):
+    if not store.is_shared:
         return None  # a test's, in memory: nobody shares it
     if settings.check != "ignore":
         for problem in problems_of(app, scheduler.schedule.values(), settings.beat):

@@ -35,9 +35,12 @@ _VERSION = 1
 #: The text of a state that is not there.
 NOTHING = ""
 
-#: What a request for a tick is answered: another state is there; taken; spent, as the entry is paused;
+#: The answers to a request for a tick: another state is there; taken; spent, as the entry is paused;
 #: another beat is sending it, for a minute at most.
-REFUSED, TAKEN, PAUSED, SENDING = 0, 1, 2, 3
+REFUSED = 0
+TAKEN = 1
+PAUSED = 2
+SENDING = 3
 
 #: What runs on the server, under ``lua/``; ``names`` is the lock store's.
 SCRIPTS = ("names", "tick_read", "tick_settle", "tick_take")
@@ -61,9 +64,9 @@ class State(NamedTuple):
     """The shared state of one entry. Moments are aware, in UTC.
 
     Attributes:
-        text: as the server has it: what is written next is compared with it.
+        text: as the server has it: the next request is compared with it.
         entry: the entry's name.
-        at: its ``last_run_at``, by the clock of the beat that took the tick: its schedule goes on from there.
+        at: its ``last_run_at``, by the clock of the beat that took the tick; its schedule continues there.
         before: ``at`` before that tick, which is thus told from the others.
         by: host and process of the beat that sends it, or has sent the last one.
         ran: when the last one was sent, by its sender's clock; ``None`` for never.
@@ -88,17 +91,17 @@ class State(NamedTuple):
         if text == NOTHING:
             return None
         try:
-            until, taken_at, said = _SHAPE.fullmatch(text).groups()  # type: ignore[union-attr]  # caught below
-            about = json.loads(said)
-            entry, by, ran, due = (about[name] for name in ("entry", "by", "ran", "due"))
-            is_known = about["v"] == _VERSION and isinstance(entry, str) and isinstance(by, str)
+            until, taken_at, rest = _SHAPE.fullmatch(text).groups()  # type: ignore[union-attr]  # caught below
+            fields = json.loads(rest)
+            entry, by, ran, due = (fields[name] for name in ("entry", "by", "ran", "due"))
+            is_known = fields["v"] == _VERSION and isinstance(entry, str) and isinstance(by, str)
             if not (is_known and abs(due or 0.0) < inf):
-                raise ValueError(said)  # noqa: TRY301  as all that is not understood
+                raise ValueError(rest)  # noqa: TRY301  as all that is not understood
             return cls(
                 text,
                 entry,
-                _moment(about["at"]),
-                _moment(about["before"]),
+                _moment(fields["at"]),
+                _moment(fields["before"]),
                 by,
                 None if ran is None else _moment(ran),
                 None if due is None else float(due),
@@ -106,18 +109,19 @@ class State(NamedTuple):
                 int(until) / 1000,
             )
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
-            what = "the shared state of the entry %r is treated as absent, and will be replaced: %.300r"
-            logger.warning(what, name, text)
+            form = "the shared state of the entry %r is treated as absent, and will be replaced: %.300r"
+            logger.warning(form, name, text)
             return None
 
-    def seen_from(self, here: datetime, now: float) -> datetime:
+    def seen_from(self, here: datetime, now: float, *, by_server: bool = False) -> datetime:
         """Return ``at`` as a beat sees it whose clock shows *here* (UTC) while the server's shows *now*.
 
         The later of the sender's own reading, and as long ago as the server has seen it. So beats whose
-        clocks are seconds apart send what one would send. A reading over a minute ahead does not count.
+        clocks are seconds apart send what one would send. A reading over a minute ahead does not count;
+        *by_server*: none does, as due times that count from the last one need no common clock.
         """
-        by_server = here - timedelta(seconds=max(0.0, now - self.taken_at))
-        return by_server if self.at > here + timedelta(seconds=AHEAD) else max(self.at, by_server)
+        ago = here - timedelta(seconds=max(0.0, now - self.taken_at))
+        return ago if by_server or self.at > here + timedelta(seconds=AHEAD) else max(self.at, ago)
 
 
 class Answer(NamedTuple):
@@ -138,26 +142,30 @@ class States:
     def __init__(self, store: LockStore, app: str | None) -> None:
         """Keep the states of the app of this name, ``app.main``, where its locks are: on a server."""
         self._scripts = store.scripts(SCRIPTS, __package__)
-        self._prefix, self.server, self.app = store.prefix, store.server, app or "celery"
+        self._prefix = store.prefix
+        self.server = store.server
+        self.app = app or "celery"
 
-    def take(self, entry: str, known: str, about: dict[str, Any], *, bound: float, next_in: float) -> Answer:
-        """Take a tick if the state is still the *known* one; ``about`` has the fields of the new one.
+    def take(self, entry: str, known: str, fields: dict[str, Any], *, bound: float, next_in: float) -> Answer:
+        """Take a tick if the state is still the *known* one; *fields* are those of the new one.
 
         No other beat sends the tick for *bound* seconds. The entry is due again in *next_in* seconds.
         """
-        said = _json({"v": _VERSION, "entry": entry, **about})
+        text = _json({"v": _VERSION, "entry": entry, **fields})
         keys = [self._key(entry, "beat"), self._key(entry, "pause"), f"{self._prefix}:beat"]
-        args = [known, said, _ms(bound), _ms(KEPT + next_in), self._name(entry)]
+        args = [known, text, _ms(bound), _ms(KEPT + next_in), self._name(entry)]
         return self._scripts.begin("tick_take", keys, args, _answer, name=entry)()
 
-    def settle(self, entry: str, mine: str, following: str, next_in: float) -> bool:
+    def replace(self, entry: str, mine: str, following: str, next_in: float) -> bool:
         """Replace the state that this beat has written; tell whether it was still there."""
-        keys, args = [self._key(entry, "beat")], [mine, following, _ms(KEPT + next_in)]
+        keys = [self._key(entry, "beat")]
+        args = [mine, following, _ms(KEPT + next_in)]
         return self._scripts.begin("tick_settle", keys, args, _is_one, name=entry)()
 
     def read(self, entries: Sequence[str], what: str = "beat") -> tuple[float, list[str]]:
         """Return the server's clock, and the texts of these entries' states, or of their ``"pause"``."""
-        now, texts = 0.0, list[str]()
+        now = 0.0
+        texts: list[str] = []
         for first in range(0, len(entries) or 1, READ_PER_CALL):
             keys = [self._key(entry, what) for entry in entries[first : first + READ_PER_CALL]]
             now, some = self._scripts.begin("tick_read", keys, [], _clock_and_texts, name=what)()
@@ -174,7 +182,8 @@ class States:
 
         Raises ``LockKeyError``, too, where the list of entries is another program's key.
         """
-        index, start = f"{self._prefix}:beat", lock_name(f"{self.app}/")
+        index = f"{self._prefix}:beat"
+        start = lock_name(f"{self.app}/")
         names = self._scripts.begin("names", [index], ["100000"], _texts, name=index)()
         _, texts = self.read([name.removeprefix(start) for name in names if name.startswith(start)])
         return [state for state in map(State.read, texts) if state is not None]
@@ -209,13 +218,13 @@ class States:
         return f"{self._prefix}:{{{self._name(entry)}}}:{what}"
 
 
-def settled(text: str, *, is_sent: bool) -> str:
+def finished(text: str, *, is_sent: bool) -> str:
     """Return the text of a state by which a tick is being sent, when it has been, or was spent unsent."""
-    _, taken_at, said = text.split(" ", 2)
+    _, taken_at, rest = text.split(" ", 2)
     if is_sent:
-        about = json.loads(said)
-        said = _json({**about, "ran": about["at"]})
-    return f"0 {taken_at} {said}"
+        fields = json.loads(rest)
+        rest = _json({**fields, "ran": fields["at"]})
+    return f"0 {taken_at} {rest}"
 
 
 def prolonged(text: str, seconds: float) -> str:
@@ -224,8 +233,8 @@ def prolonged(text: str, seconds: float) -> str:
     return f"{int(until) + round(seconds * 1000)} {rest}"
 
 
-def _json(about: Mapping[str, Any]) -> str:
-    return json.dumps(about, separators=(",", ":"))
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def _moment(text: str) -> datetime:

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from celery_redislock.locks import connect
-from celery_redislock.scheduling.state import TAKEN, State, States, settled
+from celery_redislock.scheduling.state import TAKEN, State, States, finished
 from tests.integration.commands import run_command
 from tests.integration.test_cli import Shell
 from tests.states import state_of
@@ -60,8 +60,8 @@ class Beats(Shell):
         answer = self.states.take(entry, known, about, bound=bound, next_in=600.0)
         assert answer.status == TAKEN
         if is_sent:
-            following = settled(answer.text, is_sent=True)
-            assert self.states.settle(entry, answer.text, following, 600.0)
+            following = finished(answer.text, is_sent=True)
+            assert self.states.replace(entry, answer.text, following, 600.0)
         return state_of(self.states.read([entry])[1][0])
 
     def state(self, entry: str) -> State | None:

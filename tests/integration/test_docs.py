@@ -173,7 +173,7 @@ def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
     assert refused.status == REFUSED  # what is no state is there
     taken = states.take(entry, refused.text, {}, bound=5.0, next_in=6.0)
     assert taken.status == TAKEN
-    assert states.settle(entry, taken.text, "", 6.0)
+    assert states.replace(entry, taken.text, "", 6.0)
     states.pause(entry, 5.0)
     assert states.resume(entry)
 

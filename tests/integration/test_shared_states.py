@@ -23,8 +23,8 @@ from celery_redislock.scheduling.state import (
     Answer,
     State,
     States,
+    finished,
     prolonged,
-    settled,
 )
 from tests.clocks import ManualClock
 from tests.facts import wait_until
@@ -68,8 +68,8 @@ def sent(case: Case, known: str = NOTHING, *, nonce: str = "a", entry: str = "e"
     """Take a tick and settle it; returns the state that is there then."""
     answer = case.take(known, nonce=nonce, entry=entry)
     assert answer.status == TAKEN
-    after = settled(answer.text, is_sent=True)
-    assert case.states.settle(entry, answer.text, after, 60.0)
+    after = finished(answer.text, is_sent=True)
+    assert case.states.replace(entry, answer.text, after, 60.0)
     return after
 
 
@@ -143,11 +143,11 @@ def test_only_who_took_a_tick_settles_it_and_repeating_that_is_harmless(case: Ca
     first = case.take(bound=0.001)
     case.pass_bound(0.002, first.now)
     second = case.take(first.text, nonce="b")
-    after = settled(second.text, is_sent=True)
+    after = finished(second.text, is_sent=True)
 
-    assert not case.states.settle("e", first.text, "late", 60.0)
-    assert case.states.settle("e", second.text, after, 60.0)
-    assert case.states.settle("e", second.text, after, 60.0)
+    assert not case.states.replace("e", first.text, "late", 60.0)
+    assert case.states.replace("e", second.text, after, 60.0)
+    assert case.states.replace("e", second.text, after, 60.0)
     assert case.states.read(["e"])[1] == [after]
 
 
@@ -156,7 +156,7 @@ def test_a_released_tick_leaves_what_was_there_before(case: Case, known: str) ->
     """Also where nothing was."""
     before = sent(case) if known else NOTHING
     taken = case.take(before, nonce="b")
-    assert case.states.settle("e", taken.text, before, 60.0)
+    assert case.states.replace("e", taken.text, before, 60.0)
 
     assert case.states.read(["e"])[1] == [before]
     assert case.take(before, nonce="c").status == TAKEN
@@ -166,7 +166,7 @@ def test_a_prolonged_tick_is_still_its_beats(case: Case) -> None:
     """Compare and set as well: who was overtaken learns of it."""
     first = case.take(bound=0.3)
     longer = prolonged(first.text, BOUND)
-    assert case.states.settle("e", first.text, longer, 60.0)
+    assert case.states.replace("e", first.text, longer, 60.0)
     case.pass_bound(0.3, first.now)
 
     assert case.take(first.text, nonce="b").status == SENDING
@@ -215,7 +215,7 @@ def test_every_key_ends_and_outlives_the_next_due_time_by_a_week(server: Case) -
     assert {key.decode() for key in server.client.keys(f"{server.prefix}*")} == set(least)
     for key, seconds in least.items():
         assert server.client.pttl(key) > (seconds - 5) * 1000
-    assert server.states.settle("e", answer.text, settled(answer.text, is_sent=True), 60.0)
+    assert server.states.replace("e", answer.text, finished(answer.text, is_sent=True), 60.0)
 
     assert server.client.pttl(server.key("beat")) > (KEPT - 5) * 1000
 

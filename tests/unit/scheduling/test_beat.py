@@ -73,7 +73,7 @@ def kill_at_publish(world: World, scheduler: Any, *, after: bool) -> None:
         if after:
             scheduler.apply_entry_unasked(entry)
         world.kill(scheduler)
-        scheduler.beat._settle = lambda _tick: None
+        scheduler.beat._report = lambda _tick: None
         raise Killed
 
     scheduler.apply_entry_unasked = lambda entry: type(scheduler).apply_async(scheduler, entry)
@@ -139,7 +139,7 @@ def test_the_beat_that_sent_last_sends_again_and_the_others_ask_once_each(world:
     assert len({each.by for each in world.sent}) == 1
     assert world.gaps("entry") == pytest.approx([5.0] * 9, abs=0.01)
     assert world.states.asked.count("take") == 30
-    assert world.states.asked.count("settle") == 10
+    assert world.states.asked.count("replace") == 10
 
 
 def test_a_beat_alone_makes_two_requests_a_tick_and_one_when_it_starts(world: World) -> None:
@@ -147,7 +147,7 @@ def test_a_beat_alone_makes_two_requests_a_tick_and_one_when_it_starts(world: Wo
     world.beat({"entry": every(5), "daily": at(minute="0", hour="3")})
     world.run(51)
 
-    assert world.states.asked == ["read"] + ["take", "settle"] * 10
+    assert world.states.asked == ["read"] + ["take", "replace"] * 10
 
 
 def test_a_tick_carries_its_identity_and_the_entry_keeps_its_own_options(world: World) -> None:
@@ -250,7 +250,7 @@ def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_i
     assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
 
 
-@pytest.mark.parametrize("clocks", [(0, 0), (0, 0.15), (0.15, 0)], ids=str)
+@pytest.mark.parametrize("clocks", [(0, 0), (0, 0.15), (0.15, 0), (0, 3), (3, 0), (20, 0)], ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
 @pytest.mark.parametrize(("interval", "bound"), [(1, 2.2), (5, 5.2), (10, 10.2)])
 def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_in_the_middle(

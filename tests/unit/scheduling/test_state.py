@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.scheduling.state import AHEAD, State, prolonged, settled
+from celery_redislock.scheduling.state import AHEAD, State, finished, prolonged
 from tests.states import state_of
 
 AT = datetime(2026, 6, 1, 12, 0, 5, 250_000, tzinfo=timezone.utc)
@@ -87,7 +87,7 @@ def test_a_moment_is_the_later_of_the_senders_reading_and_the_servers(clock: flo
 
 def test_a_settled_state_keeps_when_it_was_taken() -> None:
     """It is what other beats count from."""
-    state = state_of(settled(text(1780315215250), is_sent=True))
+    state = state_of(finished(text(1780315215250), is_sent=True))
 
     assert (state.sending_until, state.taken_at, state.ran) == (0, 1780315205.25, AT)
 
