@@ -1,4 +1,4 @@
-"""One call of a unique task on its way to the broker: its lock, its options, and what its message carries."""
+"""One call of a unique task on its way to the broker: its lock, its options, its message's header."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -18,9 +18,8 @@ from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
-#: Somebody waits for a message published with one of these: a workflow, or a worker that publishes what
-#: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
-#: 5.5.0, canvas.py).
+#: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
+#: signature has one; a chord's body has no other (celery 5.5.0, canvas.py).
 _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
@@ -63,12 +62,12 @@ class Call:
         lock_options: the task's, with the call's own.
         token: the identity of the message to be.
         is_eager: publishing runs the body in place.
-        is_locked: the call takes a lock, ``lock``, in a ``scope``. What follows is there only then.
-        claim_lock: what its publish claims.
+        is_locked: the call takes a lock, ``lock``, in a ``scope``. The attributes below are there only then.
+        claim_lock: the lock that its publish claims.
         ignores_result: its result is not stored.
         is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.
-        header: what its message carries, once that is made.
+        header: the text of its message's header, once the message is made.
         opened_by: token under which its period began, where the message follows a run (see ``Message``).
         claims_beside: ``claim_lock`` is not the lock of a run, but beside it.
     """
@@ -96,7 +95,7 @@ class Call:
         task_id: str | None,
         options: dict[str, Any],
     ) -> None:
-        """Say what one call locks; sends nothing. Raises what is wrong with its options or arguments."""
+        """Find what one call locks; sends nothing. Raises for wrong options and arguments."""
         asked = split_call_options(options, where=f"{task.name}.apply_async") if options else NO_OPTIONS
         self.task = task
         self.args = args

@@ -1,4 +1,4 @@
-"""What becomes of a call whose key is held by somebody else when it is published: a function per strategy."""
+"""Decide about a call whose key is held when it is published: a function per strategy."""
 
 import logging
 from collections.abc import Callable, Mapping

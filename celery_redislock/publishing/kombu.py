@@ -290,7 +290,7 @@ def _leads_to(connection: Any, store: LockStore) -> bool:
         channel = Unopened()
         channel_class._put(_Channel(channel, trial), "queue", {"properties": {}})
         address = channel._connparams()
-    except Exception:  # noqa: BLE001  whatever it may be
+    except Exception:  # noqa: BLE001  another kombu may raise anything
         trial.pushed = ()
     if [type(word) for word in trial.pushed] == [str, str]:
         return store.reaches(address)
@@ -304,5 +304,5 @@ class _Trial:
     pushed: tuple[object, ...] = ()
 
     def lpush(self, *words: object) -> None:
-        """Keep what is pushed."""
+        """Note a push."""
         self.pushed = words

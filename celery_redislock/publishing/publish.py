@@ -1,7 +1,7 @@
 """The publishing side of a unique task: claim, then publish.
 
-Called by ``SingletonTask.apply_async`` in whatever process and thread publishes; a worker's main process
-publishes too (``retry_on_worker_lost``), and a pool child whatever follows a run.
+``SingletonTask.apply_async`` calls it, in the process and thread that publish: a caller's, a worker's main
+process (``retry_on_worker_lost``), or a pool child that publishes retries and links.
 """
 
 import logging
