@@ -53,7 +53,8 @@ class Claim:
         self.call = call
         self._ttl = ttl
         self.lock = lock = call.claim_lock
-        self.is_doubtful = lock.key in _refused or lock.task in _refused
+        self._names = {lock.key, lock.task}
+        self.is_doubtful = not _refused.isdisjoint(self._names)
         if call.scope.claim == "period":
             # The claim is the period: no run releases it, and no other period refuses it.
             self._state = ACCEPTED
@@ -88,8 +89,7 @@ class Claim:
             self._refuse(answer.hold)
             return
         self.was_free = True
-        if self.is_doubtful:
-            self._forget()
+        _refused.difference_update(self._names)
 
     def push(self, queue: str, text: str) -> bool:
         """Take the claim and put the message's text into a queue of its server, in one step and round trip.
@@ -101,19 +101,10 @@ class Claim:
             LockUnavailable: it is not known what was done, and the claim is required.
         """
         lock = self.lock
-        call = self.call
-        ask = partial(
-            lock.store.claim_and_push,
-            lock.key,
-            call.token,
-            self._ttl,
-            queue=queue,
-            text=text,
-            about=lock.about(self._state, None, True),
-            period=self._period,
-        )
+        about = lock.about(self._state, None, True)
+        push = partial(lock.store.claim_and_push, queue=queue, text=text, about=about, period=self._period)
         try:
-            answer = lock.past_the_dead(ask)
+            answer = lock.past_the_dead(partial(push, lock.key, self.call.token, self._ttl))
         except LockKeyError:
             return False
         except LockUnavailable as error:
@@ -164,20 +155,15 @@ class Claim:
             return
         self.is_decided = True
         self.is_granted = True
-        if self.is_doubtful:
-            self._forget()
+        _refused.difference_update(self._names)
 
     def _refuse(self, hold: Hold) -> None:
         self.is_decided = True
         self.refused_by = hold
-        names = {self.lock.key, self.lock.task}
-        if not names <= _refused:
+        if not self._names <= _refused:
             if len(_refused) > MOST_REFUSED:
                 _refused.clear()
-            _refused.update(names)
-
-    def _forget(self) -> None:
-        _refused.difference_update((self.lock.key, self.lock.task))
+            _refused.update(self._names)
 
     def _go_without(self, error: LockUnavailable, remark: str) -> None:
         self.is_decided = True

@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -285,24 +286,15 @@ def _leads_to(connection: Any, store: LockStore) -> bool:
         def __init__(self) -> None:
             self.connection = connection.transport
 
-    trial = _Trial()
+    pushed: dict[object, object] = {}
+    client = SimpleNamespace(lpush=pushed.__setitem__)
     try:
         channel = Unopened()
-        channel_class._put(_Channel(channel, trial), "queue", {"properties": {}})
+        channel_class._put(_Channel(channel, client), "queue", {"properties": {}})
         address = channel._connparams()
     except Exception:  # noqa: BLE001  another kombu may raise anything
-        trial.pushed = ()
-    if [type(word) for word in trial.pushed] == [str, str]:
+        pushed = {}
+    if [(key, type(text)) for key, text in pushed.items()] == [("queue", str)]:
         return store.reaches(address)
     logger.debug("kombu's %r is not as it is known here: claims are asked for before messages", channel_class)
     return False
-
-
-class _Trial:
-    """In place of redis-py's client, to see what ``Channel._put`` does: it sends nothing."""
-
-    pushed: tuple[object, ...] = ()
-
-    def lpush(self, *words: object) -> None:
-        """Note a push."""
-        self.pushed = words

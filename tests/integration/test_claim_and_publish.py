@@ -314,7 +314,8 @@ def test_a_retry_that_needs_a_claim_of_its_own_is_published_in_one_step(
         shop.asked.clear()
         raise self.retry(countdown=0)
 
-    task = shop.app.task(base=SingletonTask, lock="until_executing", lock_key="again", bind=True)(again)
+    options: Any = {"base": SingletonTask, "bind": True, "lock": "until_executing", "lock_key": "again"}
+    task = shop.app.task(shared=False, **options)(again)
     task.delay()
     with shop.app.connection_for_read() as connection:
         queue = shop.app.amqp.queues[shop.name](connection.default_channel)
