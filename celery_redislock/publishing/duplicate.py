@@ -46,8 +46,14 @@ def skip(call: Call, hold: Hold) -> Any:
             lock.task,
             owner,
         )
-    is_awaited = call.has_fixed_id and not call.is_tick  # nobody knows the id of a tick
-    if is_awaited and call.task_id != owner and not call.is_eager and not call.ignores_result:
+    # Nobody waits for the id of a tick.
+    if (
+        call.has_fixed_id
+        and not call.is_tick
+        and call.task_id != owner
+        and not call.is_eager
+        and not call.ignores_result
+    ):
         _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
     if call.is_eager or not (b'"task":"' in hold.text or hold.about.get("task")):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this

@@ -56,11 +56,14 @@ def publish(claim: Claim) -> Any:
     if getattr(app.send_task, "__func__", None) is not Celery.send_task:
         # It may publish through another producer than the one it is given, or later.
         claim.ask()
-        return _publish_decided(claim)
+        return None if claim.refused_by is not None else call.send(claimed=claim.is_granted)
     given = _given_producer(call) if call.options else None
     pool = app.producer_pool
     connection = pool.connections.connection if given is None else given.connection
-    route = _route_of(connection, claim.lock.store)
+    store = claim.lock.store
+    route = connection.__dict__.get("_redislock")
+    if route is None or route.store is not store:
+        route = connection._redislock = _Route(store, _leads_to(connection, store))
     if (
         claim.is_doubtful
         # Without a claim it is published as well.
@@ -80,12 +83,7 @@ def publish(claim: Claim) -> Any:
                 failure = error  # raised below: the connection to the broker is as good as before
         if failure is not None:
             raise failure
-    return _publish_decided(claim)
-
-
-def _publish_decided(claim: Claim) -> Any:
-    """Publish a call whose claim is decided, unless it is refused."""
-    return None if claim.refused_by is not None else claim.call.send(claimed=claim.is_granted)
+    return None if claim.refused_by is not None else call.send(claimed=claim.is_granted)
 
 
 def _know_first(claim: Claim, route: "_Route") -> None:
@@ -256,13 +254,6 @@ class _Route:
 
     store: LockStore
     is_one_step: bool
-
-
-def _route_of(connection: Any, store: LockStore) -> _Route:
-    route: _Route | None = connection.__dict__.get("_redislock")
-    if route is None or route.store is not store:
-        route = connection._redislock = _Route(store, _leads_to(connection, store))
-    return route
 
 
 @cache
