@@ -1,4 +1,4 @@
-"""One call of a unique task on its way to the broker: its lock, its options, and what its message carries."""
+"""One call of a unique task on its way to the broker: its lock, its options, its message's header."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -18,9 +18,8 @@ from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 
-#: Somebody waits for a message published with one of these: a workflow, or a worker that publishes what
-#: follows a run. ``reply_to``: a frozen signature has one; a chord's body has nothing else there (celery
-#: 5.5.0, canvas.py).
+#: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
+#: signature has one; a chord's body has no other (celery 5.5.0, canvas.py).
 _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
@@ -63,13 +62,14 @@ class Call:
         lock_options: the task's, with the call's own.
         token: the identity of the message to be.
         is_eager: publishing runs the body in place.
-        is_locked: the call takes a lock, ``lock``, in a ``scope``. What follows is there only then.
+        is_locked: the call takes a lock, ``lock``, in a ``scope``. The attributes below are there only then.
+        claim_lock: the lock that its publish claims.
         ignores_result: its result is not stored.
         is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.
-        header: what its message carries, once that is made.
-        opened_by: as the message's (see ``Message``).
-        claim_lock: the lock it claims; ``claims_beside``: that is not the one of a run, but beside it.
+        header: the text of its message's header, once the message is made.
+        opened_by: token under which its period began, where the message follows a run (see ``Message``).
+        claims_beside: ``claim_lock`` is not the lock of a run, but beside it.
     """
 
     header = ""
@@ -78,7 +78,11 @@ class Call:
     claim_lock: TaskLock
     scope: Scope
     ignores_result: bool
-    is_locked = must_run = is_tick = claims_beside = _has_own_key = False
+    is_locked = False
+    must_run = False
+    is_tick = False
+    claims_beside = False
+    _has_own_key = False
     inherited: Message | None = None
     _travels: Mapping[str, Any] = NO_OPTIONS
 
@@ -91,35 +95,44 @@ class Call:
         task_id: str | None,
         options: dict[str, Any],
     ) -> None:
-        """Say what one call locks; sends nothing. Raises what is wrong with its options or arguments."""
+        """Find what one call locks; sends nothing. Raises for wrong options and arguments."""
         asked = split_call_options(options, where=f"{task.name}.apply_async") if options else NO_OPTIONS
-        self.declaration = declaration = declaration_of(task)
-        self.task, self.args, self.kwargs, self.options, self._send = task, args, kwargs, options, send
+        self.task = task
+        self.args = args
+        self.kwargs = kwargs
+        self.options = options
+        self._send = send
         self.has_fixed_id = task_id is not None
         if task_id:
-            task_id = str(task_id)  # Celery takes a UUID as well
-            self.token = new_token(task_id)
+            self.task_id = str(task_id)  # Celery takes a UUID as well
+            self.token = new_token(self.task_id)
         else:
-            task_id, self.token = _new_identity()
-        self.task_id = task_id
-        self.is_eager, self.lock_options = declaration.always_eager, declaration.options
+            self.task_id, self.token = _new_identity()
+        self.declaration = declaration = declaration_of(task)
+        self.is_eager = declaration.always_eager
+        self.lock_options = declaration.options
         if not declaration.is_on:
             return
-        key = ignores_result = None
+        key = None
         if options or asked:
-            message, ignores_result = self._take_options(asked), options.get("ignore_result")
+            message = self._take_options(asked)
             if message is not None:
                 if message.key is None:
                     return
                 if message.has_own_key and not self._has_own_key:
-                    self._has_own_key, key = True, message.key
+                    self._has_own_key = True
+                    key = message.key
         scope = self.lock_options.scope
         if scope is None:
             return
-        self.scope, self.is_locked = scope, True
-        self.ignores_result = is_result_ignored(task, ignores_result)
+        self.scope = scope
+        self.is_locked = True
+        is_ignored = (
+            is_result_ignored(task, options.get("ignore_result")) if options else bool(task.ignore_result)
+        )
+        self.ignores_result = is_ignored
         self.lock = self.claim_lock = lock = declaration.task_lock(
-            args, kwargs, task_id, options=self.lock_options, key=key, is_ignored=self.ignores_result
+            args, kwargs, self.task_id, options=self.lock_options, key=key, is_ignored=is_ignored
         )
         if scope.claims_beside:
             self.claims_beside = True
@@ -127,23 +140,26 @@ class Call:
 
     def _take_options(self, asked: Mapping[str, object]) -> Message | None:
         """Take in this call's own options, and those of the message it follows, which is returned."""
-        options, headers = self.options, self.options.get("headers")
+        options = self.options
+        headers = options.get("headers")
         self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
         travels = inherited.options if inherited is not None else NO_OPTIONS
         if asked or travels:
             self.lock_options = self.declaration.for_call(asked, inherited=travels)
         self._travels = {**travels, **to_header(asked)} if asked else travels
-        self._has_own_key, is_retry = "lock_key" in asked, (options.get("retries") or 0) > 0
+        self._has_own_key = "lock_key" in asked
+        is_retry = (options.get("retries") or 0) > 0
         # The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
         is_of_workflow = "chain" in options or any(map(options.get, options.keys() & _WORKFLOW_OPTIONS))
         self.must_run = is_retry or is_of_workflow
         return inherited
 
     def take_tick(self) -> None:
-        """Take the identity of a tick, if the call is for one: it may have been sent before."""
+        """Take the identity of a tick, if the call is for one: another beat may have sent it before."""
         token = tick_token(self.options.get("headers"), self.task_id)
         if token is not None:
-            self.token, self.is_tick, self.has_fixed_id = token, True, False
+            self.token = token
+            self.is_tick = True
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
@@ -155,7 +171,8 @@ class Call:
 
         Where the claim stands for the period, the period.
         """
-        lock, options = self.lock_options, self.options
+        lock = self.lock_options
+        options = self.options
         ttl = lock.lock_queue_ttl
         if self.scope.claim == "period" and lock.lock_period is not None:
             return lock.lock_period
@@ -179,7 +196,8 @@ class Call:
             self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
             self.is_tick, self.opened_by, False, self.claims_beside,
         )  # fmt: skip
-        self.header, headers = message.dumps(), self.options.get("headers")
+        self.header = message.dumps()
+        headers = self.options.get("headers")
         self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
 

@@ -1,4 +1,4 @@
-"""A duplicate, on either side: what is known of it, which strategy it gets, and how that is announced."""
+"""A duplicate, on either side: choose its strategy, announce it, describe it in the log."""
 
 import logging
 import math
@@ -33,8 +33,10 @@ def choose(
     """
     if isinstance(choice, str):
         return choice
-    given = tuple(args or ()), dict(kwargs or {})
-    name = choice(Conflict(task, *given, lock.owner, lock.key, hold.owner, hold.expires_in, side))
+    facts = Conflict(
+        task, tuple(args or ()), dict(kwargs or {}), lock.owner, lock.key, hold.owner, hold.expires_in, side
+    )
+    name = choice(facts)
     if not isinstance(name, str) or name not in STRATEGIES:
         problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(STRATEGIES))}"
         raise LockOptionError(task.name, [problem])
@@ -64,7 +66,9 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    is_period, age, end = hold.state == ACCEPTED, "", "never"
+    is_period = hold.state == ACCEPTED
+    age = ""
+    end = "never"
     if hold.since is not None:
         age = f"{max(0.0, time.time() - hold.since):.1f} s"
         age = f", accepted {age} ago" if is_period else f", for {age}"

@@ -1,4 +1,4 @@
-"""What becomes of a call whose key is held by somebody else when it is published: a function per strategy."""
+"""Decide about a call whose key is held when it is published: a function per strategy."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -20,7 +20,8 @@ def at_publish(call: Call, hold: Hold) -> Any:
     Returns Celery's result; for a skipped duplicate the holder's, or, in eager mode and where another program
     holds the lock, one that is revoked, under the holder's id.
     """
-    task, lock = call.task, call.lock
+    task = call.task
+    lock = call.lock
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
             announce(task, lock, hold, "client", what_happens="retry")
@@ -34,7 +35,9 @@ def at_publish(call: Call, hold: Hold) -> Any:
 
 def skip(call: Call, hold: Hold) -> Any:
     """Publish nothing; return the holder's result."""
-    task, lock, owner = call.task, call.lock, hold.owner
+    task = call.task
+    lock = call.lock
+    owner = hold.owner
     log_skip(lock, hold, side="client")
     if any(run.in_body and run.lock.owner == owner for run in runs_in_this_thread()):
         logger.warning(
@@ -43,7 +46,14 @@ def skip(call: Call, hold: Hold) -> Any:
             lock.task,
             owner,
         )
-    if call.has_fixed_id and call.task_id != owner and not call.is_eager and not call.ignores_result:
+    # Nobody waits for the id of a tick.
+    if (
+        call.has_fixed_id
+        and not call.is_tick
+        and call.task_id != owner
+        and not call.is_eager
+        and not call.ignores_result
+    ):
         _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
     if call.is_eager or not (b'"task":"' in hold.text or hold.facts.get("task")):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
@@ -76,10 +86,11 @@ def _end_fixed_id(call: Call, why: str) -> None:
     Nothing is read: a publish waits for no answer of a result backend. So a job of this id under another
     key has its state overwritten, but for a SUCCESS, which most backends keep; its next states follow.
     """
-    backend, task_id = call.task.backend, call.task_id
+    backend = call.task.backend
+    task_id = call.task_id
     if backend.as_uri() == "rpc://":
         return  # it stores a state for its caller only
     try:
         backend.mark_as_revoked(task_id, why)
     except Exception as error:  # noqa: BLE001  every backend has errors of its own
-        logger.warning("%r is a %s; whoever waits for that id waits in vain: %r", task_id, why, error)
+        logger.warning("%r is a %s; a caller who waits for that id waits in vain: %r", task_id, why, error)

@@ -1,7 +1,7 @@
 """The publishing side of a unique task: claim, then publish.
 
-Called by ``SingletonTask.apply_async`` in whatever process and thread publishes; a worker's main process
-publishes too (``retry_on_worker_lost``), and a pool child whatever follows a run.
+``SingletonTask.apply_async`` calls it, in the process and thread that publish: a caller's, a worker's main
+process (``retry_on_worker_lost``), or a pool child that publishes retries and links.
 """
 
 import logging
@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.publishing import duplicate
+from celery_redislock.publishing import duplicate, kombu
 from celery_redislock.publishing.call import Call, PublishingRun, Send
-from celery_redislock.publishing.passage import Passage
+from celery_redislock.publishing.claim import Claim
+from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
 
 __all__ = ["NEEDS_NO_SERVER", "publish"]
@@ -41,27 +42,34 @@ def publish(  # noqa: PLR0911  one for each kind of publish
     if call.is_eager:
         return _publish_in_place(call)
     if call.has_fixed_id:
-        run, inherited, key = call.own_run(), call.inherited, call.lock.key
-        if run is not None and run.in_body and run.lock.key == key:
-            return _publish_what_follows(call, run)
-        if run is None and inherited is not None and inherited.key == key:
-            # Published by the worker's main process, or by before_start: it keeps its identity and claim.
-            call.token = inherited.token
-            call.opened_by = inherited.opened_by
-            call.must_run = True
-            call.claims_beside = inherited.claimed_beside
-            return call.send(claimed=inherited.claimed)
-        if run is None and inherited is None:
+        run = call.own_run()
+        followed = call.inherited
+        if run is not None:
+            if run.in_body and run.lock.key == call.lock.key:
+                return _publish_what_follows(call, run)
+        elif followed is not None:
+            if followed.key == call.lock.key:
+                return _publish_again(call, followed)
+        else:
             call.take_tick()
     if call.scope.claim is None:
         return call.send(claimed=False)
-    with Passage(call) as claim:
-        result = claim.send()
+    with Claim(call, call.claim_ttl()) as claim:
+        result = kombu.publish(claim)
     if claim.refused_by is not None:
         return duplicate.at_publish(call, claim.refused_by)
     if lock_acquired.receivers and claim.is_granted:
         lock_acquired.send(sender=task, key=call.lock.key, task_id=call.task_id, lease=None)
     return result
+
+
+def _publish_again(call: Call, message: Message) -> Any:
+    """Publish what the worker's main process or before_start does: it keeps its identity and its claim."""
+    call.token = message.token
+    call.opened_by = message.opened_by
+    call.must_run = True
+    call.claims_beside = message.claimed_beside
+    return call.send(claimed=message.claimed)
 
 
 def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
@@ -77,11 +85,12 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     if run.holds(lock.key) or call.scope.claim in {None, "period"}:
         result = call.send(claimed=True)
     else:
-        # The run was accepted: no period refuses what follows, or begins.
+        # The run was accepted: no period refuses its message, or begins with it.
         call.claim_lock = call.lock = lock._replace(period=None)
-        with Passage(call) as claim:
-            claim.ask()
-            result = call.send(claimed=claim.is_granted)
+        with Claim(call, call.claim_ttl()) as claim:
+            result = kombu.publish(claim)
+        if claim.refused_by is not None:
+            result = call.send(claimed=False)
     # After the publish, never before: a claim without a message would stay for an hour.
     run.note_follow_up(call.token, call.claim_ttl)
     return result
@@ -89,14 +98,15 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
 
 def _publish_in_place(call: Call) -> Any:
     """Eager mode with ``redislock_eager``: no claim, because the run follows in this very thread."""
-    lock, options, hold = call.lock, call.lock_options, None
+    lock = call.lock
+    options = call.lock_options
+    hold = None
     try:
-        hold = lock.store.inspect(lock.key, to_decide=True) if options.client else None
+        if options.client:
+            hold = lock.store.inspect(lock.key, to_decide=True)
     except LockUnavailable as error:
         if options.on_lock_error == "raise":
             raise error.with_remark(NEEDS_NO_SERVER) from error
-        logger.warning(
-            "could not ask who holds %r, so %s goes on as if nobody did: %s", lock.key, lock, error
-        )
+        logger.warning("could not ask who holds %r, so %s runs as if nobody did: %s", lock.key, lock, error)
     # With the header, so that the run goes by this call's key and options.
     return call.send(claimed=False) if hold is None else duplicate.at_publish(call, hold)

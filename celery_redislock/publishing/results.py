@@ -16,9 +16,10 @@ if TYPE_CHECKING:  # celery-types has them generic, Celery has not
     AnyResult: TypeAlias = AsyncResult[Any]
     AnyEagerResult: TypeAlias = EagerResult[Any]
 else:
-    AnyResult, AnyEagerResult = AsyncResult, EagerResult
+    AnyResult = AsyncResult
+    AnyEagerResult = EagerResult
 
-#: What a claim that stands for a period says of itself.
+#: A part of the text of each claim that stands for a period.
 _ACCEPTED = f'"state":"{ACCEPTED}"'.encode()
 
 #: Begins the reason under which a skipped duplicate is revoked.
@@ -78,7 +79,7 @@ class LockResult(AnyResult):
             return super().get(*args, **kwargs)
 
         def maybe_throw(self, propagate: bool = True, callback: Any = None) -> Any:
-            """Return or raise what the run left, as Celery's does; an old failure is no new one."""
+            """Return or raise the outcome of the run, as Celery's does; an old failure is no new one."""
             period = self.period
             if period is not None and propagate and self.state in PROPAGATE_STATES:
                 done = self.date_done  # in UTC where it does not say; some backends keep none
@@ -100,19 +101,24 @@ class LockResult(AnyResult):
 
     @classmethod
     def of_holder(cls, hold: Hold, owner: str, task: Any, *, ignored: bool) -> "LockResult":
-        """Return the holder's result for a skipped duplicate; a waiter's things are made when one waits.
+        """Return the holder's result for a skipped duplicate; the promise of a waiter is made when one waits.
 
         ``ignored``: nobody stores that result, so that ``get()`` returns at once.
         """
         result = cls.__new__(cls)
-        result.id, result.app, result.backend = owner, task.app, task.backend
+        result.id = owner
+        result.app = task.app
+        result.backend = task.backend
         if hold.is_period or _ACCEPTED in hold.text:
-            result.period = Period(hold.name, now := time.time(), now + hold.expires_in)
-        result._cache, result._ignored, result.is_duplicate = None, ignored, True
+            now = time.time()
+            result.period = Period(hold.name, now, now + hold.expires_in)
+        result._cache = None
+        result._ignored = ignored
+        result.is_duplicate = True
         return result
 
     def __del__(self) -> None:
-        # Nobody has waited with it: there is nothing to take back.
+        # Without a promise nobody has waited with it, and there is no waiter to cancel.
         if "on_ready" in self.__dict__:
             super().__del__()
 
@@ -142,7 +148,7 @@ class LockEagerResult(AnyEagerResult):
 
     @classmethod
     def of(cls, result: AnyEagerResult, *, is_skipped: bool) -> "LockEagerResult":
-        """Return what Celery made of a run in place; of a skipped run what a worker makes of it."""
+        """Return a run in place as Celery does; a skipped run as a worker does."""
         if isinstance(result, cls):
             return result  # a retry's, which was run in place as well
         if is_skipped:
@@ -157,5 +163,6 @@ def _rebuild(
     cls: type[Any], args: tuple[Any, ...], is_duplicate: bool, period: Period | None = None
 ) -> LockResult | LockEagerResult:
     result: LockResult | LockEagerResult = cls(*args)
-    result.is_duplicate, result.period = is_duplicate, period
+    result.is_duplicate = is_duplicate
+    result.period = period
     return result

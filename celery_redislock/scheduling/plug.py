@@ -50,7 +50,7 @@ def join(service: Any) -> "Beat | None":
 
     from celery_redislock.declaring.options import read_settings
     from celery_redislock.declaring.server import store_of
-        from celery_redislock.scheduling.beat import WRAPPED, Beat
+    from celery_redislock.scheduling.beat import WRAPPED, Beat
     from celery_redislock.scheduling.entries import problems_of
     from celery_redislock.scheduling.state import States
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 
-from celery_redislock.publishing import passage
+from celery_redislock.publishing import claim
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
 from tests.acceptance.endings.ending import SHARED
 from tests.acceptance.harness import POOLS, Project
@@ -119,9 +119,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def forget_refusals() -> Iterator[None]:
-    """Let the next test publish the way of its path: after a refusal, a process asks first for a while."""
+    """Let the next test publish the way of its path: after a refusal, a process looks first for a while."""
     yield
-    passage._refused.clear()
+    claim._refused.clear()
 
 
 @pytest.fixture

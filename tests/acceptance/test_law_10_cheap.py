@@ -42,7 +42,7 @@ def project(new_project: Callable[..., Project], lock_server: EmbeddedServer) ->
 
 @pytest.fixture
 def on_one_server(new_project: Callable[..., Project]) -> Iterator[OnOneServer]:
-    """A project whose server knows the scripts; after a refusal, another task asks first for a while."""
+    """A project whose server knows the scripts; after a refusal, a process looks first for a while."""
     with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
         project = new_project(broker=server.url, conf={"redislock_ttl": LONG_LEASE})
         for _ in range(3):
@@ -78,7 +78,7 @@ def test_a_publish_asks_the_one_server_once_in_all(on_one_server: OnOneServer, k
     # Celery unsubscribes from a result that was dropped, before 5.7 also where nobody subscribed to it.
     every = [[each for each in asked(client, publish) if each != "UNSUBSCRIBE"] for _ in range(3)]
 
-    assert every == [["claim_and_push"], ["claim_and_push"], ["acquire"]]
+    assert every == [["claim_and_push"], ["claim_and_push"], ["look"]]
 
 
 @FUSED_ONLY

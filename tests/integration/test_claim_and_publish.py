@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.app.trace import build_tracer
 from celery.signals import before_task_publish
 from kombu import Connection, Exchange, Queue
 from kombu import __version__ as kombu_version
@@ -25,8 +26,10 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks import MemoryStore, connect
 from celery_redislock.locks.store import LARGEST, Grant
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing import passage
+from celery_redislock.publishing import claim, kombu
 from celery_redislock.publishing.call import Call
+from celery_redislock.publishing.claim import Claim
+from celery_redislock.publishing.message import TICK, Message, tick_id, tick_token
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, refused
@@ -58,6 +61,21 @@ shop.pay.delay(1)
 print(kombu.__version__, shop.asked)
 """
 
+#: A beat, killed when kombu is about to put the message of its tick into the queue.
+KILLED_BEAT = """
+import os, signal, sys
+from kombu.transport.redis import Channel
+from tests.integration.test_claim_and_publish import Shop, send_tick
+shop = Shop(sys.argv[1], name=sys.argv[2]).warm_up()
+Channel._put = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+send_tick(shop)
+"""
+
+#: One due time of an entry of a schedule, and the identity of its message.
+A_TICK = "shop/pay@2026-06-01T12:00:00+00:00"
+TICK_ID = tick_id(A_TICK)
+TICK_TOKEN = f"{TICK_ID}/{TICK_ID[-12:]}"
+
 
 def pay(number: int, text: str = "") -> None:
     """What is never run here."""
@@ -66,9 +84,10 @@ def pay(number: int, text: str = "") -> None:
 class Shop:
     """An app whose broker and lock server are one; it writes down what it asks for."""
 
-    def __init__(self, url: str, *, name: str | None = None, **conf: Any) -> None:
+    def __init__(self, url: str, *, name: str | None = None, kind: type = Celery, **conf: Any) -> None:
+        self.url = url
         self.name = name or f"shop-{secrets.token_hex(4)}"
-        self.app = Celery(self.name, broker=url, set_as_current=False)
+        self.app = kind(self.name, broker=url, set_as_current=False)
         settings = {
             "redislock_prefix": self.name,
             "redislock_socket_timeout": SOCKET_TIMEOUT,
@@ -79,7 +98,7 @@ class Shop:
         self.pay = self.app.task(base=SingletonTask, lock_key="n:{number}", name="pay")(pay)
         self.store: Any = declaration_of(self.pay).store
         self.asked: list[str] = []
-        for verb in ("acquire", "begin", "claim_and_push", "inspect"):
+        for verb in ("acquire", "begin", "claim_and_push", "inspect", "look"):
             self._write_down(verb)
 
     def _write_down(self, verb: str) -> None:
@@ -105,11 +124,51 @@ class Shop:
         """Return how many messages there are, the first one not counted."""
         return int(client.llen(queue or self.name)) - (queue is None)
 
+    def headers(self) -> list[Message]:
+        """Take the messages from their queue, but for the first one; return what they say of their locks."""
+        with self.app.connection_for_read() as connection:
+            queue = self.app.amqp.queues[self.name](connection.default_channel)
+            messages = [queue.get(no_ack=True) for _ in range(queue.queue_declare().message_count)]
+        headers = [Message.of(message.headers, message.headers["id"]) for message in messages[1:]]
+        return [header for header in headers if header is not None]
+
+
+def send_tick(shop: Shop) -> Any:
+    """Publish as a beat does."""
+    return shop.pay.apply_async((1,), task_id=TICK_ID, headers={TICK: A_TICK})
+
+
+@contextmanager
+def receiving() -> Iterator[list[str]]:
+    """Connect a receiver of ``before_task_publish``, as OpenTelemetry does; yield whom it was told of."""
+    told: list[str] = []
+
+    def hear(sender: str, **_: object) -> None:
+        told.append(sender)
+
+    before_task_publish.connect(hear)
+    try:
+        yield told
+    finally:
+        before_task_publish.disconnect(hear)
+
+
+def taken_after_a_look(shop: Shop) -> None:
+    """Let another caller take the key between a look and the step that follows it."""
+    look = shop.store.look
+
+    def looked(name: str, *args: Any, **terms: Any) -> Any:
+        answer = look(name, *args, **terms)
+        connect(shop.url, prefix=shop.name).acquire(name, B, 30.0, facts=ABOUT)
+        return answer
+
+    shop.store.look = looked
+
 
 @pytest.fixture(autouse=True)
 def _refused_none() -> None:
     """Each test's names are new to the process."""
-    passage._refused.clear()
+    claim._refused.clear()
 
 
 @pytest.fixture
@@ -161,9 +220,7 @@ def test_queue_priority_and_prefix_stay_kombus(proxy: FaultyProxy, client: Any) 
     assert (shop.asked, shop.held()) == (["claim_and_push"], {"n:1"})
 
 
-def test_a_refused_call_pushes_nothing_and_the_next_ones_of_its_task_are_asked_for_first(
-    proxy: FaultyProxy,
-) -> None:
+def test_a_refused_call_pushes_nothing_and_the_next_ones_of_its_task_look_first(proxy: FaultyProxy) -> None:
     """No message is made in vain twice; and no subscription stays of the one that was."""
     shop = Shop(proxy.url, result_backend=proxy.url, task_ignore_result=False).warm_up()
     first = shop.pay.delay(1)
@@ -173,21 +230,210 @@ def test_a_refused_call_pushes_nothing_and_the_next_ones_of_its_task_are_asked_f
     results = [shop.pay.delay(1) for _ in range(2)]
 
     assert [(result.id, result.is_duplicate) for result in results] == [(first.id, True)] * 2
-    assert shop.asked == ["claim_and_push", "claim_and_push", "begin"]
+    assert shop.asked == ["claim_and_push", "claim_and_push", "look"]
     assert consumer.subscribed_to == subscribed
     shop.pay.lock_for(1).release(reason="a test")
     shop.asked.clear()
     assert not any(shop.pay.delay(number).is_duplicate for number in range(1, 4))
-    assert shop.asked == ["begin", "claim_and_push", "claim_and_push"]
+    assert shop.asked == ["look", *["claim_and_push"] * 3]
 
 
-def test_the_first_publish_asks_who_holds_before_it_connects_to_the_broker(proxy: FaultyProxy) -> None:
+def test_the_first_publish_looks_before_it_connects_to_the_broker(proxy: FaultyProxy) -> None:
     """Law 9: a broker that is away is waited for much longer than a lock server."""
     shop = Shop(proxy.url)
 
     shop.pay.delay(1)
 
-    assert shop.asked == ["inspect", "claim_and_push"]
+    assert shop.asked == ["look", "claim_and_push"]
+
+
+# --- one step after a look -------------------------------------------------------------------
+
+
+def test_receivers_of_before_task_publish_hear_of_what_is_published_only(shop: Shop, client: Any) -> None:
+    """Laws 2 and 10: a look, then one step; a duplicate is known before they are told."""
+    with receiving() as told:
+        trips = Trips(client)
+        accepted = shop.pay.delay(1)
+        assert (trips()["evalsha"], shop.asked) == (2, ["look", "claim_and_push"])
+        skipped = shop.pay.delay(1)
+
+    assert (skipped.id, skipped.is_duplicate) == (accepted.id, True)
+    assert (told, shop.messages(client)) == (["pay"], 1)
+    assert shop.asked == ["look", "claim_and_push", "look"]
+
+
+def test_a_key_that_is_taken_after_the_look_is_refused_by_the_step(shop: Shop, client: Any) -> None:
+    """Law 1; the receivers have been told of a publish that does not happen."""
+    taken_after_a_look(shop)
+
+    with receiving() as told:
+        result = shop.pay.delay(1)
+
+    assert (result.is_duplicate, result.id) == (True, "job-b")
+    assert (told, shop.messages(client)) == (["pay"], 0)
+    assert shop.asked == ["look", "claim_and_push"]
+
+
+def test_a_member_of_a_workflow_is_claimed_and_published_in_one_step(shop: Shop) -> None:
+    """Law 2: no claim without its message there either."""
+    result = shop.pay.apply_async((1,), group_id="g")
+
+    assert (result.is_duplicate, shop.asked) == (False, ["look", "claim_and_push"])
+    assert [header.claimed for header in shop.headers()] == [True]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["held", "taken after the look"])
+def test_a_member_of_a_workflow_that_is_refused_is_published_without_a_claim(
+    shop: Shop, *, is_late: bool
+) -> None:
+    """Law 6: it waits on the worker, and runs in its turn."""
+    if is_late:
+        taken_after_a_look(shop)
+    else:
+        granted(shop.store.acquire("n:1", B, 30.0, facts=ABOUT))
+    shop.asked.clear()
+
+    result = shop.pay.apply_async((1,), group_id="g")
+
+    assert not result.is_duplicate
+    assert [(header.claimed, header.must_run) for header in shop.headers()] == [(False, True)]
+    assert shop.asked == (["look", "claim_and_push"] if is_late else ["look"])
+    assert shop.store.inspect("n:1").token == B
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["free", "taken"])
+def test_a_retry_that_needs_a_claim_of_its_own_is_published_in_one_step(
+    shop: Shop, *, is_taken: bool
+) -> None:
+    """Laws 2 and 7: its run has released the key at its start, and another call may have it by now."""
+
+    def again(self: Any) -> None:
+        if is_taken:
+            granted(shop.store.acquire("again", B, 30.0, facts=ABOUT))
+        shop.asked.clear()
+        raise self.retry(countdown=0)
+
+    options: Any = {"base": SingletonTask, "bind": True, "lock": "until_executing", "lock_key": "again"}
+    task = shop.app.task(shared=False, **options)(again)
+    task.delay()
+    with shop.app.connection_for_read() as connection:
+        queue = shop.app.amqp.queues[shop.name](connection.default_channel)
+        headers = [queue.get(no_ack=True).headers for _ in range(2)][1]
+    shop.pay.delay(-2)  # the first message, in place of the one that was taken
+    trace = build_tracer(task.name, task, app=shop.app)
+
+    trace(headers["id"], (), {}, {**headers, "headers": headers})
+
+    assert shop.asked[:2] == (["look"] if is_taken else ["look", "claim_and_push"])
+    (retried,) = shop.headers()
+    assert (retried.claimed, retried.must_run) == (not is_taken, True)
+    assert shop.store.inspect("again").token == (B if is_taken else retried.token)
+
+
+def _connection(shop: Shop) -> Any:
+    return {"connection": Connection(shop.url)}
+
+
+def _publisher(shop: Shop) -> Any:
+    return {"publisher": shop.app.amqp.Producer(Connection(shop.url))}
+
+
+def _producer(shop: Shop) -> Any:
+    return {"producer": shop.app.amqp.Producer(Connection(shop.url))}
+
+
+@pytest.mark.parametrize("given", [_connection, _publisher, _producer])
+def test_a_connection_of_the_callers_carries_claim_and_message_in_one_step(
+    shop: Shop, client: Any, given: Any
+) -> None:
+    """Law 2. The first publish through it looks before it connects; the message leaves through it."""
+    options = given(shop)
+    (carrier,) = options.values()
+    connection = carrier if isinstance(carrier, Connection) else carrier.connection
+
+    results = [shop.pay.apply_async((number,), **options) for number in (1, 2, 1)]
+
+    assert [result.is_duplicate for result in results] == [False, False, True]
+    assert shop.asked == ["look", *["claim_and_push"] * 3]
+    assert (shop.held(), shop.messages(client)) == ({"n:1", "n:2"}, 2)
+    assert connection._default_channel is not None
+
+
+def test_a_look_that_nobody_answers_publishes_nothing(shop: Shop, proxy: FaultyProxy, client: Any) -> None:
+    """Law 9: nothing was asked for that could have been done."""
+    proxy.fail(Fault.BLACK_HOLE, of="look", at=(1, 2))
+
+    with receiving() as told, pytest.raises(LockUnavailable, match=r"pay.* was not published"):
+        shop.pay.delay(1)
+
+    assert (told, shop.held(), shop.messages(client)) == ([], set(), 0)
+    assert not watchdog_of(shop.store)._debts
+
+
+def test_a_member_whose_look_nobody_answers_is_published_without_a_claim(
+    shop: Shop, proxy: FaultyProxy
+) -> None:
+    """Law 6: a workflow needs it."""
+    proxy.fail(Fault.BLACK_HOLE, of="look", at=(1, 2))
+
+    shop.pay.apply_async((1,), group_id="g")
+
+    assert [header.claimed for header in shop.headers()] == [False]
+    assert shop.held() == set()
+
+
+# --- a tick of a schedule --------------------------------------------------------------------
+
+
+def test_a_tick_is_claimed_and_pushed_without_a_look(proxy: FaultyProxy, client: Any) -> None:
+    """Law 10: one trip, also with receivers, on a new connection, and after a refusal."""
+    shop = Shop(proxy.url)
+    assert tick_token({TICK: A_TICK}, TICK_ID) == TICK_TOKEN
+    claim._refused.add("pay")
+
+    with receiving() as told:
+        result = send_tick(shop)
+
+    assert (result.id, result.is_duplicate, shop.asked) == (TICK_ID, False, ["claim_and_push"])
+    assert (told, shop.held(), client.llen(shop.name)) == (["pay"], {"n:1"}, 1)
+
+
+def test_a_tick_that_was_claimed_and_not_pushed_is_pushed_once(shop: Shop, client: Any) -> None:
+    """Law 2: a beat may claim, and die before it publishes; another one sends the tick again."""
+    granted(shop.store.acquire("n:1", TICK_TOKEN, 30.0, facts=ABOUT))
+    shop.asked.clear()
+
+    results = [send_tick(shop) for _ in range(2)]
+
+    assert [(result.id, result.is_duplicate) for result in results] == [(TICK_ID, False)] * 2
+    assert shop.asked == ["claim_and_push"] * 2
+    assert [(header.token, header.is_tick) for header in shop.headers()] == [(TICK_TOKEN, True)]
+
+
+def test_a_tick_that_a_holder_refuses_is_not_pushed(shop: Shop, client: Any) -> None:
+    """Law 1: overlap is the task's own matter."""
+    holder = shop.pay.delay(1)
+
+    result = send_tick(shop)
+
+    assert (result.id, result.is_duplicate, shop.messages(client)) == (holder.id, True, 1)
+
+
+def test_a_beat_that_is_killed_while_it_sends_stops_no_entry(tcp_server: EmbeddedServer, client: Any) -> None:
+    """Law 2: without its message a claim would refuse every later tick for an hour."""
+    url = f"redis://127.0.0.1:{tcp_server.port}/0"
+    shop = Shop(url)
+    command = [sys.executable, "-c", KILLED_BEAT, url, shop.name]
+
+    killed = subprocess.run(command, check=False, timeout=60)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert (shop.held(), shop.messages(client)) == (set(), 0)
+    assert not shop.pay.delay(1).is_duplicate
+
+
+# --- what a claim says -----------------------------------------------------------------------
 
 
 def test_a_claim_that_has_its_message_says_so(shop: Shop) -> None:
@@ -313,11 +559,12 @@ def test_an_error_after_the_message_has_left_leaves_its_claim(
 
 
 def test_a_publish_that_is_interrupted_at_once_costs_the_next_nothing(shop: Shop, client: Any) -> None:
-    """Also where it has left its passage behind, on a producer of the pool."""
+    """Also where it has left what stood in for a method of a producer of the pool."""
     with shop.app.producer_pool.acquire() as producer:
-        producer._publish = passage.Passage.__new__(passage.Passage).publish
-        producer._publish.__self__.call = Call(shop.pay, None, (0,), {}, None, {})
-        producer._publish.__self__._publish = type(producer)._publish.__get__(producer)
+        interrupted = Claim(Call(shop.pay, None, (0,), {}, None, {}), 30.0)  # type: ignore[arg-type]
+        route = kombu._Route(shop.store, is_one_step=True)
+        left = kombu._Publish(interrupted, route, producer, producer._publish)
+        producer._publish = left.publish
 
         shop.app.send_task("another", producer=producer)
         assert not shop.pay.apply_async((1,), producer=producer).is_duplicate
@@ -472,37 +719,32 @@ def test_what_a_server_refuses_has_pushed_nothing(plain_case: RedisCase, forbidd
         assert case.keys() == []
 
 
-def test_a_queue_that_is_no_list_leaves_no_claim(shop: Shop, client: Any) -> None:
-    """Law 2: the message cannot be pushed, so there is none."""
-    client.set("no list", "1")
+class SendsElsewhere(Celery):
+    """Publishes through another producer than it is given, as a routing of one's own may do."""
 
-    with pytest.raises(Exception, match="WRONGTYPE"):
-        shop.pay.apply_async((1,), queue="no list")
-
-    assert shop.held() == set()
-
-
-# --- the other way ---------------------------------------------------------------------------
+    def send_task(self, *args: Any, **options: Any) -> Any:
+        """Take one of the pool."""
+        options["producer"] = None
+        return super().send_task(*args, **options)
 
 
-def _receiving() -> AbstractContextManager[Any]:
-    class Receiving:
-        def __enter__(self) -> None:
-            before_task_publish.connect(self.hear)
+#: Where claim and message are one step, the ways to publish.
+ONE_STEP: dict[str, dict[str, Any]] = {
+    "at once": {},
+    "a receiver is told": {"is_heard": True},
+    "a member of a workflow": {"options": {"group_id": "g"}},
+    "a tick": {"options": {"task_id": TICK_ID, "headers": {TICK: A_TICK}}},
+    "a connection of the caller's": {"given": _connection},
+}
 
-        def __exit__(self, *_: object) -> None:
-            before_task_publish.disconnect(self.hear)
-
-        def hear(self, **_: object) -> None:
-            """Hear of a publish."""
-
-    return Receiving()
-
-
+#: Where they are not.
 OTHER_WAYS: dict[str, dict[str, Any]] = {
-    "a receiver is told before": {"within": _receiving},
+    "a send_task of the app's own": {"kind": SendsElsewhere},
     "replicas must confirm": {"conf": {"redislock_min_replicas": 1}, "fails": True},
     "another database": {"db": 1},
+    "a connection to another database": {
+        "given": lambda shop: {"connection": Connection(f"{shop.url[:-1]}1")}
+    },
     "a named exchange": {
         "conf": {"task_queues": [Queue("topics", Exchange("topics", type="topic"), routing_key="a.#")]},
         "options": {"queue": "topics"},
@@ -520,7 +762,6 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
         "count": 0,
     },
     "a large message": {"kwargs": {"text": "x" * LARGEST}},
-    "a connection of the caller's": {"options": lambda url: {"connection": Connection(url)}},
 }
 
 
@@ -531,21 +772,43 @@ def test_elsewhere_the_claim_is_asked_for_before_the_message(
     """The other way, with the same outcome."""
     row = OTHER_WAYS[way]
     locks = proxy.url.removesuffix("/0") + f"/{row.get('db', 0)}"
-    shop = Shop(proxy.url, redislock_url=locks, **row.get("conf", {}))
-    options = row.get("options", {})
-    options = options(proxy.url) if callable(options) else options
-    with row.get("within", nullcontext)():
-        if row.get("fails"):
-            with pytest.raises(LockUnavailable, match="replicas"):
-                shop.pay.delay(1)
-            assert "claim_and_push" not in shop.asked
-            return
-        shop.warm_up()
-        results = [shop.pay.apply_async((1,), row.get("kwargs", {}), **options) for _ in range(2)]
+    shop = Shop(proxy.url, kind=row.get("kind", Celery), redislock_url=locks, **row.get("conf", {}))
+    if row.get("fails"):
+        with pytest.raises(LockUnavailable, match="replicas"):
+            shop.pay.delay(1)
+        assert "claim_and_push" not in shop.asked
+        return
+    shop.warm_up()
+    options = {**row.get("options", {})}
+    if "given" in row:
+        options.update(row["given"](shop))
+    results = [shop.pay.apply_async((1,), row.get("kwargs", {}), **options) for _ in range(2)]
 
     assert [result.is_duplicate for result in results] == [False, True]
     assert "claim_and_push" not in shop.asked
+    if way == "a connection to another database":
+        client.execute_command("SELECT", 1)
+        assert (shop.held(), client.llen(shop.name)) == ({"n:1"}, 1)
+        return
     assert (shop.held(), shop.messages(client, row.get("queue"))) == ({"n:1"}, row.get("count", 1))
+
+
+@pytest.mark.parametrize("way", [*ONE_STEP, "another database", "a send_task of the app's own"])
+def test_a_broker_that_takes_no_message_leaves_no_claim(proxy: FaultyProxy, client: Any, way: str) -> None:
+    """Law 2: without a message there is no claim, whichever of the two was first."""
+    row = ONE_STEP.get(way) or OTHER_WAYS.get(way) or {}
+    locks = proxy.url.removesuffix("/0") + f"/{row.get('db', 0)}"
+    shop = Shop(proxy.url, kind=row.get("kind", Celery), redislock_url=locks).warm_up()
+    options = {**row.get("options", {})}
+    if "given" in row:
+        options.update(row["given"](shop))
+    client.set("no list", "1")
+
+    with receiving() if row.get("is_heard") else nullcontext(), pytest.raises(Exception, match="WRONGTYPE"):
+        shop.pay.apply_async((1,), queue="no list", **options)
+
+    assert shop.held() == set()
+    assert not watchdog_of(shop.store)._debts
 
 
 @pytest.fixture

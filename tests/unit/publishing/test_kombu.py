@@ -5,7 +5,7 @@ from kombu import Connection, Producer
 from kombu.transport.redis import Channel
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
-from celery_redislock.publishing.passage import _is_kombus, _leads_to
+from celery_redislock.publishing.kombu import _is_kombus, _leads_to
 
 URL = "redis://user:secret@127.0.0.1:6399/3"
 

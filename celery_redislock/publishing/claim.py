@@ -1,0 +1,173 @@
+"""The claim of a call: ask for it, know the answer, and release it if the publish fails.
+
+Where the lock server is the broker, the claim is asked for together with the message (:meth:`Claim.push`).
+Elsewhere the request is sent while the message is built (:meth:`Claim.begin`), and answered before it leaves
+(:meth:`Claim.ask`).
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Answer, Hold, Refusal
+from celery_redislock.publishing.call import Call
+
+__all__ = ["MOST_REFUSED", "Claim"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: How many names are kept of keys and tasks whose last call in this process was refused.
+MOST_REFUSED = 1000
+_refused: set[str] = set()
+
+
+class Claim:
+    """The claim of a call, as a ``with`` block around its publish.
+
+    A publish that fails releases the claim, unless the message has left. Used by the thread that publishes.
+
+    Attributes:
+        call: whose claim it is; its lock is ``lock``, the call's ``claim_lock``.
+        is_doubtful: this process was refused the key lately, or the task's last call.
+        was_free: a look found nobody who would refuse the claim.
+        is_decided: it is known whether the message leaves: the claim is granted or refused, or the server
+            did not answer and the call goes without.
+        is_granted: the server granted the claim.
+        refused_by: who holds the key, ``None`` for nobody.
+        is_alone: the claim is held, or may be, and its message has not left. Whoever sends the message
+            says so here.
+    """
+
+    is_alone = False
+    is_decided = False
+    is_granted = False
+    was_free = False
+    refused_by: Hold | None = None
+    #: Reads the answer to a request that was begun.
+    _read: Callable[[], Answer] | None = None
+
+    def __init__(self, call: Call, ttl: float) -> None:
+        """Describe the claim of a call, which lives for ``ttl`` seconds; sends nothing."""
+        self.call = call
+        self._ttl = ttl
+        self.lock = lock = call.claim_lock
+        self._names = {lock.key, lock.task}
+        self.is_doubtful = not _refused.isdisjoint(self._names)
+        if call.scope.claim == "period":
+            # The claim is the period: no run releases it, and no other period refuses it.
+            self._state = ACCEPTED
+            self._period = None
+        else:
+            self._state = QUEUED
+            self._period = lock.period
+
+    def __enter__(self) -> "Claim":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return  # the message has left, and keeps its claim
+        if self._read is not None and isinstance(error, Exception):
+            with suppress(RedisLockError):
+                self.ask()
+        if self.is_alone:
+            release = self.lock.release if self.is_granted else self.lock.release_later
+            release(self.call.token, period_of=self.call.token)
+
+    def look(self) -> None:
+        """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does."""
+        lock = self.lock
+        ask = partial(lock.store.look, lock.key, self.call.token, period=self._period is not None)
+        try:
+            answer = lock.past_the_dead(ask)
+        except LockUnavailable as error:
+            self._go_without(error, f"{lock} was not published")
+            return
+        if answer is not None:
+            self._refuse(answer.hold)
+            return
+        self.was_free = True
+        _refused.difference_update(self._names)
+
+    def push(self, queue: str, text: str) -> bool:
+        """Take the claim and put the message's text into a queue of its server, in one step and round trip.
+
+        Returns:
+            ``False`` where the server refuses to do both. Then it did neither.
+
+        Raises:
+            LockUnavailable: it is not known what was done, and the claim is required.
+        """
+        lock = self.lock
+        facts = lock.facts(self._state, None, True)
+        push = partial(lock.store.claim_and_push, queue=queue, text=text, facts=facts, period=self._period)
+        try:
+            answer = lock.past_the_dead(partial(push, lock.key, self.call.token, self._ttl))
+        except LockKeyError:
+            return False
+        except LockUnavailable as error:
+            if error.was_refused:
+                return False
+            is_unknown = f"it is not known whether {lock} was published"
+            self._go_without(error, is_unknown if error.was_sent else f"{lock} was not published")
+            return True
+        if isinstance(answer, Refusal):
+            self._refuse(answer.hold)
+        else:
+            self.is_decided = True
+            self.is_granted = True
+        return True
+
+    def begin(self) -> Callable[[], Answer]:
+        """Send the request whose answer :meth:`ask` reads, with the function that is returned."""
+        lock = self.lock
+        facts = lock.facts(self._state)
+        self.is_alone = True
+        read = lock.store.begin(lock.key, self.call.token, self._ttl, facts=facts, period=self._period)
+        self._read = read
+        return read
+
+    def ask(self) -> None:
+        """Ask for the claim of a message that leaves later; one round trip.
+
+        Raises:
+            LockKeyError: the key on the server is not a lock.
+            LockUnavailable: the server did not answer, and the claim is required.
+        """
+        lock = self.lock
+        try:
+            answer = (self._read or self.begin())()
+            if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold):
+                answer = self.begin()()
+        except LockUnavailable as error:
+            self._go_without(error, f"{lock} was not published")
+            return
+        except LockKeyError:
+            self.is_alone = False
+            raise
+        finally:
+            self._read = None
+        if isinstance(answer, Refusal):
+            self.is_alone = False
+            self._refuse(answer.hold)
+            return
+        self.is_decided = True
+        self.is_granted = True
+        _refused.difference_update(self._names)
+
+    def _refuse(self, hold: Hold) -> None:
+        self.is_decided = True
+        self.refused_by = hold
+        if not self._names <= _refused:
+            if len(_refused) > MOST_REFUSED:
+                _refused.clear()
+            _refused.update(self._names)
+
+    def _go_without(self, error: LockUnavailable, remark: str) -> None:
+        self.is_decided = True
+        # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
+        if self.call.lock_options.on_lock_error == "raise" and not self.call.must_run:
+            raise error.with_remark(remark) from error
+        logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)
