@@ -110,11 +110,6 @@ def _retry_lingering(task: Any, key: str, more: Any) -> str:
         time.sleep(0.5)
 
 
-def _retry_badly(task: Any, key: str, more: Any) -> None:
-    """Ask for a retry that cannot be published."""
-    raise task.retry(countdown=0, serializer="of nobody")
-
-
 def _exhaust(task: Any, key: str, more: Any) -> None:
     # Not at once: Celery publishes a retry before it stores RETRY, which may then replace the last outcome.
     raise task.retry(countdown=0.5, max_retries=1, exc=ValueError(f"{key} failed"))
@@ -226,19 +221,6 @@ def _is_first(task: Any, key: str) -> bool:
     return len(task.app.journal.bodies(key)) == 1
 
 
-def _recurse(task: Any, key: str, more: Any) -> int:
-    return 0 if more == 0 else 1 + task.run(key, 0.0, "recurse", more - 1)
-
-
-def _call_itself(task: Any, key: str, more: Any) -> int:
-    return 0 if more == 0 else 1 + task(key, 0.0, "call_itself", more - 1)
-
-
-def _publish_itself(task: Any, key: str, more: Any) -> list[Any]:
-    result = task.delay(key, 0.0, None, "again")
-    return [result.id, result.is_duplicate]
-
-
 def _look_at_lease(task: Any, key: str, more: Any) -> list[Any]:
     lease = task.lease
     lease.check()
@@ -261,7 +243,6 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _retry_quietly,
         _retry_and_stay,
         _retry_lingering,
-        _retry_badly,
         _exhaust,
         _replace,
         _expand,
@@ -275,9 +256,6 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _quit,
         _overrun_once,
         _refuse_once,
-        _recurse,
-        _call_itself,
-        _publish_itself,
         _look_at_lease,
     )
 }

@@ -5,16 +5,8 @@ from typing import Any
 from celery import Celery, Task, shared_task
 from celery.exceptions import Ignore
 from celery.signals import task_postrun
-from pydantic import BaseModel
 
-from celery_redislock import Conflict, SingletonTask
-
-
-class Order(BaseModel):
-    """A model as an argument."""
-
-    key: str
-    number: int
+from celery_redislock import SingletonTask
 
 
 class _Listing(SingletonTask):
@@ -102,12 +94,6 @@ def declare_kinds(app: Celery) -> list[Any]:
     def modelled(self: Any, key: str, seconds: float = 0.0) -> str:
         return _work(self, key, seconds)
 
-    @app.task(name="project.ordered", bind=True, shared=False, pydantic=True)
-    def ordered(self: Any, order: Order) -> Order:
-        with self.app.journal.body(self, order.key) as number:
-            self.app.journal.stay(order.key, number)
-            return order
-
     @app.task(name="project.executed_other_body", bind=True, shared=False, lock_key="work:{key}")
     def executed_other_body(self: Any, key: str) -> str:
         """Do other work on the resource of the others."""
@@ -121,23 +107,13 @@ def declare_kinds(app: Celery) -> list[Any]:
             _registered(app, kind)
             for kind in (Listed, Supering, Skirting, BeforeStartFails, BeforeStartIgnores, Counting)
         ),
-        *(collect, bare, unbound, modelled, ordered, executed_other_body),
+        *(collect, bare, unbound, modelled, executed_other_body),
     ]
 
 
 def _registered(app: Celery, kind: type[SingletonTask]) -> Any:
     """Register a task class; a class of its own for each app, because Celery binds classes."""
     return app.register_task(type(kind.__name__, (kind,), {})())
-
-
-def choose_strategy(conflict: Conflict) -> str:
-    """Let the duplicate's own argument decide."""
-    arguments = dict(zip(("key", "seconds", "then", "more"), conflict.args, strict=False))
-    key = str(arguments["key"])
-    conflict.task.app.journal.note(
-        f"conflicts {key}", [conflict.side, conflict.holder, conflict.task_id, conflict.key]
-    )
-    return str(arguments.get("more") or "skip")
 
 
 def _work(task: Any, key: str, seconds: float) -> str:

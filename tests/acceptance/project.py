@@ -26,7 +26,7 @@ from celery_redislock import (
 from celery_redislock.locks import Lease
 from tests.acceptance.bodies import new_body
 from tests.acceptance.journal import Journal
-from tests.acceptance.kinds import choose_strategy, declare_kinds
+from tests.acceptance.kinds import declare_kinds
 from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
 from tests.workers import end_with_parent
 
@@ -70,10 +70,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "while_executing": _RUNNING,
     "while_executing_too": _RUNNING,
     "while_executing_acks_late": {**_RUNNING, **_LATE},
-    "while_executing_max_retries_1": {**_RUNNING, "max_retries": 1},
     "while_executing_or_skip": {**_RUNNING, "on_conflict": "skip"},
     "while_executing_or_raise": {**_RUNNING, "on_conflict": "raise"},
-    "while_executing_callable": {**_RUNNING, "on_conflict": {"server": choose_strategy}},
     "until_executing": {"lock": "until_executing"},
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},

@@ -35,5 +35,3 @@ KILLED = "its worker was killed"
 CLAIM_GONE = "was gone when it started"
 #: A run is put off because the lock server does not answer.
 CANNOT_START = "cannot start"
-#: ``on_lock_error="run"``: the body runs without a lock.
-WITHOUT_LOCK = "without its lock"

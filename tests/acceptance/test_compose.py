@@ -1,8 +1,6 @@
 """docker-compose.yml without Docker: it parses, and each of its commands runs."""
 
-import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests.acceptance.compose import COMPOSE, services
-from tests.acceptance.programs import ROOT, free_port, needs, run_check, started, until
+from tests.acceptance.programs import free_port, needs, run_check, started, until
 from tests.acceptance.rabbitmq import epmd_command, node_environment
 
 SERVICES = services()
-EXAMPLE = ROOT / "examples" / "quickstart"
 
 
 def test_published_ports_are_bound_to_loopback_only() -> None:
@@ -24,37 +21,6 @@ def test_published_ports_are_bound_to_loopback_only() -> None:
 
     assert ports
     assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)] == []
-
-
-def test_what_is_mounted_and_called_is_there() -> None:
-    shop = COMPOSE["x-shop"]
-    (mount,) = shop["volumes"]
-    source, target, mode = mount.split(":")
-    (entrypoint,) = [ROOT / Path(path).relative_to(target) for path in shop["entrypoint"]]
-
-    assert (ROOT / source / "pyproject.toml").is_file()
-    assert mode == "ro"
-    assert ROOT / Path(shop["working_dir"]).relative_to(target) == EXAMPLE
-    assert os.access(entrypoint, os.X_OK)
-    assert entrypoint.read_text().startswith("#!/bin/sh\n")
-    named = {path.split(":")[0] for data in COMPOSE["services"].values() for path in data.get("volumes", [])}
-    assert named - {"."} == set(COMPOSE["volumes"])
-
-
-def test_the_entrypoint_installs_the_checkout_and_becomes_the_command(tmp_path: Path) -> None:
-    """Carried out with a ``python`` that only writes down how it was called."""
-    fake = tmp_path / "python"
-    fake.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(tmp_path))}/called\n')
-    fake.chmod(0o755)
-
-    done = run_check(
-        [str(EXAMPLE / "install-and-run"), "sh", "-c", "echo the command: $0", "done"],
-        {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
-
-    assert done.stdout == "the command: done\n", done.stderr
-    assert (tmp_path / "called").read_text().split()[:3] == ["-m", "pip", "install"]
-    assert (tmp_path / "called").read_text().split()[-1] == "/src"
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +62,6 @@ def test_redis_keeps_locks_rather_than_memory(redis_port: int) -> None:
 
     assert policy.split() == ["maxmemory-policy", "noeviction"]
     assert is_durable.split() == ["appendonly", "yes"]
-
-
-def test_the_shop_works_with_redis_as_its_broker(redis_port: int, folder: Path) -> None:
-    """Worker, its health check and press.py, as the example's README starts them without Docker."""
-    url = f"redis://127.0.0.1:{redis_port}"
-
-    shop_works({"BROKER_URL": f"{url}/2", "RESULT_URL": f"{url}/3"}, folder)
 
 
 @pytest.mark.slow

@@ -97,13 +97,6 @@ def test_a_run_asks_the_one_server_twice_and_stores_its_result_with_that(
     assert not {"SET", "SETEX", "PUBLISH"}.intersection(every)
 
 
-def test_without_a_scope_the_lock_server_is_not_asked(project: Project, trips: Trips, key: str) -> None:
-    """None that is not needed."""
-    project.executed.apply_async((key,), lock=None).get(timeout=PATIENCE)
-
-    assert trips() == {}
-
-
 def test_before_the_first_lock_nothing_is_imported_connected_or_started(celery_url: str) -> None:
     """Nothing runs and nothing is imported before it is needed."""
     code = """

@@ -49,16 +49,6 @@ def test_two_tasks_on_one_resource_run_in_turn_and_none_is_dropped(project: Proj
     assert project.overlaps(key) == []
 
 
-def test_fences_grow_from_run_to_run(project: Project, key: str) -> None:
-    """A later run's fence is larger, so that a database can refuse an earlier run's writes."""
-    for _ in range(3):
-        project.executed.delay(key).get(timeout=PATIENCE)
-
-    fences = [body.fence or 0 for body in project.bodies(key)]
-    assert all(fences)
-    assert fences == sorted(set(fences))
-
-
 @pytest.mark.timing
 @pytest.mark.law(3)
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("solo")])

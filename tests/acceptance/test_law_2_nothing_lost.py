@@ -1,6 +1,5 @@
 """Nothing more is lost than a plain Celery task would lose."""
 
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,51 +9,18 @@ from kombu.exceptions import OperationalError
 
 from tests.acceptance.conftest import ProjectMaker
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.messages import ONLY_THE_BROKER_SAYS, captured, deliver
-from tests.acceptance.paths import ELSEWHERE, FUSED
+from tests.acceptance.paths import ELSEWHERE
 from tests.acceptance.project import open_project
 from tests.acceptance.terms import (
     CLAIM_GONE,
     LEASE,
     PATIENCE,
-    SHORT_LEASE,
 )
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(2)
-
-
-def test_a_retry_that_lost_its_claim_waits_for_the_new_holder(project: Project, key: str) -> None:
-    """Only a fresh publish may be dropped, never a retry: it waits, whoever holds the key."""
-    first = project.executed.delay(key, 0.0, "retry", {"queue": project.aside})
-    retry = wait_until(lambda: captured(project, if_any=True), PATIENCE, "the retry is published")
-    lock = project.executed.lock_for(key)
-    wait_until(lambda: lock.release(reason="a test", only="queued"), PATIENCE, "the lease is its claim")
-    with project.running(project.executed, key) as second:
-        deliver(project, retry)
-        project.wait_received(first.id, 2)
-
-    assert not second.is_duplicate
-    assert first.get(timeout=PATIENCE) == f"{key} done"
-    assert second.get(timeout=PATIENCE) == f"{key} done"
-    assert [body.task_id for body in project.bodies(key)] == [first.id, second.id, first.id]
-    assert project.overlaps(key) == []
-
-
-@pytest.mark.paths(FUSED, ELSEWHERE, why=ONLY_THE_BROKER_SAYS)
-def test_a_redelivered_message_without_a_claim_waits_for_the_holder(project: Project, key: str) -> None:
-    """A message the broker delivers again is not dropped because somebody else came first."""
-    project.app.send_task("project.executed", (key,), queue=project.aside)
-    message = captured(project)
-    with project.running(project.executed, key) as holder:
-        deliver(project, message, again=True)
-        project.wait_received(message["headers"]["id"], 2)
-    bodies = project.wait_ended(key, 2)
-
-    assert [body.task_id for body in bodies] == [holder.id, message["headers"]["id"]]
-    assert project.overlaps(key) == []
 
 
 @pytest.mark.paths(ELSEWHERE, why="the broker ends, and the lock server tells what is left")
@@ -103,36 +69,6 @@ def test_a_message_that_meets_the_claim_of_a_publish_that_fails_runs(
     assert (claim.state in {"queued", "period"}, state, bodies) == (True, "PENDING", [])
     assert accepted.get(timeout=PATIENCE) == f"{key} done"
     assert len(project.bodies(key)) == 1
-
-
-def test_a_task_whose_claim_expired_in_the_queue_runs(new_project: Callable[..., Project], key: str) -> None:
-    """A queue slower than ``lock_queue_ttl`` loses uniqueness, loudly, and no work."""
-    project = new_project()
-    result = project.executed.apply_async((key,), lock_queue_ttl=SHORT_LEASE)
-    project.wait_free(key)
-    project.start_worker("prefork", concurrency=1)
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    (line,) = project.lines(CLAIM_GONE)
-    assert "WARNING" in line
-    assert "lock_queue_ttl" in line
-
-
-def test_claims_of_a_purged_queue_can_be_released(
-    new_project: Callable[..., Project], key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A claim whose message is gone can be released by an operator."""
-    project = new_project()
-    purged = project.executed.delay(key)
-    assert project.app.control.purge() == 1
-    assert project.executed.delay(key).id == purged.id
-    with caplog.at_level(logging.WARNING, "celery_redislock"):
-        released = project.executed.lock_for(key).release(reason="purged", only="queued")
-
-    assert released is not None
-    assert released.owner == purged.id
-    assert "purged" in caplog.text
-    assert not project.executed.delay(key).is_duplicate
 
 
 @pytest.mark.timing

@@ -32,17 +32,6 @@ def test_the_end_of_a_run_that_lost_its_lock_spares_the_new_holder(project: Proj
     assert not project.lines(LOST, new.id)
 
 
-def test_releasing_the_queued_spares_a_run(prefork: Project, key: str) -> None:
-    """Law 3: ``only="queued"`` never takes the lock from a run."""
-    with prefork.running(prefork.executed, key) as result:
-        released = prefork.executed.lock_for(key).release(reason="a test", only="queued")
-        holder = prefork.holder(key)
-
-    assert released is None
-    assert holder is not None
-    assert (holder.owner, holder.state) == (result.id, "running")
-
-
 def test_a_body_that_lock_lost_ends_releases_nothing_and_is_not_retried(prefork: Project, key: str) -> None:
     """Law 3: ``on_lock_lost="terminate"``: the interruption ends the body and nothing after it."""
     results = []

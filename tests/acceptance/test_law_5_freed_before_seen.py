@@ -39,16 +39,6 @@ def test_a_chain_of_the_same_call_finishes(project: Project, key: str) -> None:
     assert project.overlaps(key) == []
 
 
-def test_an_errback_of_the_same_key_finds_the_lock_free(project: Project, key: str) -> None:
-    """Law 5 for failures: error callbacks are published after the release."""
-    result = project.executed.apply_async((key, 0.0, "fail"), link_error=project.executed.si(key))
-    with pytest.raises(ValueError, match="failed"):
-        result.get(timeout=PATIENCE)
-
-    bodies = project.wait_ended(key, 2)
-    assert [body.ended_by for body in bodies] == ["ValueError", ""]
-
-
 @pytest.mark.law(10)
 @pytest.mark.parametrize("pool", ["prefork", "threads", slow("gevent"), slow("solo")])
 def test_the_release_and_the_result_are_one_step(

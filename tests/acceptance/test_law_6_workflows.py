@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import celery
@@ -13,7 +12,7 @@ from celery import _state, chain, chord, group
 from celery.exceptions import ChordError
 
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.terms import PATIENCE, WORKFLOW
+from tests.acceptance.terms import WORKFLOW
 from tests.tiers import slow
 from tests.workers import SWEEPING
 
@@ -123,17 +122,6 @@ def test_a_duplicate_at_any_place_runs_in_its_turn(project: Project, key: str, n
     assert project.overlaps(key) == []
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_canvas_of_nothing_but_one_call_runs_it_four_times(project: Project, key: str, name: str) -> None:
-    """Four duplicates of each other run as often as plain tasks, and never two at once."""
-    build = SHAPES[name]
-    result = build(project.collect.s(), *[project.executed.si(key, 0.05)] * 4).apply_async()
-
-    assert result.get(timeout=WORKFLOW) == plainly(project, build, *[f"{key} done"] * 4)
-    assert len(project.wait_ended(key, 4)) == 4
-    assert project.overlaps(key) == []
-
-
 @pytest.mark.parametrize("task", ["executed_ignore_result", slow("executed_acks_late_ignore_result")])
 @pytest.mark.parametrize("name", AWAITABLE)
 def test_a_canvas_whose_members_ignore_results_completes(
@@ -167,15 +155,6 @@ def test_every_scope_finishes_a_chord_of_duplicates(project: Project, key: str, 
         assert project.overlaps(key) == []
 
 
-def test_members_under_one_period_run_when_it_has_passed(prefork: Project, key: str) -> None:
-    """The one accepted at publish does not stand for the others."""
-    member = prefork.until_expired.si(key).set(lock_period=1.5)
-    result = chord([member] * 3, prefork.collect.s()).apply_async()
-
-    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 3
-    assert len(prefork.wait_ended(key, 3)) == 3
-
-
 def test_members_of_other_tasks_and_arguments_run_in_turn(project: Project, key: str) -> None:
     """Under a shared resource each has the value of its own call."""
     members = [
@@ -201,19 +180,6 @@ def test_chains_of_the_same_call_complete(project: Project, key: str) -> None:
     assert [result.get(timeout=WORKFLOW) for result in results] == [0, 1]
     assert len(project.bodies(key)) == 40
     assert project.overlaps(key) == []
-
-
-@pytest.mark.slow
-@pytest.mark.law(1)
-@pytest.mark.parametrize("task", ["executed", "executed_ignore_result"])
-def test_two_hundred_members_of_ten_keys_all_run(prefork: Project, key: str, task: str) -> None:
-    """A body for every member, and never two of one key at once."""
-    unique = getattr(prefork, task)
-    keys = [f"{key}-{number}" for number in range(10)]
-    group(unique.si(keys[number % 10], 0.01) for number in range(200)).apply_async()
-
-    assert [len(prefork.wait_ended(each, 20, 2 * WORKFLOW)) for each in keys] == [20] * 10
-    assert [prefork.overlaps(each) for each in keys] == [[]] * 10
 
 
 # --- however the holder ends -----------------------------------------------------------------
@@ -271,21 +237,6 @@ def test_a_workflow_survives_its_holders_child(prefork: Project, key: str, canva
     assert prefork.overlaps(key, killed=1) == []
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
-def test_a_duplicate_of_a_terminated_holder_runs_itself(prefork: Project, key: str, canvas: str) -> None:
-    """The holder was revoked while it ran."""
-    with held(prefork, key) as holder:
-        result = CANVASES[canvas](prefork.executed.si(key), prefork.collect).apply_async()
-        holder.wait()
-        prefork.app.control.revoke(holder.id, terminate=True, signal="SIGKILL")
-        child = Path(f"/proc/{prefork.bodies(key)[0].pid}")
-        wait_until(lambda: not child.exists(), PATIENCE, "its process is killed")
-
-    assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
-    assert len(prefork.bodies(key)) == 2
-    assert prefork.overlaps(key, killed=1) == []
-
-
 @pytest.mark.skipif(celery.VERSION[:2] < (5, 6), reason="this Celery tells of it only when the ETA has come")
 def test_duplicates_of_a_holder_revoked_before_its_eta_run(project: Project, key: str) -> None:
     """Celery drops a revoked message when its ETA has come; nobody waits for that."""
@@ -321,34 +272,6 @@ def test_a_workflow_survives_its_holders_worker(
 
 
 # --- links, error callbacks, replacements ----------------------------------------------------
-
-
-def test_every_call_with_links_runs_and_has_its_links_called(project: Project, key: str) -> None:
-    """Published with links, a duplicate is never skipped."""
-    linked = f"{key}-linked"
-    with held(project, key, waiting=3) as holder:
-        results = [project.executed.apply_async((key,), link=project.unlocked.si(linked)) for _ in range(3)]
-
-    assert [result.get(timeout=WORKFLOW) for result in results] == [f"{key} done"] * 3
-    assert len({result.id for result in results} | {holder.id}) == 4
-    assert len(project.wait_ended(linked, 3, WORKFLOW)) == 3
-    assert len(project.bodies(key)) == 4
-    assert project.overlaps(key) == []
-
-
-@pytest.mark.parametrize(("ending", "option"), [(None, "link"), ("fail", "link_error")])
-def test_links_and_errbacks_that_are_duplicates_run_in_turn(
-    project: Project, key: str, ending: str | None, option: str
-) -> None:
-    """A worker publishes them one by one, while another run holds their key: none is skipped."""
-    linked = f"{key}-linked"
-    with held(project, linked, waiting=3):
-        for number in range(3):
-            arguments = (f"{key}-{number}", 0.0, ending)
-            project.executed.apply_async(arguments, **{option: project.executed.si(linked)})
-
-    assert len(project.wait_ended(linked, 4, WORKFLOW)) == 4
-    assert project.overlaps(linked) == []
 
 
 #: Workflows with a failing call in them, and how often Celery calls their error callback.

@@ -54,18 +54,6 @@ def test_the_message_of_a_retry_is_published_at_once(project: Project, key: str)
     assert project.overlaps(key) == []
 
 
-def test_a_retry_that_arrives_before_its_body_has_unwound_waits(project: Project, key: str) -> None:
-    """It finds the lease of its own task id, and is no duplicate."""
-    with project.kept_on(f"{key} asked"):
-        result = project.executed.delay(key, 0.0, "retry_and_stay")
-        project.wait_received(result.id, 3)
-        assert len(project.bodies(key)) == 1
-
-    assert len(project.wait_ended(key, 2)) == 2
-    project.wait_free(key)
-    assert project.overlaps(key) == []
-
-
 @pytest.mark.law(2)
 def test_a_child_killed_after_it_asked_for_a_retry_loses_nothing(prefork: Project, key: str) -> None:
     """``retry(throw=False)``: the message is on its way, whatever becomes of the body."""
@@ -113,19 +101,6 @@ def test_an_automatic_retry_keeps_the_lock_and_its_budget(project: Project, key:
     assert project.holder(key) is None
 
 
-def test_waiting_for_a_lock_spends_no_retry(project: Project, key: str) -> None:
-    """One retry allowed, many waits before it: it still has its one retry."""
-    with project.running(project.while_executing, key) as first:
-        second = project.while_executing_max_retries_1.delay(key, 0.0, "exhaust")
-        project.wait_received(second.id, 3)
-    with pytest.raises(ValueError, match="failed"):
-        second.get(timeout=PATIENCE)
-
-    first.get(timeout=PATIENCE)
-    assert [body.retries for body in project.bodies(key) if body.task_id == second.id] == [0, 1]
-    assert project.overlaps(key) == []
-
-
 @pytest.mark.parametrize(
     ("task", "other"), [("executed", "executed"), ("while_executing", "while_executing_too")]
 )
@@ -140,32 +115,6 @@ def test_a_task_may_be_replaced_by_one_on_its_own_key(
     assert [body.task_id for body in bodies] == [result.id] * 2
     assert [body.name for body in bodies] == [f"project.{task}", f"project.{other}"]
     assert project.overlaps(key) == []
-
-
-def test_a_replacement_with_another_key_takes_its_own_lock(project: Project, key: str) -> None:
-    """And the replaced task's lock is free."""
-    with project.kept_on(f"{key}-other"):
-        call = (key, 0.0, "replace", ["project.executed", f"{key}-other"])
-        result = project.executed.apply_async(call, lock_ttl=LONG_LEASE)
-        project.wait_started(f"{key}-other")
-        other = project.executed.delay(f"{key}-other")
-        # The new task may have begun before the old one has released its lock.
-        project.wait_free(key)
-
-    assert other.is_duplicate
-    assert result.get(timeout=PATIENCE) == f"{key}-other done"
-
-
-@pytest.mark.law(4)
-def test_a_retry_that_cannot_be_published_frees_the_lock(project: Project, key: str) -> None:
-    """No message is on its way, so nothing may be held for it."""
-    result = project.executed.apply_async((key, 0.0, "retry_badly"), lock_ttl=LONG_LEASE)
-    project.wait_ended(key)
-
-    # Long before its lease expires, so it was released.
-    project.wait_free(key)
-    assert result.state != "SUCCESS"
-    assert project.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
 
 
 def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:

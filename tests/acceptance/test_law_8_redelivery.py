@@ -13,7 +13,6 @@ from typing import Any
 import celery
 import pytest
 
-from celery_redislock.publishing.message import TICK, tick_id
 from tests.acceptance.brokers import (
     BROKERS_IN_TURN,
     ON_REDIS,
@@ -29,7 +28,6 @@ from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import PATIENCE
 from tests.facts import lives
 from tests.tiers import slow
-from tests.workers import SWEEPING
 
 SiteMaker = Callable[..., Site]
 
@@ -92,86 +90,6 @@ def test_a_redelivered_message_of_a_task_acknowledged_early_runs_once(project: P
 
     assert len(project.bodies(key)) == 1
     assert project.holder(key) is None
-
-
-@BY_HAND
-@pytest.mark.parametrize("task", LATE)
-def test_a_copy_that_comes_after_the_end_does_nothing(prefork: Project, key: str, task: str) -> None:
-    """The visibility timeout may pass long after. What follows the first run is published once, too."""
-    link = prefork.executed.si(f"{key}-link")
-    message = published_aside(prefork, getattr(prefork, task), key, link=link)
-    task_id = message["headers"]["id"]
-    with prefork.kept_on(f"{key}@settled"):
-        deliver(prefork, message)
-        wait_until(lambda: prefork.notes(f"{key}@settled"), PATIENCE, "the run has finished")
-    prefork.wait_ended(f"{key}-link")
-    deliver(prefork, message, again=True)
-    wait_late_copy(prefork, task_id)
-
-    assert len(prefork.bodies(key)) == 1
-    assert len(prefork.bodies(f"{key}-link")) == 1
-
-
-@BY_HAND
-def test_a_copy_of_a_run_that_is_ending_waits_for_its_mark(project: Project, key: str) -> None:
-    """Between the release of its lock and the store of its result a run is ending, not done."""
-    message = published_aside(project, project.executed_acks_late, key)
-    task_id = message["headers"]["id"]
-    released = f"{key}@released"
-    with project.kept_on(released):
-        deliver(project, message)
-        wait_until(lambda: project.notes(released), PATIENCE, "the lock is released")
-        deliver(project, message, again=True)
-        wait_copy(project, task_id)
-        assert len(project.bodies(key)) == 1
-    wait_late_copy(project, task_id)
-
-    assert project.app.AsyncResult(task_id).get(timeout=PATIENCE) == f"{key} done"
-    assert len(project.bodies(key)) == 1
-
-
-def test_publishing_a_task_id_again_is_a_new_job(prefork: Project, key: str) -> None:
-    """A message's identity is its claim, not its task id."""
-    first = prefork.executed.delay(key)
-    first.get(timeout=PATIENCE)
-    prefork.executed.apply_async((key,), task_id=first.id)
-    bodies = prefork.wait_ended(key, 2)
-
-    assert [body.task_id for body in bodies] == [first.id] * 2
-
-
-# --- ticks of a schedule ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("task", ["executed", "while_executing", "until_executing", "until_expired"])
-def test_a_tick_that_beats_send_again_and_again_runs_once(project: Project, key: str, task: str) -> None:
-    """A beat that dies before it has noted that a tick is sent cannot know; the next one sends it again.
-
-    In every scope, acknowledged early as well: while the first is queued, while it runs, and when it is done.
-    Afterwards nobody is kept out by a claim for what never runs.
-    """
-    tick = f"shop/{key}@2026-06-01T12:00:00+00:00"
-    task_id, entry = tick_id(tick), getattr(project, task)
-
-    def send() -> None:
-        entry.apply_async((key,), task_id=task_id, headers={TICK: tick})
-
-    with project.kept_on(key):
-        send()
-        project.wait_started(key)
-        send()
-        send()
-    project.wait_ended(key)
-    wait_until(lambda: project.app.AsyncResult(task_id).ready(), PATIENCE, "its result")
-    send()
-    wait_late_copy(project, task_id)
-
-    assert len(project.bodies(key)) == 1
-    assert project.app.AsyncResult(task_id).get(timeout=PATIENCE) == f"{key} done"
-    if task != "until_expired":
-        project.wait_free(key)  # its last copy's claim is released by the run that finds it done
-        assert not entry.delay(key).is_duplicate
-        project.wait_ended(key, 2)
 
 
 # --- copies, delivered by every broker -------------------------------------------------------
@@ -261,28 +179,6 @@ def test_an_eta_message_lost_with_its_connection_runs_once_and_in_time(site_on: 
     assert result.get(timeout=countdown + PATIENCE) == f"{key} done"
     (body,) = project.bodies(key)
     assert body.start - published >= countdown - 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
-def test_twenty_seconds_and_a_timeout_of_five(new_site: SiteMaker, key: str, broker: str) -> None:
-    """The length and the timeout people report; on RabbitMQ every connection is cut as often."""
-    options = {"broker_transport_options": {"visibility_timeout": 5, **SWEEPING}} if broker == "redis" else {}
-    site = new_site(broker, conf={"redislock_retry_delay": 2.0, **options})
-    project = site.ready()
-    with project.kept_on(key):  # until the last has come
-        result = project.executed_acks_late.delay(key, 20.0)
-        project.wait_started(key)
-        for _ in range(3):
-            time.sleep(5.0)
-            seen = project.received()[result.id]
-            site.deliver_all_again()
-            wait_until(lambda seen=seen: project.received()[result.id] > seen, PATIENCE, "another copy")
-    wait_late_copy(project, result.id)
-
-    (body,) = project.bodies(key)
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert body.end - body.start >= 20.0
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -19,24 +18,20 @@ from celery.result import AsyncResult
 
 from celery_redislock import LockUnavailable
 from celery_redislock.locks import Lock, connect
-from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import (
     CANNOT_START,
     CLAIM_GONE,
     FREED,
-    LEASE,
     LONG_LEASE,
     LOST,
     PATIENCE,
     SHORT_LEASE,
-    SOCKET_TIMEOUT,
-    WITHOUT_LOCK,
     WORKFLOW,
 )
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
-from tests.tiers import slow
 
 pytestmark = [
     pytest.mark.law(9),
@@ -47,15 +42,6 @@ pytestmark = [
 ON_EVERY_PATH = pytest.mark.paths(FUSED, ELSEWHERE, RABBITMQ, why="single calls fail, not the server")
 
 T = TypeVar("T")
-
-#: What a request is for: the arguments of a call that makes it, and how many bodies that has.
-CALLS: dict[str, tuple[tuple[object, ...], int]] = {
-    "claim": ((0.2,), 1),
-    "start": ((0.2,), 1),
-    "renew": ((0.5 * LEASE,), 1),
-    "release": ((0.2,), 1),
-    "hand_on": ((0.2, "retry"), 2),
-}
 
 
 #: Tasks of every scope; of those that hold nothing while they run, one whose message may be delivered again.
@@ -71,63 +57,12 @@ def project(new_project: Callable[..., Project], lock_server: EmbeddedServer) ->
     return new_project(conf={"redislock_url": lock_server.url})
 
 
-@pytest.fixture
-def durable(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A lock server that has written down what it is told before it answers.
-
-    With ``everysec``, the default, it puts that off while the disk is busy, and a kill loses it.
-    """
-    with EmbeddedServer(data_dir=tmp_path, extra_args=("--appendfsync", "always")) as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
 def _heal(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave the network as it was found."""
     yield
     if "network" in request.fixturenames:
         request.getfixturevalue("network").heal()
-
-
-@pytest.mark.parametrize("trouble", ["pause", "kill"])
-def test_a_publish_without_a_lock_server_fails_in_bounded_time(
-    project: Project, lock_server: EmbeddedServer, key: str, trouble: str
-) -> None:
-    """``raise``: within two socket timeouts (less than three, measured), and nothing is published."""
-    getattr(lock_server, trouble)()
-    began = time.monotonic()
-    with pytest.raises(LockUnavailable):
-        project.executed.delay(key)
-
-    assert time.monotonic() - began < 3 * SOCKET_TIMEOUT
-    assert project.queued() == 0
-
-
-def test_a_claim_whose_answer_got_lost_is_released(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """The paused server may carry the claim out once it goes on; it does not stay."""
-    project.executed.delay(f"{key}-before")  # from now on the server knows the script
-    lock_server.pause()
-    with pytest.raises(LockUnavailable):
-        project.executed.delay(key)
-    lock_server.resume()
-
-    project.wait_free(key)
-    assert not project.executed.delay(key).is_duplicate
-
-
-def test_a_publish_may_go_on_without_a_lock_server(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """``run``: published without a claim, and run without a lock, loudly."""
-    lock_server.pause()
-    result = project.executed_on_error_run.delay(key)
-    project.start_worker("prefork")
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert [line for line in project.lines(WITHOUT_LOCK) if "WARNING" in line]
-    assert project.bodies(key)[0].token is None
 
 
 @pytest.mark.parametrize("trouble", ["pause", "kill"])
@@ -146,63 +81,6 @@ def test_a_start_without_a_lock_server_is_put_off(
     assert len(project.bodies(key)) == 1
 
 
-def test_a_lock_server_that_comes_back_in_time_delays_a_start(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """A short outage is waited out."""
-    project = new_project(conf={"redislock_url": lock_server.url, "redislock_start_timeout": PATIENCE})
-    result = project.executed.delay(key)
-    project.start_worker("prefork")
-    result.get(timeout=PATIENCE)
-    lock_server.pause()
-    again = project.executed.apply_async((key,), lock=None)
-    again.get(timeout=PATIENCE)
-    waiting = project.app.send_task("project.executed", (f"{key}-2",))
-    project.wait_received(waiting.id)
-    # Longer than one attempt to start it takes.
-    begun = throughout(2.5 * SOCKET_TIMEOUT, lambda: project.bodies(f"{key}-2"))
-    lock_server.resume()
-
-    assert not any(begun)
-    assert waiting.get(timeout=PATIENCE) == f"{key}-2 done"
-    assert project.lines(CANNOT_START) == []
-
-
-def test_a_lock_that_could_not_be_released_is_released_later(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """The outcome is not held up, and the lock is free seconds after the server is back."""
-    project.start_worker("prefork")
-    with project.running(project.executed, key, lock_ttl=LONG_LEASE) as result:
-        lock_server.pause()
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    lock_server.resume()
-
-    project.wait_free(key, FREED)
-
-
-@pytest.mark.timing
-def test_a_run_outlives_an_outage_shorter_than_its_lease(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """Renewals are repeated until the deadline; nothing is lost by one that got lost."""
-    project.start_worker("prefork")
-    ttl = 2 * LEASE
-    with project.running(project.executed, key, lock_ttl=ttl) as result:
-        lock_server.pause()
-        # Longer than from one renewal to the next, so one at least fails.
-        throughout(ttl / 3 + 0.5, lambda: None)
-        lock_server.resume()
-        wait_until(
-            lambda: (holder := project.holder(key)) is not None and holder.remaining > ttl * 2 / 3 - 0.1,
-            PATIENCE,
-            "it is renewed again",
-        )
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert project.lines(LOST) == []
-
-
 @pytest.mark.timing
 def test_a_run_whose_lease_could_not_be_renewed_counts_as_lost(
     project: Project, lock_server: EmbeddedServer, key: str
@@ -215,39 +93,6 @@ def test_a_run_whose_lease_could_not_be_renewed_counts_as_lost(
         (line,) = project.wait_lines(LOST, result.id)
 
     assert when_logged(line) - killed < SHORT_LEASE + 1.0
-
-
-@ON_EVERY_PATH
-@pytest.mark.law(1, 2, 4)
-@pytest.mark.parametrize("times", [1, slow(2), 5])
-@pytest.mark.parametrize(
-    "fault", [Fault.REQUEST_LOST, Fault.SILENCE, Fault.RESET_IN_REPLY], ids=lambda fault: fault.name
-)
-@pytest.mark.parametrize("operation", CALLS)
-def test_a_fault_loses_no_task_and_leaves_no_lock(
-    faulty: Project, network: FaultyProxy, path: str, key: str, operation: str, fault: Fault, times: int
-) -> None:
-    """The publisher is told, or the body runs; then the lock is free within seconds.
-
-    Where one step claims and publishes, the publisher may be told that nobody knows: the body runs once.
-    """
-    arguments, bodies = CALLS[operation]
-    before = network.fired
-    network.fail(fault, of=operation, at=range(1, times + 1))
-    began = time.monotonic()
-    published = _publish(faulty, key, *arguments)
-    has_tried_for_long = time.monotonic() - began >= 2 * SOCKET_TIMEOUT - 0.1
-
-    assert (published is not None) or has_tried_for_long or (operation == "claim" and times > 1)
-    if published is not None:
-        assert published.get(timeout=PATIENCE) == f"{key} done"
-    _until_answered(lambda: faulty.wait_free(key, FREED))
-    network.heal()
-    assert _until_answered(lambda: faulty.executed.delay(key)).get(timeout=PATIENCE) == f"{key} done"
-    was_carried_out = operation == "claim" and path == FUSED and fault is not Fault.REQUEST_LOST
-    assert len(faulty.bodies(key)) == (bodies if published is not None or was_carried_out else 0) + 1
-    assert network.fired > before
-    assert faulty.violations(key) == []
 
 
 @ON_EVERY_PATH
@@ -279,27 +124,6 @@ def test_a_history_of_many_tasks_and_faults_keeps_the_law(
     ran = [body.task_id for each in keys for body in faulty.bodies(each)]
     assert sorted(ran) == sorted(result.id for result in published)
     assert network.fired - before > 15
-
-
-@pytest.mark.timing
-def test_a_restart_with_its_data_is_noticed_by_no_run(
-    new_project: Callable[..., Project], durable: EmbeddedServer, key: str
-) -> None:
-    """The lock is there again before anybody can take it."""
-    project = _started(new_project, durable)
-    with project.kept_on(key):
-        result = project.executed.apply_async((key,), lock_ttl=2 * LEASE)
-        body = project.wait_started(key)
-        durable.kill()
-        durable.restart()
-        holder = project.holder(key)
-        assert holder is not None
-        assert holder.token == body.token
-        wait_until(lambda: _remaining(project, key) > 1.9 * LEASE, PATIENCE, "it is renewed again")
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert project.lines(LOST) == []
-    project.wait_free(key, FREED)
 
 
 def test_a_restart_without_its_data_costs_the_run_its_lock(
@@ -408,17 +232,6 @@ def when_logged(line: str) -> float:
     return datetime.strptime(line[1:24], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
 
 
-def _until_answered(ask: Callable[[], T]) -> T:
-    """Ask again where the machine stood still for longer than two socket timeouts, which is no fault here."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return ask()
-        except LockUnavailable:
-            if time.monotonic() > deadline:
-                raise
-
-
 def _publish(project: Project, key: str, *arguments: object, task: str = "executed") -> AsyncResult | None:
     try:
         result: AsyncResult = getattr(project, task).delay(key, *arguments)
@@ -431,11 +244,6 @@ def _started(new_project: Callable[..., Project], server: EmbeddedServer) -> Pro
     project = new_project(conf={"redislock_url": server.url})
     project.start_worker("prefork")
     return project
-
-
-def _remaining(project: Project, key: str) -> float:
-    holder = project.holder(key)
-    return 0.0 if holder is None else holder.remaining
 
 
 def _abuse(server: EmbeddedServer, ended: threading.Event) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_redislock import DuplicateTask
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import (
-    LEASE,
     PATIENCE,
 )
 
@@ -87,41 +85,6 @@ def test_signals_announce_the_life_of_a_lock(project: Project, key: str) -> None
         "lock_released",
     ]
     assert [name for name, task_id in seen if task_id not in {result.id, other.id}] == ["lock_conflict"]
-
-
-def test_a_body_knows_its_lease(project: Project, key: str) -> None:
-    """``self.lease`` inside a run; ``check()`` passes while it is held."""
-    looked = project.executed.delay(key, 0.0, "look_at_lease").get(timeout=PATIENCE)
-    name, token, fence, held, lost, expires_in = looked
-
-    assert name == f"work:{key}"
-    assert token == project.bodies(key)[0].token
-    assert fence > 0
-    assert (held, lost) == (True, False)
-    assert 0 < expires_in <= LEASE
-
-
-def test_a_body_without_a_lock_has_an_inert_lease(project: Project, key: str) -> None:
-    """Code that uses ``self.lease`` works however it was called."""
-    result = project.executed.apply_async((key, 0.0, "look_at_lease"), lock=None)
-
-    assert result.get(timeout=PATIENCE) == [None, None, None, False, False, 0.0]
-
-
-def test_the_holder_of_a_lock_can_be_seen(project: Project, key: str) -> None:
-    """A duplicate's error and the handle name the holder, with what an operator asks for."""
-    with project.running(project.executed, key) as result:
-        (body,) = project.bodies(key)
-        holder = project.holder(key)
-        with pytest.raises(DuplicateTask) as refused:
-            project.executed.apply_async((key,), on_conflict="raise")
-
-    assert holder is not None
-    assert (holder.owner, holder.state, holder.task) == (result.id, "running", "project.executed")
-    assert holder.pid == body.pid
-    assert 0 < holder.remaining <= LEASE
-    assert (refused.value.task_id, refused.value.key) == (result.id, f"work:{key}")
-    assert result.get(timeout=PATIENCE) == f"{key} done"
 
 
 def _ended_after_notice(project: Project, key: str, task_id: str) -> float:

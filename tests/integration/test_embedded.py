@@ -23,11 +23,6 @@ def _client(server: EmbeddedServer, password: str | None = None) -> Iterator[red
 
 
 class TestAddress:
-    def test_it_answers_as_soon_as_start_returns(self) -> None:
-        with EmbeddedServer() as server, _client(server) as client:
-            assert client.ping()
-            assert client.info("server")["process_id"] == server.pid
-
     @pytest.mark.parametrize("port", [None, 0], ids=["socket", "port"])
     def test_celerys_broker_and_result_backend_take_its_url(self, port: int | None) -> None:
         with EmbeddedServer(port=port) as server, _client(server) as client:
@@ -42,17 +37,6 @@ class TestAddress:
 
             assert client.llen("letters") == 1
             assert client.get("result") == "yes"
-
-    def test_two_servers_share_nothing(self) -> None:
-        with (
-            EmbeddedServer() as one,
-            EmbeddedServer() as other,
-            _client(one) as first,
-            _client(other) as second,
-        ):
-            first.set("key", "mine")
-
-            assert second.get("key") is None
 
     def test_a_free_port_is_on_loopback_only(self) -> None:
         """A development server must not be reachable from the network."""
@@ -95,22 +79,6 @@ class TestProgram:
             server.start()
 
         assert "no-such-option" in caught.value.output
-
-    def test_a_file_that_is_no_program_is_an_error_with_the_systems_words(self, tmp_path: Path) -> None:
-        nonsense = tmp_path / "valkey-server"
-        nonsense.write_bytes(b"\x00nonsense")
-        nonsense.chmod(0o755)
-
-        with pytest.raises(EmbeddedServerError) as caught:
-            EmbeddedServer(binary=str(nonsense)).start()
-
-        assert "Exec format error" in caught.value.output
-
-    def test_a_directory_that_cannot_be_made_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tempfile.tempdir", "/no/such/place")
-
-        with pytest.raises(EmbeddedServerError, match="No such file or directory"):
-            EmbeddedServer().start()
 
     def test_extra_options_win_over_its_own(self) -> None:
         options = ["--maxmemory", "12mb", "--appendonly", "yes", "--requirepass", "secret"]

