@@ -94,20 +94,13 @@ def declare_kinds(app: Celery) -> list[Any]:
     def modelled(self: Any, key: str, seconds: float = 0.0) -> str:
         return _work(self, key, seconds)
 
-    @app.task(name="project.executed_other_body", bind=True, shared=False, lock_key="work:{key}")
-    def executed_other_body(self: Any, key: str) -> str:
-        """Do other work on the resource of the others."""
-        with self.app.journal.body(self, key) as number:
-            self.app.journal.stay(key, number)
-            return f"{key} shared"
-
     task_postrun.connect(_note_skip, weak=False, dispatch_uid="project.skips")
     return [
         *(
             _registered(app, kind)
             for kind in (Listed, Supering, Skirting, BeforeStartFails, BeforeStartIgnores, Counting)
         ),
-        *(collect, bare, unbound, modelled, executed_other_body),
+        *(collect, bare, unbound, modelled),
     ]
 
 

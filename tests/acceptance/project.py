@@ -62,7 +62,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_soft_time_limit": {"soft_time_limit": 1},
     "executed_max_hold": {"lock_max_hold": 1.5, "lock_ttl": 1.2},
     "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
-    "executed_on_lost": {"on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
     "executed_signals": {"lock_ttl": SHORT_LEASE},
     "executed_on_error_run": {"on_lock_error": "run"},

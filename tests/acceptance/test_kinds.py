@@ -26,20 +26,6 @@ def test_tasks_of_every_kind_are_unique(project: Project, key: str, kind: str) -
         assert project.bodies(key)[0].token is not None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_tasks_of_every_kind_are_locked_at_start(project: Project, key: str, kind: str) -> None:
-    """Also where nothing was claimed: two messages by hand, one body at a time."""
-    with project.kept_on(key):
-        first = project.app.send_task(f"project.{kind}", (key,))
-        project.wait_started(key)
-        second = project.app.send_task(f"project.{kind}", (key,))
-        second.get(timeout=PATIENCE, propagate=False)
-    first.get(timeout=PATIENCE)
-
-    assert second.state == "REVOKED"
-    assert len(project.bodies(key)) == 1
-
-
 @pytest.mark.parametrize("serializer", ["json", "pickle", "yaml", "msgpack"])
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_messages_of_every_form_are_locked(

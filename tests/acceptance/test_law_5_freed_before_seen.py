@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from celery import chain
 
 from tests.acceptance.harness import Project
 from tests.acceptance.terms import (
@@ -28,15 +27,6 @@ def test_no_publish_after_get_is_a_duplicate(project: Project, key: str) -> None
 
     assert duplicates == 0
     assert len(project.bodies(key)) == 300
-
-
-def test_a_chain_of_the_same_call_finishes(project: Project, key: str) -> None:
-    """The next link is published when the lock of this one is free already."""
-    for _ in range(10):
-        chain(project.executed.si(key), project.executed.si(key)).apply_async().get(timeout=PATIENCE)
-
-    assert len(project.bodies(key)) == 20
-    assert project.overlaps(key) == []
 
 
 @pytest.mark.law(10)

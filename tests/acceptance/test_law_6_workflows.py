@@ -155,23 +155,6 @@ def test_every_scope_finishes_a_chord_of_duplicates(project: Project, key: str, 
         assert project.overlaps(key) == []
 
 
-def test_members_of_other_tasks_and_arguments_run_in_turn(project: Project, key: str) -> None:
-    """Under a shared resource each has the value of its own call."""
-    members = [
-        project.executed.si(key, 0.01),
-        project.executed_other_body.si(key),
-        project.unbound.si(key),
-        project.Listed.si(key),
-    ]
-    with held(project, key, waiting=4):
-        result = chord(members, project.collect.s()).apply_async()
-
-    values = [f"{key} done", f"{key} shared", f"{key} by unbound", f"{key} by Listed"]
-    assert result.get(timeout=WORKFLOW) == values
-    assert len(project.bodies(key)) == 5
-    assert project.overlaps(key) == []
-
-
 @pytest.mark.law(5)
 def test_chains_of_the_same_call_complete(project: Project, key: str) -> None:
     """Each link finds the lock of the one before it free, or waits for a link of the other chain."""

@@ -132,22 +132,6 @@ def test_a_copy_that_waits_holds_no_slot(new_site: SiteMaker, key: str, broker: 
         assert not result.ready()
 
 
-@pytest.mark.parametrize("broker", BROKERS_IN_TURN)
-def test_a_task_id_published_twice_is_two_jobs(site_on: SiteMaker, key: str, broker: str) -> None:
-    """The second message waits for the first, and then runs, too."""
-    project = site_on(broker).ready()
-    with project.kept_on(key):
-        first = project.while_executing_acks_late.delay(key)
-        project.wait_started(key)
-        second = project.while_executing_acks_late.apply_async((key,), task_id=first.id)
-        wait_copy(project, first.id)
-    bodies = project.wait_ended(key, 2)
-
-    assert [body.task_id for body in bodies] == [first.id] * 2
-    assert project.overlaps(key) == []
-    assert second.get(timeout=PATIENCE) == f"{key} done"
-
-
 ANY_ACK = ["executed", "executed_acks_late", "while_executing", "until_executing", "until_expired"]
 
 

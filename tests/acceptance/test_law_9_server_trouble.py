@@ -1,16 +1,14 @@
 """Law 9: trouble with the lock server is a decision, not an accident.
 
-Broker and results are reached all the time, but where single calls fail.
-``tests/integration/test_task_faults.py`` and ``test_task_troubled_servers.py`` try more in one process.
+Broker and results are reached all the time, but where single calls fail. Each call of each operation fails in
+``tests/integration/test_task_faults.py``, in one process; each server in ``test_store_troubled_servers.py``.
 """
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
-from typing import TypeVar
 
 import pytest
 import redis
@@ -24,7 +22,6 @@ from tests.acceptance.terms import (
     CANNOT_START,
     CLAIM_GONE,
     FREED,
-    LONG_LEASE,
     LOST,
     PATIENCE,
     SHORT_LEASE,
@@ -40,9 +37,6 @@ pytestmark = [
 
 #: Broker and results may be behind the same network, where it fails but single calls.
 ON_EVERY_PATH = pytest.mark.paths(FUSED, ELSEWHERE, RABBITMQ, why="single calls fail, not the server")
-
-T = TypeVar("T")
-
 
 #: Tasks of every scope; of those that hold nothing while they run, one whose message may be delivered again.
 IN_EVERY_SCOPE = (
@@ -147,29 +141,6 @@ def test_a_restart_without_its_data_costs_the_run_its_lock(
     project.wait_free(key, FREED)
 
 
-def test_scripts_flushed_and_connections_killed_all_the_time_lose_nothing(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """Every task that was published runs once, and bodies of a key keep apart."""
-    project = _started(new_project, lock_server)
-    ended = threading.Event()
-    keys = [f"{key}{number}" for number in range(2)]
-    abuse = threading.Thread(target=_abuse, args=(lock_server, ended), daemon=True)
-    abuse.start()
-    try:
-        results = [project.while_executing.delay(keys[number % 2], 0.05) for number in range(16)]
-        for result in results:
-            result.get(timeout=60)
-    finally:
-        ended.set()
-        abuse.join(10)
-
-    for each in keys:
-        assert project.violations(each) == []
-        assert len(project.bodies(each)) == 8
-        project.wait_free(each, FREED)
-
-
 def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more(
     project: Project, lock_server: EmbeddedServer, key: str
 ) -> None:
@@ -207,26 +178,6 @@ def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more
     assert project.lines(CANNOT_START) == project.lines(CLAIM_GONE) == []
 
 
-def test_a_replica_of_a_dead_master_grants_nothing_and_takes_releases_as_a_primary(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """Nobody is refused by a hold it only remembers; what is owed is released when it may be written."""
-    project = _started(new_project, lock_server)
-    client: redis.Redis = redis.Redis.from_url(lock_server.redis_url)
-    with closing(client):
-        with project.kept_on(key):
-            result = project.executed.apply_async((key,), lock_ttl=LONG_LEASE)
-            project.wait_started(key)
-            client.replicaof("127.0.0.1", "1")
-        assert result.get(timeout=PATIENCE) == f"{key} done"
-        with pytest.raises(LockUnavailable, match=r"(?i)read.?only"):
-            project.executed.delay(key)
-        client.replicaof("NO", "ONE")
-
-    project.wait_free(key, FREED)
-    assert project.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
-
-
 def when_logged(line: str) -> float:
     """Return when a worker wrote this line, in seconds since the epoch; logging writes local time."""
     return datetime.strptime(line[1:24], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
@@ -244,12 +195,3 @@ def _started(new_project: Callable[..., Project], server: EmbeddedServer) -> Pro
     project = new_project(conf={"redislock_url": server.url})
     project.start_worker("prefork")
     return project
-
-
-def _abuse(server: EmbeddedServer, ended: threading.Event) -> None:
-    deadline = time.monotonic() + 90
-    client: redis.Redis = redis.Redis.from_url(server.redis_url)
-    with closing(client):
-        while not ended.wait(0.005) and time.monotonic() < deadline:
-            client.script_flush()
-            client.client_kill_filter(_type="normal", skipme=True)

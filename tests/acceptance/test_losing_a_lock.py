@@ -48,18 +48,6 @@ def test_a_run_whose_worker_was_stopped_is_ended_when_it_goes_on(
     assert len(project.bodies(key)) == 1
 
 
-def test_a_run_that_lost_its_lock_can_call_back(project: Project, key: str) -> None:
-    """``on_lock_lost`` may be a callable: it gets the lease, and the body goes on."""
-    with project.running(project.executed_on_lost, key):
-        (body,) = project.bodies(key)
-        project.executed.lock_for(key).release(reason="a test")
-        wait_until(lambda: body.token in project.notes("lost leases"), PATIENCE, "it is called")
-    (ended,) = project.wait_ended(key)
-
-    assert project.notes("lost leases").count(body.token) == 1
-    assert ended.ended_by == ""
-
-
 def test_signals_announce_the_life_of_a_lock(project: Project, key: str) -> None:
     """Claim, run, end, conflict and loss are announced where they happen."""
     with project.running(project.executed_signals, key) as result:

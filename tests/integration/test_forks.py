@@ -104,20 +104,6 @@ def test_a_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase) -> Non
     assert plain_case.keys() == []
 
 
-def test_a_childs_child_works_too(plain_case: RedisCase) -> None:
-    program = f"""
-        {textwrap.indent(CHILD, " " * 8).strip()}
-
-        lock = Lock(store, "n", ttl=3.0).__enter__()
-        assert gets_through(lambda: (work(), gets_through(work) or 1 / 0), within=20)
-        lock.check()
-        assert lock.release()
-    """
-    run_program(program, plain_case.url, plain_case.prefix)
-
-    assert plain_case.keys() == []
-
-
 def test_an_app_that_published_before_the_fork_works_in_every_child(plain_case: RedisCase) -> None:
     """A pool's children inherit the app, its store, its declarations, and the parent's open connection."""
     program = """

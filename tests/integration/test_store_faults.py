@@ -8,7 +8,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks import Lease, Lock, Watchdog
+from celery_redislock.locks import Lease, Lock
 from celery_redislock.locks.store import Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
@@ -114,12 +114,6 @@ class TestLostMessages:
             _acquire(case)
         assert granted(_acquire(case)).repeated
 
-    def test_cut_connections_are_replaced(self, proxy: FaultyProxy, case: RedisCase) -> None:
-        _acquire(case)
-        proxy.reset()
-
-        assert case.redis.release("n", A).released
-
 
 class TestMarkDone:
     """Its answer is not awaited; whoever uses its connection next reads it."""
@@ -178,13 +172,6 @@ class TestSlowServer:
 
             granted(_acquire(case))
 
-    def test_a_slow_answer_on_an_open_connection_is_waited_for(
-        self, proxy: FaultyProxy, case: RedisCase
-    ) -> None:
-        proxy.drag = 0.5 * SOCKET_TIMEOUT
-
-        granted(_acquire(case))
-
 
 class TestBlackHole:
     """Connections that open and stay open, and answer nothing."""
@@ -211,20 +198,3 @@ class TestBlackHole:
             case.redis.renew([Term("n", A, 30.0)], within=0.05)
 
         assert time.monotonic() - began < SOCKET_TIMEOUT
-
-    def test_a_lost_lease_is_announced_before_the_server_can_give_it_away(
-        self, proxy: FaultyProxy, case: RedisCase
-    ) -> None:
-        """A partition: the holder must stop by its own deadline, which is the earlier one."""
-        lost_at: list[float] = []
-        grant = granted(_acquire(case, ttl=0.8))
-        lease = Lease(
-            case.redis, Term("n", A, 0.8), grant, on_lost=lambda lease: lost_at.append(lease._clock())
-        )
-        watchdog = Watchdog(case.redis)
-        proxy.black_hole()
-        watchdog.watch(lease)
-
-        assert wait_until(lambda: bool(lost_at), 10)
-        assert lost_at[0] < grant.sent_at + 0.8 + 0.25
-        assert lease.token not in watchdog._watched

@@ -1,6 +1,8 @@
-"""Threads of one store: the watchdog's, and a main thread that signals interrupt."""
+"""Threads of one store: twenty that use it, the watchdog's, and a main thread that signals interrupt."""
 
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from celery_redislock.locks import Lease, Lock
 from celery_redislock.locks.lease import boottime
@@ -8,7 +10,7 @@ from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.programs import run_program
-from tests.stores import RedisCase
+from tests.stores import ABOUT, RedisCase
 
 
 def test_a_callback_about_a_loss_may_take_locks(plain_case: RedisCase) -> None:
@@ -80,3 +82,52 @@ def test_a_signal_in_the_middle_of_a_request_leaves_no_connection_out_of_step(pl
 
     keys = plain_case.keys()
     assert [key for key in keys if ":mark:" not in key] == []
+
+
+def test_twenty_threads_share_one_store(plain_case: RedisCase) -> None:
+    """Law 1, within one process: never two grants for one name at once, and every answer is one's own."""
+    inside = 0
+    most = 0
+    guard = threading.Lock()
+
+    def work(worker: int) -> int:
+        nonlocal inside, most
+        grants = 0
+        for turn in range(40):
+            token = f"worker-{worker}/{turn}"
+            if isinstance(plain_case.redis.acquire("n", token, 30.0, about=ABOUT), Grant):
+                grants += 1
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+                assert plain_case.redis.release("n", token).released
+            mine = f"own-{worker}"
+            assert isinstance(plain_case.redis.acquire(mine, token, 30.0, about=ABOUT), Grant)
+            assert plain_case.redis.release(mine, token).released
+        return grants
+
+    with ThreadPoolExecutor(20) as pool:
+        grants = list(pool.map(work, range(20)))
+
+    assert sum(grants) > 0
+    assert most == 1
+    assert plain_case.keys() == []
+
+
+def test_threads_waiting_for_one_lock_all_get_their_turn(plain_case: RedisCase) -> None:
+    lock = Lock(plain_case.redis, "n", timeout=30.0)
+    turns: list[int] = []
+
+    def work(worker: int) -> None:
+        with lock:
+            before = len(turns)
+            turns.append(worker)
+            assert len(turns) == before + 1
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(work, range(5)))
+
+    assert sorted(turns) == [0, 1, 2, 3, 4]
+    assert wait_until(lambda: plain_case.keys() == [], 5)
