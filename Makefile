@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Most tests wait for a worker most of the time, so more of them run at once than there are cores.
-JOBS ?= 4
+JOBS ?= 6
+# Tests that share workers run in one process ("loadgroup"), so that each pool starts once.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all attack soak lint docs clean
+.PHONY: help demo unit test slow test-all attack soak lint docs clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
+	@echo "make unit      tests without a server or a worker, in less than a minute"
 	@echo "make test      all tests but the slow ones"
-	@echo "make test-all  all tests"
+	@echo "make slow      the slow ones"
+	@echo "make test-all  both"
 	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
 	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
 	@echo "make lint      ruff and mypy"
@@ -22,11 +26,18 @@ help:
 demo: $(VENV)/embedded
 	$(BIN)/python -m examples.demo
 
-test: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+# They compute and never wait: as many at once as there are cores. One test: .venv/bin/python -m pytest FILE -k NAME
+unit: $(VENV)/dev
+	$(BIN)/python -m pytest -q -n auto tests/unit $(ARGS)
 
-test-all: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# ARGS='--durations=20' names the longest.
+test: $(VENV)/dev
+	$(PYTEST) -m "not slow" $(ARGS)
+
+slow: $(VENV)/dev
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: test slow
 
 attack: $(VENV)/dev
 	$(BIN)/python -m tools.attack $(ARGS)

@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,14 @@ def pytest_handlecrashitem(report: pytest.TestReport) -> Iterator[None]:
     """
     yield
     report.outcome = "failed"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell each reason to skip once: a missing program alone skips a hundred tests."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, number in reasons.most_common():
+        terminalreporter.write_line(f"SKIPPED {number}: {reason}")
 
 
 @pytest.fixture(scope="session")

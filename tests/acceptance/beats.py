@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.programs import Process
+from tests.acceptance.processes import Process
 from tests.acceptance.worker import STARTING
 
 #: Seconds a beat may take to stop, and to end once it is told to.

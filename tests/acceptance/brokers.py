@@ -13,9 +13,8 @@ from tests.acceptance.paths import ELSEWHERE
 from tests.acceptance.project import connection_name
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.terms import DONE_BEFORE, VISIBILITY_TIMEOUT
-from tests.acceptance.worker import Worker
+from tests.acceptance.worker import SWEEPING, Worker
 from tests.tiers import slow
-from tests.workers import SWEEPING
 
 #: What an app sets for each kind of queue, as Celery's manual has it for quorum queues.
 RABBITMQ_QUEUES: Mapping[str, Mapping[str, Any]] = {

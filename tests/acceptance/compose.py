@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
-from tests.acceptance.programs import ROOT
+from tests.acceptance.processes import ROOT
 
 COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 

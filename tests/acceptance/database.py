@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.acceptance.programs import run_check
+from tests.acceptance.processes import run_check
 
 
 class Database:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.programs import run_check, started, until
+from tests.acceptance.processes import run_check, started, until
 
 #: Seconds it may take to begin.
 _STARTING = 60.0

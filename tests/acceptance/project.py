@@ -28,7 +28,7 @@ from tests.acceptance.bodies import new_body
 from tests.acceptance.journal import Journal
 from tests.acceptance.kinds import declare_kinds
 from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
-from tests.workers import end_with_parent
+from tests.acceptance.worker import end_with_parent
 
 
 def _note_lost_lease(lease: Lease) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.acceptance.programs import Process, free_port, needs, started, until
+from tests.acceptance.processes import Process, free_port, needs, started, until
 from tests.acceptance.terms import PATIENCE
 
 #: Seconds a node may take until it is up.

@@ -13,7 +13,7 @@ from celery import Celery
 from celery_redislock import SingletonTask
 from tests.acceptance.journal import Journal
 from tests.acceptance.project import settings_of
-from tests.workers import end_with_parent
+from tests.acceptance.worker import end_with_parent
 
 plan = json.loads(os.environ["PROJECT_PLAN"])
 app = Celery("spawned", broker=plan["broker"], backend=plan["backend"], include=[__name__])

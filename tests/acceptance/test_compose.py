@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.compose import COMPOSE, services
-from tests.acceptance.programs import free_port, needs, run_check, started, until
+from tests.acceptance.processes import free_port, needs, run_check, started, until
 from tests.acceptance.rabbitmq import epmd_command, node_environment
 
 SERVICES = services()

@@ -13,8 +13,8 @@ from celery.exceptions import ChordError
 
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import WORKFLOW
+from tests.acceptance.worker import SWEEPING
 from tests.tiers import slow
-from tests.workers import SWEEPING
 
 pytestmark = pytest.mark.law(6)
 

@@ -2,16 +2,21 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+#: Let kombu look for messages to restore every second; its own default, ten times ten, would take minutes.
+#: A worker that is killed while it looks keeps the others from it, by default for five minutes.
+SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2}
 #: Seconds a worker may take until it is ready, until it has ended once killed, and until it shows its stacks.
 STARTING, ENDING, LOOKING = 60.0, 30.0, 3.0
 
@@ -93,3 +98,15 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(ENDING)
         self.log_path.unlink(missing_ok=True)
+
+
+def end_with_parent() -> None:
+    """End this worker when its starter is gone, however that ended: its end of our standard input closes."""
+
+    def watch() -> None:
+        # Not read alone, which would stop every greenlet of a pool of these.
+        while select.select([0], [], []) and os.read(0, 1):
+            pass
+        os.kill(os.getpid(), 9)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -6,8 +6,8 @@ from contextlib import ExitStack, closing
 import pytest
 
 from tests.faults import FaultyProxy, faulty_proxy
+from tests.integration.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
 from tests.servers import EmbeddedServer
-from tests.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
 
 #: Both protocols, and a URL that asks for text instead of bytes: the store must not care.
 URL_OPTIONS = ["", "protocol=2&decode_responses=true", "protocol=3"]

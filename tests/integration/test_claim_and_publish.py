@@ -28,8 +28,8 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import passage
 from celery_redislock.publishing.call import Call
 from tests.faults import Fault, FaultyProxy
+from tests.integration.stores import ABOUT, RedisCase, granted, refused
 from tests.servers import EmbeddedServer
-from tests.stores import ABOUT, RedisCase, granted, refused
 from tests.tiers import slow
 from tests.trips import Trips
 

@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from tests.programs import run_program
-from tests.stores import RedisCase
+from tests.integration.programs import run_program
+from tests.integration.stores import RedisCase
 from tests.tiers import slow
 
 #: What the parent's other threads are in the middle of when it forks.
@@ -108,7 +108,7 @@ def test_an_app_that_published_before_the_fork_works_in_every_child(plain_case: 
     """A pool's children inherit the app, its store, its declarations, and the parent's open connection."""
     program = """
         import multiprocessing
-        from tests.integration.spawned import shop_at, store_in, work
+        from tests.integration.children import shop_at, store_in, work
 
         task = shop_at(url, prefix)
         store = store_in(task)
@@ -136,7 +136,7 @@ def test_children_that_are_not_forked_from_us_work_as_well(plain_case: RedisCase
     """They inherit nothing, and make everything anew."""
     program = """
         import multiprocessing
-        from tests.integration.spawned import shop_at, store_in, work, work_afresh
+        from tests.integration.children import shop_at, store_in, work, work_afresh
 
         if __name__ == "__main__":
             mine = work(shop_at(url, prefix))

@@ -10,8 +10,8 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from tests.facts import wait_until
-from tests.programs import run_program
-from tests.stores import RedisCase
+from tests.integration.programs import run_program
+from tests.integration.stores import RedisCase
 
 pytest.importorskip("gevent")
 
@@ -159,7 +159,7 @@ def test_the_thread_asks_the_sentinels_over_connections_of_its_own(tmp_path: Pat
             program = """
         from celery import Celery
         from celery_redislock import SingletonTask
-        from tests.integration.spawned import store_in
+        from tests.integration.children import store_in
         app = Celery("sentinel", set_as_current=False, broker="memory://")
         app.conf.update(redislock_url=rest[0], result_backend_transport_options={"master_name": "mine"})
         store = store_in(app.task(base=SingletonTask, name="sell", shared=False)(until))

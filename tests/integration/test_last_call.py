@@ -7,8 +7,8 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks.watchdog import LAST_CALL
 from tests.faults import Fault, FaultyProxy
-from tests.programs import run_program
-from tests.stores import RedisCase
+from tests.integration.programs import run_program
+from tests.integration.stores import RedisCase
 
 UNHEARD = (Fault.REPLY_LOST, Fault.RESET_IN_REPLY, Fault.SILENCE)
 

@@ -8,7 +8,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks.store import Mark, Renewal, Term
-from tests.stores import ABOUT, FACTS, RedisCase, granted, refused
+from tests.integration.stores import ABOUT, FACTS, RedisCase, granted, refused
 from tests.trips import Trips
 
 A, B = "job-a/1", "job-b/1"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from celery_redislock.locks.store import Term, new_token
-from tests.stores import ABOUT, FACTS, StoreCase, granted, refused
+from tests.integration.stores import ABOUT, FACTS, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
 

@@ -12,7 +12,7 @@ from celery_redislock.locks import Lease, Lock
 from celery_redislock.locks.store import Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
-from tests.stores import ABOUT, RedisCase, granted, refused
+from tests.integration.stores import ABOUT, RedisCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
 

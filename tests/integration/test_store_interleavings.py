@@ -17,7 +17,7 @@ import pytest
 
 from celery_redislock.locks.store import Grant, LockStore, Refusal, Term, new_token
 from tests.facts import wait_until
-from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
+from tests.integration.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
 

@@ -5,7 +5,7 @@ import pytest
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import Mark, Marked
 from tests.facts import wait_until
-from tests.stores import ABOUT, RedisCase, StoreCase, granted
+from tests.integration.stores import ABOUT, RedisCase, StoreCase, granted
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
 MESSAGE = "job-a/0"

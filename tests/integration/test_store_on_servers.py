@@ -5,7 +5,7 @@ import pytest
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.store import Release, Term
 from tests.facts import wait_until
-from tests.stores import RedisCase, granted, refused
+from tests.integration.stores import RedisCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
 

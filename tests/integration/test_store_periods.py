@@ -8,7 +8,7 @@ import pytest
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Mark, Term
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
-from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
+from tests.integration.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
 

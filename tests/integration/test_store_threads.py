@@ -9,8 +9,8 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
-from tests.programs import run_program
-from tests.stores import ABOUT, RedisCase
+from tests.integration.programs import run_program
+from tests.integration.stores import ABOUT, RedisCase
 
 
 def test_a_callback_about_a_loss_may_take_locks(plain_case: RedisCase) -> None:

@@ -13,8 +13,8 @@ from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Hold, Mark, Marked, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy
+from tests.integration.stores import ABOUT, RedisCase, granted, refused, server_names, start_server
 from tests.servers import EmbeddedServer
-from tests.stores import ABOUT, RedisCase, granted, refused, server_names, start_server
 
 A, B = "job-a/1", "job-b/1"
 

@@ -16,7 +16,7 @@ from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Term
 from tests.facts import wait_until
-from tests.stores import ABOUT, granted, refused
+from tests.integration.stores import ABOUT, granted, refused
 
 A, B = "job-a/1", "job-b/1"
 

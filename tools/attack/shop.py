@@ -18,7 +18,7 @@ from celery.signals import task_postrun
 from celery_redislock import LockLost, SingletonTask, lock_lost
 from celery_redislock.locks.lease import Lease, boottime
 from celery_redislock.running.run import run_of
-from tests.workers import SWEEPING, end_with_parent
+from tests.acceptance.worker import SWEEPING, end_with_parent
 from tools.attack.draw import QUEUE_TTL, TTL
 
 #: Seconds between two signs of life of a body.

@@ -17,7 +17,7 @@ import redis
 from celery import Celery
 
 from tests.acceptance.brokers import RABBITMQ_QUEUES
-from tests.acceptance.programs import free_port
+from tests.acceptance.processes import free_port
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker
 from tests.faults import faulty_proxy

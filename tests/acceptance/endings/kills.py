@@ -12,7 +12,7 @@ from tests.acceptance.endings.ending import Act, Case, Ending, Free, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
 from tests.acceptance.terms import DEAD, FREED, PATIENCE
-from tests.workers import SWEEPING
+from tests.acceptance.worker import SWEEPING
 
 
 def _child(task: str, *, goes_on: bool = False) -> Act:

@@ -65,7 +65,7 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
         text=True,
         timeout=timeout,
         check=False,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-6000:]}"
     return done.stdout
