@@ -480,6 +480,7 @@ def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str
 
     assert set(world.ticks("entry").values()) == {1}
     assert max(world.gaps("entry")) <= 5 + 5 + LOOK_AGAIN
+    assert min(world.gaps("entry")) > 5 - LOOK_AGAIN  # nor the tick it had, after another beat's next one
 
 
 def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World) -> None:
