@@ -16,6 +16,7 @@ from celery.result import AsyncResult
 
 from celery_redislock.publishing import passage
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
+from tests.acceptance.endings.ending import SHARED
 from tests.acceptance.harness import POOLS, Project
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ, paths_of
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
@@ -52,10 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
         fixtures, given = set(getattr(item, "fixturenames", ())), _given(item)
-        if "rabbitmq" in fixtures or any(isinstance(p, str) and p in _ON_RABBITMQ for p in given.values()):
-            # One node for all of them: its start takes longer than most tests.
-            item.add_marker(pytest.mark.xdist_group("rabbitmq"))
+        is_on_rabbitmq = "rabbitmq" in fixtures or any(each in _ON_RABBITMQ for each in _texts(given))
+        if is_on_rabbitmq:
             item.add_marker(pytest.mark.slow)
+        group = "rabbitmq" if is_on_rabbitmq else _shared_project(fixtures, given)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
         if not _PROJECTS.intersection(fixtures):
             continue
         # Celery 5.7.0's own Redis result backend calls SETEX in this process; redis-py 8.1 deprecates it.
@@ -66,6 +69,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _given(item: pytest.Item) -> Mapping[str, Any]:
     return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _texts(given: Mapping[str, Any]) -> list[str]:
+    return [each for each in given.values() if isinstance(each, str)]
+
+
+def _shared_project(fixtures: set[str], given: Mapping[str, Any]) -> str | None:
+    """Name the project that a test shares, if it does.
+
+    The tests of a group run in one process: their workers, or RabbitMQ's node, start once in a session.
+    """
+    pool, kind = given.get("project"), given.get("path", FUSED)
+    if pool is None and "prefork" in fixtures:
+        pool = "prefork"
+    if "open_scene" in fixtures:
+        stage = given["case"].stage or given["ending"].stage
+        pool, kind = (given["pool"] if stage.name else None), (FUSED if stage is SHARED else stage.name)
+    elif "somewhere" in fixtures:
+        pool, kind = given["somewhere"], "everywhere"
+    elif "site_on" in fixtures:
+        pool, kind = given.get("broker", "redis"), "site"
+    return None if pool is None else f"{kind}, {pool}"
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -20,15 +20,10 @@ import pytest
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import new_token
+from tests.integration.commands import ROOT, run_command
 
 #: What the entry point ``celery-redislock`` does.
 _STANDALONE = [sys.executable, "-c", "from celery_redislock.cli import main; main()"]
-ROOT = Path(__file__).resolve().parents[2]
-#: What the entry points do, for a checkout that is not installed.
-_CELERY = (
-    "from celery.bin.celery import celery; from celery_redislock.cli import redislock; "
-    "celery.add_command(redislock, 'redislock'); celery(auto_envvar_prefix='CELERY')"
-)
 
 
 def _about(task: str, state: str) -> dict[str, Any]:
@@ -55,29 +50,17 @@ class Shell:
         self, *words: str, app: str | None = "tests.integration.cli_app"
     ) -> subprocess.CompletedProcess[str]:
         chosen = ["-A", app] if app else []
-        return self._run([sys.executable, "-c", _CELERY, *chosen, "redislock", *words])
+        return run_command("celery", [*chosen, "redislock", *words], self.environment)
 
     def standalone(self, *words: str) -> subprocess.CompletedProcess[str]:
         where = ["--url", self.url, "--prefix", f"{self.prefix}redislock"]
-        return self._run([*_STANDALONE, *where, *words])
+        return run_command("celery-redislock", [*where, *words], self.environment)
 
     def hold(self, key: str, *, task: str = "shop.nightly", state: str = "queued", ttl: float = 60.0) -> str:
         """Take a lock as a publisher or a run does; return the owner."""
         owner = f"owner-of-{key}"
         self.store.acquire(key, new_token(owner), ttl, about=json.dumps(_about(task, state)))
         return owner
-
-    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=ROOT,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
 
     @property
     def environment(self) -> dict[str, str]:

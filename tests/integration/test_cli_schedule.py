@@ -5,7 +5,6 @@ import json
 import re
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,7 +17,8 @@ import redis
 
 from celery_redislock.locks import connect
 from celery_redislock.scheduling.state import TAKEN, State, States, settled
-from tests.integration.test_cli import _CELERY, ROOT, Shell
+from tests.integration.commands import run_command
+from tests.integration.test_cli import Shell
 from tests.states import state_of
 
 APP = "tests.integration.cli_beat_app"
@@ -334,10 +334,8 @@ class TestTrouble:
 
     def test_a_schedule_file_is_neither_read_nor_written(self, beats: Beats, tmp_path: Path) -> None:
         """Beat's own, which a beat may have open at this moment."""
-        program = f"import os; os.chdir({str(tmp_path)!r}); {_CELERY}"
-        command = [sys.executable, "-c", program, "-A", APP, "redislock"]
-        environment = {**beats.environment, "PYTHONPATH": str(ROOT)}
         for words in (["beat"], ["run-now", "tick"], ["pause", "tick"], ["resume", "tick"]):
-            subprocess.run([*command, *words], env=environment, check=True, capture_output=True, timeout=60)
+            done = run_command("celery", ["-A", APP, "redislock", *words], beats.environment, tmp_path)
+            assert done.returncode == 0, done.stderr
 
         assert list(tmp_path.iterdir()) == []

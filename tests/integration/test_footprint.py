@@ -24,6 +24,10 @@ BUDGETS = {
 }
 
 
+#: Counted once for all of them.
+pytestmark = pytest.mark.xdist_group("footprint")
+
+
 @pytest.fixture(scope="module")
 def figures() -> Mapping[str, float]:
     """The opcodes of each step."""
