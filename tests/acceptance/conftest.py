@@ -145,7 +145,6 @@ def open_on(
 
     def open_on(path: str = FUSED, *, conf: Mapping[str, Any] | None = None, **options: Any) -> Project:
         if path == ELSEWHERE:
-            options = {"locks": another_server.redis_url, **options}
             conf = {"redislock_url": another_server.url, **(conf or {})}
         elif path == RABBITMQ:
             options = {"broker": start_rabbitmq().url, **options}

@@ -8,7 +8,6 @@ import faulthandler
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -60,7 +59,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_time_limit": {"time_limit": 2},
     "executed_time_limit_acks_late": {**_LATE, "time_limit": 2, "acks_on_failure_or_timeout": False},
     "executed_soft_time_limit": {"soft_time_limit": 1},
-    "executed_max_hold": {"lock_max_hold": 1.5, "lock_ttl": 1.2},
     "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
     "executed_signals": {"lock_ttl": SHORT_LEASE},
@@ -173,8 +171,7 @@ def _reach(task: Any, moment: str) -> None:
         task.app.journal.reach(task.request.args[0], moment)
 
 
-# Not where another module makes its own app of the plan.
-if "PROJECT_PLAN" in os.environ and "tests.acceptance.spawned" not in sys.modules:
+if "PROJECT_PLAN" in os.environ:
     app = open_project(json.loads(os.environ["PROJECT_PLAN"]))
     faulthandler.register(signal.SIGUSR2)  # Worker.stacks
     end_with_parent()

@@ -28,17 +28,6 @@ def test_until_executing_frees_the_key_when_the_run_starts(project: Project, key
     assert project.holder(key) is None
 
 
-def test_until_executing_with_retry_runs_behind_the_one_that_is_queued(project: Project, key: str) -> None:
-    """Published without a claim: the worker decides."""
-    first = project.until_executing.apply_async((key,), countdown=2.0)
-    second = project.until_executing.apply_async((key,), on_conflict="retry")
-    project.wait_received(second.id, 2)
-
-    assert first.get(timeout=PATIENCE) == second.get(timeout=PATIENCE) == f"{key} done"
-    assert [body.task_id for body in project.bodies(key)] == [first.id, second.id]
-    assert project.holder(key) is None
-
-
 def test_until_expired_counts_from_acceptance(project: Project, key: str) -> None:
     """``until_expired``: refused until the period has passed, however early the run ended."""
     before = time.time()
