@@ -14,11 +14,8 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import task_postrun, task_success
-from celery.utils.dispatch import Signal
 
 from celery_redislock import (
-    lock_acquired,
-    lock_conflict,
     lock_lost,
     lock_released,
 )
@@ -61,7 +58,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_soft_time_limit": {"soft_time_limit": 1},
     "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
-    "executed_signals": {"lock_ttl": SHORT_LEASE},
     "executed_on_error_run": {"on_lock_error": "run"},
     "executed_period": {"lock_period": 600.0},
     "while_executing": _RUNNING,
@@ -99,8 +95,6 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")
-    for ours in (lock_acquired, lock_released, lock_lost, lock_conflict):
-        ours.connect(_note_signal, weak=False, dispatch_uid=f"project.{ours.name}")
     lock_released.connect(_released, weak=False, dispatch_uid="project.reach")
     task_success.connect(_stored, weak=False, dispatch_uid="project.reach")
     task_postrun.connect(_settled, weak=False, dispatch_uid="project.reach")
@@ -140,11 +134,6 @@ def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
 def _linger(self: Any, *_: Any) -> None:
     """Stay in Celery's hook after the result was stored, where a message asks for it."""
     time.sleep((self.request.headers or {}).get("linger", 0.0))
-
-
-def _note_signal(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:
-    if sender.name == "project.executed_signals":
-        sender.app.journal.note(f"signals {key}", [signal.name, task_id])
 
 
 def _note_loss(sender: Any, task_id: str, **_: Any) -> None:

@@ -54,20 +54,6 @@ def test_until_expired_counts_from_acceptance(project: Project, key: str) -> Non
     assert len(project.bodies(key)) == 2
 
 
-def test_a_period_outlives_the_lock(project: Project, key: str) -> None:
-    """``lock_period`` with ``until_executed``: after the run the period still refuses."""
-    first = project.executed_period.apply_async((key,), lock_period=PERIOD)
-    first.get(timeout=PATIENCE)
-    holder = project.holder(key)
-    assert holder is not None
-    assert (holder.state, holder.owner) == ("period", first.id)
-    assert project.executed_period.delay(key).id == first.id
-    project.wait_free(key)
-
-    assert project.executed_period.delay(key).get(timeout=PATIENCE) == f"{key} done"
-    assert len(project.bodies(key)) == 2
-
-
 @pytest.mark.parametrize("how", ["per call", "declared"])
 def test_without_a_scope_nothing_is_checked_anywhere(project: Project, key: str, how: str) -> None:
     """``lock=None``: published and run beside a holder."""
