@@ -44,6 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("path", paths, indirect=True, scope="module")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # What takes its time, or repeats a row, is played on the first path only.
     repeated = [item for item in items if _is_slow(item) and _is_on_another_path(item)]

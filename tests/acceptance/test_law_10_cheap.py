@@ -36,7 +36,7 @@ def on_one_server(new_project: Callable[..., Project]) -> Iterator[OnOneServer]:
     with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
         project = new_project(broker=server.url, conf={"redislock_ttl": LONG_LEASE})
         for _ in range(3):
-            project.executed_acks_late.delay("before")
+            project.executed_on_error_run.delay("before")
         yield project, client
 
 
