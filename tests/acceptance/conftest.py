@@ -44,6 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("path", paths, indirect=True, scope="module")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # What takes its time, or repeats a row, is played on the first path only.
     repeated = [item for item in items if _is_slow(item) and _is_on_another_path(item)]
@@ -145,7 +146,6 @@ def open_on(
 
     def open_on(path: str = FUSED, *, conf: Mapping[str, Any] | None = None, **options: Any) -> Project:
         if path == ELSEWHERE:
-            options = {"locks": another_server.redis_url, **options}
             conf = {"redislock_url": another_server.url, **(conf or {})}
         elif path == RABBITMQ:
             options = {"broker": start_rabbitmq().url, **options}

@@ -66,7 +66,6 @@ class Project:
         prefix: str,
         *,
         backend: str | None = None,
-        locks: str | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> None:
         """Open it; starts no worker.
@@ -76,7 +75,6 @@ class Project:
             journal: where bodies write down facts, in redis-py's form.
             prefix: begins every key name.
             backend: result backend.
-            locks: where the lock server is, in redis-py's form; ``None``: where the journal is.
             conf: settings over those of every project.
         """
         self.plan = {
@@ -88,7 +86,6 @@ class Project:
         }
         self.app = open_project(json.loads(json.dumps(self.plan)))
         self.redis = redis.Redis.from_url(journal)
-        self._lock_server = redis.Redis.from_url(locks or journal)
         self.schedule: dict[str, Mapping[str, Any]] = {}
         self.workers: list[Worker] = []
         self.beats: list[Beat] = []
@@ -182,7 +179,6 @@ class Project:
         for first in range(0, len(names), 500):
             self.redis.delete(*names[first : first + 500])
         self.redis.close()
-        self._lock_server.close()
         self.app.journal.close()
         self.app.close()
 
@@ -301,21 +297,6 @@ class Project:
         """Return when the key was seen free."""
         wait_until(lambda: self.holder(key) is None, timeout, f"{key!r} is free")
         return time.monotonic()
-
-    def wait_expired(self, key: str) -> float:
-        """Return when the lock on a key's work expired by the server's own account, not when it was seen."""
-        expires = [self._expires(key)]
-        wait_until(lambda: expires.append(self._expires(key)) or expires[-1] is None, PATIENCE, "it expired")  # type: ignore[func-returns-value]  # nothing, so on to the fact
-        return max(known for known in expires if known is not None)
-
-    def _expires(self, key: str) -> float | None:
-        """Return when the lock expires as matters stand, in the bodies' time."""
-        pipe = self._lock_server.pipeline(transaction=True)
-        pipe.time()
-        pipe.pttl(f"{self.plan['prefix']}:redislock:{{work:{key}}}:lock")
-        (seconds, microseconds), left = pipe.execute()
-        now = seconds + microseconds / 1e6 - (time.time() - time.monotonic())
-        return None if left < 0 else now + left / 1000
 
     def queued(self) -> int:
         """Return how many messages are in the queue, received by nobody."""

@@ -1,10 +1,9 @@
-"""The ways people write tasks, and hooks that note what they see."""
+"""The ways people write tasks."""
 
 from typing import Any
 
 from celery import Celery, Task, shared_task
 from celery.exceptions import Ignore
-from celery.signals import task_postrun
 
 from celery_redislock import SingletonTask
 
@@ -94,7 +93,6 @@ def declare_kinds(app: Celery) -> list[Any]:
     def modelled(self: Any, key: str, seconds: float = 0.0) -> str:
         return _work(self, key, seconds)
 
-    task_postrun.connect(_note_skip, weak=False, dispatch_uid="project.skips")
     return [
         *(
             _registered(app, kind)
@@ -113,8 +111,3 @@ def _work(task: Any, key: str, seconds: float) -> str:
     with task.app.journal.body(task, key) as number:
         task.app.journal.stay(key, number, seconds)
         return f"{key} by {task.name.removeprefix('project.')}"
-
-
-def _note_skip(sender: Any, task_id: str, task: Any, args: Any, **_: Any) -> None:
-    if getattr(task.request, "redislock_skipped", False) and task.name.startswith("project."):
-        task.app.journal.note(f"skipped {args[0]}", task_id)

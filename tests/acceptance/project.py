@@ -8,18 +8,14 @@ import faulthandler
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
 from celery.signals import task_postrun, task_success
-from celery.utils.dispatch import Signal
 
 from celery_redislock import (
-    lock_acquired,
-    lock_conflict,
     lock_lost,
     lock_released,
 )
@@ -60,10 +56,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_time_limit": {"time_limit": 2},
     "executed_time_limit_acks_late": {**_LATE, "time_limit": 2, "acks_on_failure_or_timeout": False},
     "executed_soft_time_limit": {"soft_time_limit": 1},
-    "executed_max_hold": {"lock_max_hold": 1.5, "lock_ttl": 1.2},
     "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
-    "executed_signals": {"lock_ttl": SHORT_LEASE},
     "executed_on_error_run": {"on_lock_error": "run"},
     "executed_period": {"lock_period": 600.0},
     "while_executing": _RUNNING,
@@ -108,8 +102,6 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     for task in declare_kinds(app):
         task.name  # noqa: B018  evaluates the declaration now
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")
-    for ours in (lock_acquired, lock_released, lock_lost, lock_conflict):
-        ours.connect(_note_signal, weak=False, dispatch_uid=f"project.{ours.name}")
     lock_released.connect(_released, weak=False, dispatch_uid="project.reach")
     task_success.connect(_stored, weak=False, dispatch_uid="project.reach")
     task_postrun.connect(_settled, weak=False, dispatch_uid="project.reach")
@@ -151,11 +143,6 @@ def _linger(self: Any, *_: Any) -> None:
     time.sleep((self.request.headers or {}).get("linger", 0.0))
 
 
-def _note_signal(signal: Signal, sender: Any, key: str, task_id: str, **_: Any) -> None:
-    if sender.name == "project.executed_signals":
-        sender.app.journal.note(f"signals {key}", [signal.name, task_id])
-
-
 def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
     sender.app.journal.note(f"noticed {task_id}", time.monotonic())
 
@@ -180,8 +167,7 @@ def _reach(task: Any, moment: str) -> None:
         task.app.journal.reach(task.request.args[0], moment)
 
 
-# Not where another module makes its own app of the plan.
-if "PROJECT_PLAN" in os.environ and "tests.acceptance.spawned" not in sys.modules:
+if "PROJECT_PLAN" in os.environ:
     app = open_project(json.loads(os.environ["PROJECT_PLAN"]))
     faulthandler.register(signal.SIGUSR2)  # Worker.stacks
     end_with_parent()

@@ -149,7 +149,7 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
     A server that is silent is waited for once, for two times ``redislock_socket_timeout``.
     """
     plain = f"{key} plain"
-    project = new_project(conf={"redislock_url": lock_server.url}, locks=lock_server.redis_url)
+    project = new_project(conf={"redislock_url": lock_server.url})
     project.schedule["unique"] = entry(key)
     project.schedule["plain"] = entry(plain, 1.0, task=PLAIN)
     beat = project.start_beat(plan={"unknown": [PLAIN]})

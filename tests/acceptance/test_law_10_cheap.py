@@ -1,6 +1,7 @@
 """Law 10, cheap: what a publish and an import cost, counted; nothing here is timed.
 
-``test_everywhere`` counts the three trips of a whole task, in every pool and on every broker.
+``test_everywhere`` counts the three trips of a whole task, in every pool and on every broker;
+``integration/test_round_trips.py`` those of each verb, a refusal's among them.
 """
 
 import subprocess
@@ -15,29 +16,18 @@ import redis
 
 from celery_redislock.locks.scripts import SCRIPTS
 from tests.acceptance.harness import Project
-from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
+from tests.acceptance.paths import FUSED
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
-from tests.trips import Trips, asked
+from tests.trips import asked
 
 pytestmark = [
     pytest.mark.law(10),
-    pytest.mark.paths(ELSEWHERE, RABBITMQ, why="the server that counts is asked for locks only"),
+    pytest.mark.paths(FUSED, why="elsewhere claim and message, release and result are steps apart"),
 ]
-
-FUSED_ONLY = pytest.mark.paths(FUSED, why="elsewhere claim and message, release and result are steps apart")
 
 #: A project for which one server is all, and a client of that server.
 OnOneServer = tuple[Project, Any]
-
-
-@pytest.fixture
-def project(new_project: Callable[..., Project], lock_server: EmbeddedServer) -> Project:
-    """A project whose locks are on a server of their own, which knows the scripts."""
-    project = new_project(conf={"redislock_url": lock_server.url, "redislock_ttl": LONG_LEASE})
-    project.start_worker("prefork")
-    project.executed.delay("before").get(timeout=PATIENCE)
-    return project
 
 
 @pytest.fixture
@@ -46,30 +36,10 @@ def on_one_server(new_project: Callable[..., Project]) -> Iterator[OnOneServer]:
     with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
         project = new_project(broker=server.url, conf={"redislock_ttl": LONG_LEASE})
         for _ in range(3):
-            project.executed_signals.delay("before")
+            project.executed_on_error_run.delay("before")
         yield project, client
 
 
-@pytest.fixture
-def trips(project: Project, lock_server: EmbeddedServer) -> Iterator[Trips]:
-    """What the lock server is asked from now on."""
-    with redis.Redis.from_url(lock_server.redis_url) as client:
-        yield Trips(client)
-
-
-def test_every_step_asks_the_lock_server_once(project: Project, trips: Trips, key: str) -> None:
-    """One trip to claim, one to refuse (holder included), one to start and one to release."""
-    with project.kept_on(key):
-        first = project.executed.delay(key)
-        assert project.executed.delay(key).id == first.id
-        project.wait_started(key)
-    first.get(timeout=PATIENCE)
-
-    assert trips()["evalsha"] == 4
-    assert "eval" not in trips()
-
-
-@FUSED_ONLY
 def test_a_publish_asks_the_one_server_once_in_all(on_one_server: OnOneServer, key: str) -> None:
     """The message is no request of its own. A refusal, which says who holds, is one request as well."""
     project, client = on_one_server
@@ -81,7 +51,6 @@ def test_a_publish_asks_the_one_server_once_in_all(on_one_server: OnOneServer, k
     assert every == [["claim_and_push"], ["claim_and_push"], ["look"]]
 
 
-@FUSED_ONLY
 def test_a_run_asks_the_one_server_twice_and_stores_its_result_with_that(
     on_one_server: OnOneServer, key: str
 ) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.terms import FREED, LEASE, LONG_LEASE, LOST, PATIENCE
+from tests.acceptance.terms import FREED, LEASE, LONG_LEASE, PATIENCE
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(1)
@@ -33,20 +33,6 @@ def test_a_task_longer_than_its_ttl_is_never_joined(project: Project, key: str) 
 
     assert {other.id for other in others} == {result.id}
     assert len(project.bodies(key)) == 1
-
-
-@pytest.mark.law(2)
-def test_two_tasks_on_one_resource_run_in_turn_and_none_is_dropped(project: Project, key: str) -> None:
-    """``while_executing`` serialises every task that names the resource."""
-    tasks = (project.while_executing, project.while_executing_too)
-    results = [task.delay(key, 0.1) for _ in range(4) for task in tasks]
-    for result in results:
-        result.get(timeout=PATIENCE)
-
-    bodies = project.bodies(key)
-    assert len(bodies) == 8
-    assert {body.name for body in bodies} == {"project.while_executing", "project.while_executing_too"}
-    assert project.overlaps(key) == []
 
 
 @pytest.mark.timing
@@ -109,26 +95,3 @@ def test_on_gevent_a_hundred_tasks_on_ten_keys_run_in_turn_and_none_is_dropped(
         assert len(gevent_project.bodies(each)) == 10
         assert gevent_project.overlaps(each) == []
         assert gevent_project.holder(each) is None
-
-
-@pytest.mark.timing
-def test_on_gevent_a_body_that_never_switches_keeps_its_lock(
-    new_project: Callable[..., Project], key: str
-) -> None:
-    """Its greenlet lets no other run for twice the ttl, and the next run on another worker waits."""
-    pytest.importorskip("gevent")
-    project = new_project()
-    project.start_workers(2, "gevent", concurrency=2)
-    arguments = (key, 0.0, "compute", 2 * LEASE)
-    results = [project.while_executing.apply_async(arguments, lock_ttl=LEASE)]
-    body = project.wait_started(key)
-    # The worker that computes may have asked the broker for one of them.
-    results += [project.while_executing.delay(key) for _ in range(3)]
-    holders = throughout(1.5 * LEASE, lambda: project.holder(key))
-    for result in results:
-        assert result.get(timeout=PATIENCE) == f"{key} done"
-
-    assert {holder and holder.token for holder in holders} == {body.token}
-    assert project.overlaps(key) == []
-    assert project.lines(LOST) == []
-    project.wait_free(key)

@@ -43,7 +43,7 @@ def test_a_publish_the_broker_refuses_releases_its_claim(
         assert project.holder(f"{key}-before") is not None
 
 
-@pytest.mark.parametrize("task", ["executed", "until_expired", "until_executing"])
+@pytest.mark.parametrize("task", ["executed", slow("until_expired"), slow("until_executing")])
 def test_a_message_that_meets_the_claim_of_a_publish_that_fails_runs(
     project: Project, key: str, task: str
 ) -> None:

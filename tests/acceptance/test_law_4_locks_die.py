@@ -46,20 +46,6 @@ def test_a_timed_out_message_that_goes_back_to_its_queue_runs_again(
     prefork.wait_free(key)
 
 
-@pytest.mark.timing
-def test_a_run_longer_than_lock_max_hold_loses_its_lock(project: Project, key: str) -> None:
-    """No run is renewed for ever; half way there is a warning."""
-    with project.running(project.executed_max_hold, key):
-        (body,) = project.bodies(key)
-        expired = project.wait_expired(key)
-        project.wait_lines(LOST, body.task_id)
-
-    # Renewed last before lock_max_hold (1.5 s) was over, for one ttl (1.2 s).
-    assert 1.3 < expired - body.start < 1.5 + 1.2 + 0.2
-    assert project.lines("half of lock_max_hold", f"work:{key}")
-    assert project.wait_ended(key)[0].ended_by == ""
-
-
 @pytest.mark.slow
 @pytest.mark.timing
 def test_a_body_that_keeps_the_interpreter_keeps_its_lock(prefork: Project, key: str) -> None:
@@ -177,23 +163,3 @@ def test_a_child_that_outlives_its_main_process_keeps_its_lock(
         wait_until(lambda: not lives(body.pid), PATIENCE, "it is dead")
 
     assert not project.executed.delay(key).is_duplicate
-
-
-@ON_LINUX
-def test_the_lock_of_a_killed_child_is_left_to_its_main_process(prefork: Project, key: str) -> None:
-    """Which knows whether the message runs again, and whose claim the lease then becomes."""
-    with prefork.kept_on(key):
-        result = prefork.executed_reject_on_worker_lost.apply_async((key,), lock_ttl=LONG_LEASE)
-        body = prefork.wait_started(key)
-        os.kill(body.pid, signal.SIGKILL)
-        wait_until(lambda: not lives(body.pid), PATIENCE, "it is dead")
-        others = []
-        wait_until(
-            lambda: others.append(prefork.executed.delay(key)) or len(prefork.bodies(key)) > 1,
-            PATIENCE,
-            "the message runs again",
-        )
-
-    assert {other.is_duplicate for other in others} == {True}
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert not [line for line in prefork.lines(KILLED) if result.id in line]

@@ -140,21 +140,6 @@ def test_a_canvas_whose_members_ignore_results_completes(
     assert project.overlaps(key) == []
 
 
-@pytest.mark.parametrize(
-    "task", ["executed", "while_executing_or_skip", "while_executing", "until_executing"]
-)
-def test_every_scope_finishes_a_chord_of_duplicates(project: Project, key: str, task: str) -> None:
-    """Whatever the scope and the strategy: three calls are three bodies."""
-    unique = getattr(project, task)
-    with held(project, key, task, waiting=0 if task == "until_executing" else 2):
-        result = chord([unique.si(key)] * 2, project.collect.s()).apply_async()
-
-    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 2
-    assert len(project.wait_ended(key, 3)) == 3
-    if task != "until_executing":  # which holds nothing while it runs
-        assert project.overlaps(key) == []
-
-
 @pytest.mark.law(5)
 def test_chains_of_the_same_call_complete(project: Project, key: str) -> None:
     """Each link finds the lock of the one before it free, or waits for a link of the other chain."""

@@ -101,22 +101,6 @@ def test_an_automatic_retry_keeps_the_lock_and_its_budget(project: Project, key:
     assert project.holder(key) is None
 
 
-@pytest.mark.parametrize(
-    ("task", "other"), [("executed", "executed"), ("while_executing", "while_executing_too")]
-)
-def test_a_task_may_be_replaced_by_one_on_its_own_key(
-    project: Project, key: str, task: str, other: str
-) -> None:
-    """By itself or by another task: what counts is the key. The replacement is no duplicate."""
-    result = getattr(project, task).delay(key, 0.1, "replace", [f"project.{other}", key])
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    bodies = project.bodies(key)
-    assert [body.task_id for body in bodies] == [result.id] * 2
-    assert [body.name for body in bodies] == [f"project.{task}", f"project.{other}"]
-    assert project.overlaps(key) == []
-
-
 def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:
     """Each is published with the headers of the one before it."""
     result = rabbitmq.executed.delay(key, 0.0, "retry", {"countdown": 1, "times": 3})

@@ -261,11 +261,10 @@ def test_a_job_whose_child_is_killed_succeeds(site_on: SiteMaker, key: str, brok
 @pytest.mark.paths(FUSED, RABBITMQ, why="elsewhere the lock is released before the result is stored")
 @pytest.mark.law(2)
 def test_a_run_whose_child_is_killed_before_its_result_is_stored_has_not_ended(
-    new_project: Callable[..., Project], key: str
+    prefork: Project, key: str
 ) -> None:
     """Where one step releases and stores, the run holds its lock until then, and its copy takes over."""
-    project = new_project()
-    project.start_worker("prefork")
+    project = prefork
     encoded = f"{key}@encoded"
     with project.kept_on(encoded):
         result = project.executed_reject_on_worker_lost.delay(key, 0.0, "encode_at_leisure")

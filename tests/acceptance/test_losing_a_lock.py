@@ -48,33 +48,6 @@ def test_a_run_whose_worker_was_stopped_is_ended_when_it_goes_on(
     assert len(project.bodies(key)) == 1
 
 
-def test_signals_announce_the_life_of_a_lock(project: Project, key: str) -> None:
-    """Claim, run, end, conflict and loss are announced where they happen."""
-    with project.running(project.executed_signals, key) as result:
-        project.executed_signals.delay(key)
-        project.executed.lock_for(key).release(reason="a test")
-        lost = ["lock_lost", result.id]
-        wait_until(lambda: lost in project.notes(f"signals work:{key}"), PATIENCE, "the loss is announced")
-    result.get(timeout=PATIENCE)
-    other = project.executed_signals.delay(key)
-    other.get(timeout=PATIENCE)
-    released = ["lock_released", other.id]  # told after the step that may have stored its result as well
-    wait_until(lambda: released in project.notes(f"signals work:{key}"), PATIENCE, "the release is announced")
-    seen = [tuple(note) for note in project.notes(f"signals work:{key}")]
-
-    assert sorted(name for name, task_id in seen if task_id == result.id) == [
-        "lock_acquired",  # the claim
-        "lock_acquired",  # the run, whose lock was lost and so not released
-        "lock_lost",
-    ]
-    assert sorted(name for name, task_id in seen if task_id == other.id) == [
-        "lock_acquired",
-        "lock_acquired",
-        "lock_released",
-    ]
-    assert [name for name, task_id in seen if task_id not in {result.id, other.id}] == ["lock_conflict"]
-
-
 def _ended_after_notice(project: Project, key: str, task_id: str) -> float:
     """Return how long after its loss was noticed the body ended."""
     wait_until(lambda: project.notes(f"noticed {task_id}"), PATIENCE, "the loss is noticed")

@@ -28,17 +28,6 @@ def test_until_executing_frees_the_key_when_the_run_starts(project: Project, key
     assert project.holder(key) is None
 
 
-def test_until_executing_with_retry_runs_behind_the_one_that_is_queued(project: Project, key: str) -> None:
-    """Published without a claim: the worker decides."""
-    first = project.until_executing.apply_async((key,), countdown=2.0)
-    second = project.until_executing.apply_async((key,), on_conflict="retry")
-    project.wait_received(second.id, 2)
-
-    assert first.get(timeout=PATIENCE) == second.get(timeout=PATIENCE) == f"{key} done"
-    assert [body.task_id for body in project.bodies(key)] == [first.id, second.id]
-    assert project.holder(key) is None
-
-
 def test_one_may_be_queued_while_one_runs(project: Project, key: str) -> None:
     """``until_and_while_executing``: a queued duplicate is skipped, and bodies never overlap."""
     with project.running(project.until_and_while, key) as first:
@@ -104,20 +93,6 @@ def test_until_expired_counts_from_acceptance(project: Project, key: str) -> Non
     assert ended + later.remaining <= accepted + PERIOD + 0.01
     assert reopened + 0.01 >= before + PERIOD
     next_one.get(timeout=PATIENCE)
-    assert len(project.bodies(key)) == 2
-
-
-def test_a_period_outlives_the_lock(project: Project, key: str) -> None:
-    """``lock_period`` with ``until_executed``: after the run the period still refuses."""
-    first = project.executed_period.apply_async((key,), lock_period=PERIOD)
-    first.get(timeout=PATIENCE)
-    holder = project.holder(key)
-    assert holder is not None
-    assert (holder.state, holder.owner) == ("period", first.id)
-    assert project.executed_period.delay(key).id == first.id
-    project.wait_free(key)
-
-    assert project.executed_period.delay(key).get(timeout=PATIENCE) == f"{key} done"
     assert len(project.bodies(key)) == 2
 
 

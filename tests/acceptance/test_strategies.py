@@ -4,7 +4,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from celery_redislock import DuplicateTask
-from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.harness import Project
 from tests.acceptance.terms import LEASE, PATIENCE
 
 
@@ -60,12 +60,3 @@ def test_raise_at_start_fails_in_one_line(project: Project, key: str) -> None:
     assert refused.value.task_id == first.id
     assert "INFO" in line
     assert not following.startswith("Traceback")
-
-
-def test_a_skipped_run_tells_its_hooks(project: Project, key: str) -> None:
-    """``request.redislock_skipped`` for hooks and ``task_postrun`` receivers."""
-    with project.running(project.while_executing, key):
-        skipped = project.while_executing_or_skip.delay(key)
-        wait_until(lambda: project.notes(f"skipped {key}"), PATIENCE, "task_postrun of the skipped run")
-
-    assert project.notes(f"skipped {key}") == [skipped.id]

@@ -103,23 +103,6 @@ class TestList:
         assert first.split()[:4] == ["early", "running", "shop.nightly", "owner-of-early"]
         assert second.split()[:4] == ["late", "queued", "shop.nightly", "owner-of-late"]
 
-    def test_a_period_is_listed_when_its_lock_is_free(self, shell: Shell) -> None:
-        """What ``show`` finds for a key, ``list`` finds without one."""
-        about = _about("shop.report", "running")
-        shell.store.acquire("hourly", "job/1", 60.0, facts=json.dumps(about), period=300.0)
-        shell.store.release("hourly", "job/1")
-        shell.hold("night")
-
-        done = shell.celery("list")
-
-        assert done.returncode == 0
-        assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [
-            ["night", "queued", "shop.nightly", "owner-of-night"],
-            ["hourly", "period", "shop.report", "job"],
-        ]
-        assert "unless renewed" not in shell.celery("show", "hourly").stdout
-        assert "unless renewed" in shell.celery("show", "night").stdout
-
     def test_json_is_one_document_with_the_documented_names(self, shell: Shell) -> None:
         owner = shell.hold("night", state="running")
 

@@ -87,16 +87,6 @@ class TestStop:
 
         assert _is_gone(facts)
 
-    def test_stop_and_start_may_be_called_twice_and_in_turns(self) -> None:
-        server = EmbeddedServer().start()
-        pid = server.pid
-        assert server.start().pid == pid
-        server.stop()
-        server.stop()
-
-        with server:
-            assert _pings(server.socket_path)
-
 
 class TestShim:
     def test_signals_to_the_process_that_looks_after_the_server_do_not_end_it(self) -> None:

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from celery_redislock.cli import main
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Release
 from celery_redislock.publishing.handle import LockHandle
 from tests.faults import Fault, FaultyProxy
 
@@ -48,9 +47,3 @@ class TestLostReply:
         assert done.exit_code == 0
         assert caplog.messages == ["released 'night' by force from 't1' (queued): 'purged'"]
         assert lossy.inspect("night") is None
-
-    def test_a_holder_that_came_meanwhile_is_no_victim(self, lossy: RedisStore) -> None:
-        release = Release(released=False, held_by=lossy.inspect("night"), repeated=True)
-
-        assert not release.took_away
-        assert not Release(released=False).took_away

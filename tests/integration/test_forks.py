@@ -79,31 +79,6 @@ def test_a_childs_end_leaves_the_parents_lock_alone(plain_case: RedisCase, end: 
     assert plain_case.keys() == []
 
 
-def test_a_child_speaks_on_a_connection_of_its_own(plain_case: RedisCase) -> None:
-    """Seen by the server: two processes on one socket would be one client."""
-    program = """
-        lock = Lock(store, "n").__enter__()
-        mine = connection_id()
-        reader, writer = os.pipe()
-        pids = []
-        for _ in range(5):
-            pid = os.fork()
-            if not pid:
-                with Lock(store, f"child-{os.getpid()}"):
-                    os.write(writer, f"{connection_id()} ".encode())
-                os._exit(0)
-            pids.append(pid)
-        assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 5
-        os.close(writer)
-        theirs = os.fdopen(reader).read().split()
-        assert len({str(mine), *theirs}) == 6
-        assert connection_id() == mine and lock.release()
-    """
-    run_program(program, plain_case.url, plain_case.prefix)
-
-    assert plain_case.keys() == []
-
-
 def test_an_app_that_published_before_the_fork_works_in_every_child(plain_case: RedisCase) -> None:
     """A pool's children inherit the app, its store, its declarations, and the parent's open connection."""
     program = """

@@ -316,16 +316,6 @@ def test_the_lock_is_kept_alive_until_the_result_is_sent(open_shop: ShopMaker) -
     assert shop.is_free()
 
 
-def test_what_stores_results_keeps_its_name(open_shop: ShopMaker) -> None:
-    """Celery's log line of an operation that failed, and is tried again, names it."""
-    shop = open_shop()
-    run(shop, shop.unique(succeed))
-
-    ours = shop.app.backend._store_result
-    assert ours != RedisBackend._store_result.__get__(shop.app.backend)
-    assert ours.__name__ == RedisBackend._store_result.__name__
-
-
 @pytest.mark.law(8)
 def test_a_message_that_can_come_again_leaves_its_mark_with_the_result(open_shop: ShopMaker) -> None:
     """Who sees the result finds the mark ``ending``; then it says ``done``."""

@@ -15,25 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_redislock.locks.store import Grant, LockStore, Refusal, Term, new_token
+from celery_redislock.locks.store import Grant, LockStore, Refusal, new_token
 from tests.facts import wait_until
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
-
-
-def test_a_late_release_does_not_free_the_next_holders_lock(case: StoreCase) -> None:
-    """DEL without a token: A expires, B locks, A deletes, C locks, and B and C work at once."""
-    case.take(A)
-    case.expire()
-    case.take(B)
-    late = case.store.release("n", A)
-
-    assert not late.released
-    assert late.held_by is not None
-    assert late.held_by.token == B
-    assert refused(case.take(C)).hold.token == B
-    assert case.store.release("n", B).released
 
 
 def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_case: RedisCase) -> None:
@@ -104,12 +90,3 @@ def _come_and_go(store: LockStore, over: threading.Event) -> int:
         held += isinstance(store.acquire("n", token, 30.0, facts=ABOUT), Grant)
         store.release("n", token)
     return held
-
-
-def test_a_renewal_on_its_way_while_the_hold_is_given_back_revives_nothing(case: StoreCase) -> None:
-    case.take(A)
-    case.store.release("n", A)
-
-    assert case.store.renew([Term("n", A, 30.0)]).renewed == [None]
-    granted(case.take(B))
-    assert case.store.renew([Term("n", A, 30.0)]).renewed == [False]

@@ -1,13 +1,12 @@
 """The embedded server's decisions that need no server."""
 
-import pickle
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError, server
-from celery_redislock.embedded.server import _server_options, _unused_directory
+from celery_redislock.embedded.server import _unused_directory
 
 
 def _program(path: Path, mode: int = 0o755) -> str:
@@ -88,18 +87,3 @@ def test_a_temporary_directory_that_cannot_hold_a_socket_is_replaced(
     monkeypatch.setattr("tempfile.tempdir", folder)
 
     assert _unused_directory().startswith("/tmp/redislock-")  # noqa: S108  the promise
-
-
-def test_extra_options_come_last_and_a_configuration_file_first() -> None:
-    """A server takes the last of two options, and a file only as its first argument."""
-    options = _server_options("/d", 7000, ["/etc/my.conf", "--maxmemory", "1mb"])
-
-    assert options[0] == "/etc/my.conf"
-    assert options[-2:] == ["--maxmemory", "1mb"]
-
-
-def test_the_error_survives_pickling_with_the_servers_last_words() -> None:
-    error = pickle.loads(pickle.dumps(EmbeddedServerError("it ended", "bad option")))  # noqa: S301  made here
-
-    assert (error.problem, error.output) == ("it ended", "bad option")
-    assert "bad option" in str(error)

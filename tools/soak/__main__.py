@@ -47,7 +47,6 @@ class Soak:
             broker.url,
             broker.redis_url,
             f"soak-{secrets.token_hex(4)}",
-            locks=self._locks.redis_url,
             conf=conf,
         )
         stack.callback(self.project.close)
