@@ -13,18 +13,31 @@ from unittest.mock import MagicMock
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.backends.cache import CacheBackend
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.worker import request as celery_request
 from celery.worker.consumer.control import Control
 from celery.worker.strategy import default
 
-from celery_redislock import DuplicateTask, SingletonTask
+from celery_redislock import DuplicateTask, SingletonTask, lock_acquired
 from celery_redislock.declaring.scopes import SCOPES as DECLARED
 from celery_redislock.locks.store import Hold
+from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.consumer import Unreceived
 from celery_redislock.receiving.request import LockRequest
-from tests.unit.shop import ANOTHER_PROCESS, KEY, Down, Shop, body, carried, einfo, revoke
+from tests.unit.shop import (
+    ANOTHER_PROCESS,
+    KEY,
+    Down,
+    Shop,
+    body,
+    carried,
+    debts,
+    einfo,
+    no_broker,
+    no_patience,
+    revoke,
+)
 from tests.unit.shop import SCOPES as ONE_LOCK
 
 #: Celery treats a child that exits like one that was killed, and knows ``retry_on_worker_lost``.
@@ -114,6 +127,8 @@ class Life:
     ) -> None:
         self.shop, self.kind = shop, KINDS[kind]
         self.ran = 0
+        self.patch = monkeypatch
+        self._owed = debts(shop, monkeypatch)
         self.when_stored: set[tuple[str, bool]] = set()
         self.queue: list[Any] = []
         self.id = str(self.kind.call["task_id"])
@@ -173,7 +188,7 @@ class Life:
         elif where == "body":
             self.body(die)
         else:
-            self._at_store = die
+            self.at_store(die)
         self.shop.begin(self.request)
         self.start_by(bool)
         self.when_stored.clear()  # what it stored has not arrived
@@ -187,6 +202,18 @@ class Life:
         if not getattr(self.task, "retry_on_worker_lost", False):  # or it would be retried once more
             self.request.on_failure(einfo(error), return_ok=True)
         assert self.shop.store.calls == []
+
+    def pay(self) -> None:
+        """Let lock server and broker answer again, and do what is owed."""
+        self.shop.store.failures = 0
+        self.shop.app.__dict__.pop("send_task", None)
+        self.at_store(bool)
+        for action in self._owed:
+            action()
+
+    def at_store(self, act: Callable[[], object]) -> None:
+        """Do this as an outcome is stored."""
+        self._at_store = act
 
     def deliver_again(self) -> str:
         """Deliver a copy of the message: it ``runs``, it ``waits``, or it does ``nothing``."""
@@ -297,7 +324,7 @@ class Life:
 def raising(error: BaseException) -> Callable[[Any], Any]:
     """Return what a body does that raises this."""
 
-    def act(_task: Any) -> None:
+    def act(*_: Any, **__: Any) -> None:
         raise error
 
     return act
@@ -438,6 +465,124 @@ def undeclared(then: Callable[[Life], None] = Life.run, **attributes: Any) -> Ca
     return happen
 
 
+# --- trouble, and what is paid when it is over ---------------------------------------------------
+
+
+def server_away(*, broker: bool) -> Callable[[Life], None]:
+    """Start while the lock server does not answer, with a broker that takes messages or without."""
+
+    def happen(life: Life) -> None:
+        no_patience(life.patch)
+        if not broker:
+            life.shop.app.send_task = no_broker
+        life.shop.store.failures = float("inf")
+        life.run()
+        life.pay()
+
+    return happen
+
+
+def interrupted(error: BaseException) -> Callable[[Life], None]:
+    """Be interrupted by a signal, or a soft limit, while the start asks the lock server."""
+
+    def happen(life: Life) -> None:
+        life.shop.store.failures = 1
+        with life.patch.context() as patch:
+            patch.setattr(life.shop.store, "error", lambda _verb: error)
+            with suppress(SystemExit):
+                life.run()
+        life.pay()
+
+    return happen
+
+
+def interrupted_before_its_body(life: Life) -> None:
+    """Be interrupted between lock and body."""
+    interrupt = raising(Down())
+    lock_acquired.connect(interrupt, sender=life.task)
+    with suppress(Down):
+        life.run()
+    lock_acquired.disconnect(interrupt, sender=life.task)
+    life.pay()
+
+
+def interrupted_at_its_end(life: Life) -> None:
+    """Be interrupted as the lease is about to be released."""
+    with suppress(Down), life.patch.context() as patch:
+
+        def forget(_token: str) -> None:
+            patch.undo()
+            raise Down
+
+        patch.setattr(watchdog_of(life.shop.store), "forget", forget)
+        life.run()
+
+
+def unanswered(act: Callable[[Any], object] = bool) -> Callable[[Life], None]:
+    """Do this in the body; from then on the lock server does not answer."""
+
+    def happen(life: Life) -> None:
+        def body(task: Any) -> None:
+            act(task)
+            life.shop.store.failures = float("inf")
+
+        life.run(body)
+        life.pay()
+
+    return happen
+
+
+def unanswered_mark(life: Life) -> None:
+    """Have the result stored; then the lock server does not answer."""
+    life.at_store(lambda: setattr(life.shop.store, "failures", float("inf")))
+    life.run()
+    life.pay()
+
+
+def unanswered_death(life: Life) -> None:
+    """Be killed while the lock server does not answer the main process."""
+    life.be_killed("body", None)
+    life.shop.store.failures = float("inf")
+    life.request.on_failure(einfo(LOST))
+    life.pay()
+
+
+def without_its_lock(act: Callable[[Any], object] = bool) -> Callable[[Life], None]:
+    """Run although the lock server does not answer (``on_lock_error="run"``)."""
+
+    def happen(life: Life) -> None:
+        life.task.on_lock_error = "run"
+        life.shop.store.failures = 1
+        life.run(act)
+        life.pay()
+
+    return happen
+
+
+def unpublished_retry(life: Life) -> None:
+    """Ask for a retry that the broker does not take."""
+
+    def body(task: Any) -> None:
+        life.shop.app.send_task = no_broker
+        task.retry(countdown=COUNTDOWN, throw=False)
+
+    life.run(body)
+    life.pay()
+
+
+def unstored(life: Life) -> None:
+    """Be interrupted as the result is stored."""
+    life.at_store(lambda: raising(Down())(None))
+    with suppress(Down):
+        life.run()
+    life.pay()
+
+
+def retries(task: Any) -> None:
+    """Ask for a retry, and return."""
+    task.retry(countdown=COUNTDOWN, throw=False)
+
+
 ENDS: Mapping[str, Callable[[Life], None]] = {
     "returns": lambda life: life.run(),
     "raises": lambda life: life.run(raising(ValueError("x"))),
@@ -447,7 +592,7 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "Reject, requeued": lambda life: life.run(raising(Reject("x", requeue=True))),
     "DuplicateTask": lambda life: life.run(raising(DuplicateTask("k", "t", 1.0))),
     "retry": lambda life: life.run(lambda task: task.retry(countdown=COUNTDOWN)),
-    "retry, returns": lambda life: life.run(lambda task: str(task.retry(countdown=COUNTDOWN, throw=False))),
+    "retry, returns": lambda life: life.run(retries),
     "retry, raises": lambda life: life.run(fails_after_retry),
     "replaced by itself": lambda life: life.run(lambda task: task.replace(task.si(7))),
     "replaced by another": lambda life: life.run(replaced_by_another),
@@ -475,6 +620,20 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "cancelled": cancelled,
     "timed out in before_start": timed_out("before_start"),
     "timed out in its body": timed_out("body"),
+    "server away": server_away(broker=True),
+    "server and broker away": server_away(broker=False),
+    "start interrupted": interrupted(SystemExit(1)),
+    "start cut short": interrupted(SoftTimeLimitExceeded()),
+    "interrupted before its body": interrupted_before_its_body,
+    "interrupted at its end": interrupted_at_its_end,
+    "interrupted storing": unstored,
+    "unanswered release": unanswered(),
+    "unanswered hand-over": unanswered(retries),
+    "unanswered mark": unanswered_mark,
+    "unanswered death": unanswered_death,
+    "unpublished retry": unpublished_retry,
+    "run without its lock": without_its_lock(),
+    "run without its lock, retry": without_its_lock(retries),
     "revoked": lambda life: revoke(life.request),
     "revoked, wrong options": undeclared(lambda life: revoke(life.request), lock_ttl="long"),
     "revoked, locked no more": undeclared(lambda life: revoke(life.request), lock=None),

@@ -111,6 +111,26 @@ given back                    |                      | both                     
 nobody acts: the ttl does
 worker killed before_start    |                      | both                      | claim        | claim        |              |              | ~stands  | -       | PENDING  | ack/-      | runs
 worker killed in its body     | all                  | both                      | lease        | copies       | copies       | lease        | stands   | -       | PENDING  | ack/-      | waits
+trouble with the lock server, or a signal
+server away                   |                      | early                     | claim        | .            | .            |              | ~stands  | -       | PENDING  | ack again  |
+server away                   |                      | late                      | claim        | claim        |              |              | ~stands  | -       | PENDING  | ack again  |
+server and broker away        |                      | early                     |              | .            | .            |              | ~ends    | -       | FAILURE  | ack        |
+server and broker away        |                      | late                      | claim        | claim        |              |              | ~stands  | -       | PENDING  | requeue    | runs
+start interrupted             |                      | early                     |              |              | .            |              | ~ends    | -       | PENDING  | ack        |
+start interrupted             | unaware of its claim | early                     | .            | .            |              | .            | ~ends    | -       | PENDING  | ack        |
+start interrupted             |                      | late                      | claim        | claim        |              |              | ~stands  | -       | PENDING  | -          | runs
+start cut short               |                      | early                     |              |              | .            |              | ~ends    | -       | FAILURE  | ack        |
+interrupted before its body   |                      | early                     |              | .            | .            | .            | ends     | -       | PENDING  | ack        |
+interrupted before its body   |                      | late                      |              | .            | .            |              | stands   | -       | PENDING  | -          | runs
+interrupted at its end        |                      | both                      |              | .            | .            |              | stands   | ending  | PENDING  | ack/-      | waits
+interrupted storing           |                      | both                      |              |              |              |              | stands   | ending  | PENDING  | ack/-      | waits
+unanswered release            |                      | both                      |              |              |              |              | stands   | done    | SUCCESS  | ack        | nothing
+unanswered hand-over          |                      | both                      | retry        | retry        |              | retry        | stands   | done    | SUCCESS  | ack again  | nothing
+unanswered mark               |                      | late                      |              |              |              |              | stands   | done    | SUCCESS  | ack        | nothing
+unanswered death              |                      | both                      |              |              |              |              | fails    | -       | FAILURE  | ack        |
+run without its lock          |                      | both                      |              |              |              |              | ~stands  | done    | SUCCESS  | ack        | nothing
+run without its lock, retry   |                      | early                     |              | .            | .            |              | ~stands  | -       | SUCCESS  | ack again  |
+unpublished retry             |                      | early                     |              |              |              |              | fails    | -       | FAILED   | ack        |
 """  # noqa: E501  a table
 
 #: The scopes, in the order of the table.
@@ -174,8 +194,17 @@ SINCE_5_7 = {
 }
 
 
-#: What Celery tells of when the failure is stored; elsewhere it is settled before (law 5).
-SETTLED_LATER = {"before_start raises", "returns what cannot be stored", "rejected by the worker"}
+#: What is settled when the outcome has been stored; elsewhere it is settled before (law 5).
+SETTLED_LATER = {
+    "before_start raises",
+    "returns what cannot be stored",
+    "rejected by the worker",
+    "server and broker away",
+    "unanswered release",
+    "unanswered hand-over",
+    "unanswered death",
+    "run without its lock",
+}
 
 
 class Left(NamedTuple):
@@ -238,7 +267,9 @@ def table() -> Iterator[Row]:
         kind, acks, *held, period, mark, state, broker, copy = cells
         acks, _, option = acks.partition(", ")
         by_scope = dict(zip(COLUMNS, held, strict=True))
-        by_scope[TWO_LOCKS] = OF_TWO_LOCKS.get(f"{end}, {option}" if option else end, "")
+        by_scope[TWO_LOCKS] = (
+            "." if held[0] == "." else OF_TWO_LOCKS.get(f"{end}, {option}" if option else end, "")
+        )
         told = dict(zip(("early", "late"), broker.split("/") * 2, strict=False))
         for acknowledged in ("early", "late") if acks == "both" else (acks,):
             for scope in SCOPES:
@@ -248,6 +279,8 @@ def table() -> Iterator[Row]:
                         and one != "published"
                         and KINDS[one].comes_again == (acknowledged == "late")
                     ):
+                        continue
+                    if by_scope[scope] == ".":
                         continue
                     given = (end, option, scope, one, acknowledged == "late", by_scope[scope])
                     yield Row(*given, period, mark, state, told[acknowledged], copy)
