@@ -198,10 +198,15 @@ class Shop:
         """Do what the worker's main process does on receipt."""
         message = message or self.message()
         message.delivery_info["redelivered"] = redelivered
+
+        def acknowledge(*_: Any) -> None:
+            self.acks.append("ack")
+            on_ack()
+
         return LockRequest(
             message,
             app=self.app,
-            on_ack=lambda *_: (self.acks.append("ack"), on_ack()),
+            on_ack=acknowledge,
             on_reject=lambda _logger, _errors, requeue: self.acks.append("requeue" if requeue else "reject"),
             hostname="here",
         )

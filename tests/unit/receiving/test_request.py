@@ -395,7 +395,8 @@ def test_a_claim_whose_message_starts_or_ends_meanwhile_is_renewed_no_more(
     """No renewal begins that nobody ends, and none is missed: the event loop waits for nobody."""
     request = delivered(shop)
     claim = token_of(request)
-    watchdog, happened = watchdog_of(shop.store), []
+    happened: list[str] = []
+    watchdog = watchdog_of(shop.store)
     watch = watchdog.watch
 
     def happen() -> None:

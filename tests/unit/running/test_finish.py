@@ -120,7 +120,7 @@ def test_a_retry_is_published_at_once_and_the_lease_is_its_claim_when_the_body_h
             messages.extend(shop.messages())
         return "for now"
 
-    task = shop.unique(sync, bind=True, lock=scope, lock_key=KEY)
+    task = shop.unique(sync, bind=True, lock=scope, lock_key=KEY, lock_queue_ttl=100)
     published = task.delay(7)
     outcome = shop.run()
 
@@ -130,6 +130,7 @@ def test_a_retry_is_published_at_once_and_the_lease_is_its_claim_when_the_body_h
     assert (retry.headers["id"], retry.headers["retries"]) == (published.id, 1)
     assert (carried(retry).claimed, carried(retry).must_run) == (True, True)
     assert shop.states() == [(carried(retry).token, "queued")]
+    assert shop.held()[KEY].expires_in == pytest.approx(50 + 100, abs=0.9)  # from now on
     if scope == "until_executed":
         assert task.delay(7).id == published.id
 

@@ -11,7 +11,7 @@ import pytest
 from celery.exceptions import Ignore
 
 from celery_redislock.testing import hold
-from tests.unit.running.lives import COUNTDOWN, ENDS, EXIT_IS_LOSS, KINDS, LOST, SCOPES, TWO_LOCKS, Life
+from tests.unit.running.lives import COUNTDOWN, ENDS, EXIT_IS_LOSS, KINDS, SCOPES, TWO_LOCKS, Life
 from tests.unit.shop import KEY, Shop, body, carried
 
 #: Seconds after which a lease that nobody renews has expired, and so has the mark ``ending``.
@@ -383,14 +383,14 @@ def test_the_main_process_renews_what_the_child_holds_and_releases_it_when_the_c
     """Laws 4 and 8: the two know the same of a message, whatever kind it is of."""
     life = Life(shop, monkeypatch, scope, kind, acks_late=acks == "late", time_limit=100)
 
-    life.be_killed("body", error=None)
+    life.be_killed("body")
 
     assert life.held() == WHILE_RUNNING[scope][acks == "late" or KINDS[kind].comes_again]
     by_child = {hold.name: hold.token for hold in shop.held().values() if hold.state == "running"}
     by_main = shop.renewed()
     assert {lease.key: token for token, lease in by_main.items()} == by_child
     assert [(lease.term.ttl, lease.max_hold) for lease in by_main.values()] == [(30, 110)] * len(by_child)
-    life.tell(LOST)
+    life.tell()
     assert (life.held(), shop.renewed()) == ("", {})
 
 
