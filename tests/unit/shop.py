@@ -160,6 +160,7 @@ class Shop:
         self.store = FlakyStore()
         use_store(self.app, self.store)
         self.acks: list[str] = []
+        self._reader = self.app.connection_for_read()
         self._children: list[threading.Thread] = []
         self._in_child = threading.local()
         self._is_closed = threading.Event()
@@ -170,6 +171,7 @@ class Shop:
         for child in self._children:
             child.join(60)
         use_store(self.app, None)
+        self._reader.release()
         self.app.close()
 
     def unique(self, body: Callable[..., Any], *, name: str = NAME, **options: Any) -> Any:
@@ -181,10 +183,8 @@ class Shop:
     def messages(self) -> list[Any]:
         """Take every message from the queue, oldest first."""
         found = []
-        with self.app.connection_for_read() as connection:
-            channel = connection.default_channel
-            while (message := channel.basic_get(self.queue, no_ack=True)) is not None:
-                found.append(message)
+        while (message := self._reader.default_channel.basic_get(self.queue, no_ack=True)) is not None:
+            found.append(message)
         return found
 
     def message(self) -> Any:
