@@ -136,8 +136,8 @@ unpublished retry             |                      | early                    
 #: The scopes, in the order of the table.
 COLUMNS = ("until_executed", "until_executing", "until_expired", "while_executing")
 
-#: What the scope of two locks leaves, where it leaves anything: its `place` in the queue is kept beside its
-#: key until the lease is granted; afterwards a message that runs again holds the key, not the place.
+#: What the scope of two locks leaves where ``until_executed`` leaves something: its `place` in the queue is
+#: kept beside its key until the lease is granted. A message that runs again holds the key then, not that.
 OF_TWO_LOCKS = {
     "Reject, requeued": "claim",
     "retry": "retry",
@@ -156,6 +156,10 @@ OF_TWO_LOCKS = {
     "timed out in before_start, by the newer name": "place",
     "timed out in its body, requeues timed out": "dying lease",
     "given back": "place",
+    "server away": "place",
+    "server and broker away": "place",
+    "start interrupted": "place",
+    "unanswered hand-over": "retry",
     "worker killed before_start": "place",
     "worker killed in its body": "lease",
 }
@@ -267,9 +271,9 @@ def table() -> Iterator[Row]:
         kind, acks, *held, period, mark, state, broker, copy = cells
         acks, _, option = acks.partition(", ")
         by_scope = dict(zip(COLUMNS, held, strict=True))
-        by_scope[TWO_LOCKS] = (
-            "." if held[0] == "." else OF_TWO_LOCKS.get(f"{end}, {option}" if option else end, "")
-        )
+        by_scope[TWO_LOCKS] = held[0]
+        if held[0] not in {"", "."} and kind != "sent by name":
+            by_scope[TWO_LOCKS] = OF_TWO_LOCKS[f"{end}, {option}" if option else end]
         told = dict(zip(("early", "late"), broker.split("/") * 2, strict=False))
         for acknowledged in ("early", "late") if acks == "both" else (acks,):
             for scope in SCOPES:
