@@ -161,6 +161,7 @@ class Shop:
         self.store = FlakyStore()
         use_store(self.app, self.store)
         self.acks: list[str] = []
+        self._reader = self.app.connection_for_read()
         self._children: list[threading.Thread] = []
         self._in_child = threading.local()
         self._is_closed = threading.Event()
@@ -171,6 +172,7 @@ class Shop:
         for child in self._children:
             child.join(60)
         use_store(self.app, None)
+        self._reader.release()
         self.app.close()
 
     def unique(self, body: Callable[..., Any], *, name: str = NAME, **options: Any) -> Any:
@@ -182,10 +184,8 @@ class Shop:
     def messages(self) -> list[Any]:
         """Take every message from the queue, oldest first."""
         found = []
-        with self.app.connection_for_read() as connection:
-            channel = connection.default_channel
-            while (message := channel.basic_get(self.queue, no_ack=True)) is not None:
-                found.append(message)
+        while (message := self._reader.default_channel.basic_get(self.queue, no_ack=True)) is not None:
+            found.append(message)
         return found
 
     def message(self) -> Any:
@@ -199,10 +199,15 @@ class Shop:
         """Do what the worker's main process does on receipt."""
         message = message or self.message()
         message.delivery_info["redelivered"] = redelivered
+
+        def acknowledge(*_: Any) -> None:
+            self.acks.append("ack")
+            on_ack()
+
         return LockRequest(
             message,
             app=self.app,
-            on_ack=lambda *_: (self.acks.append("ack"), on_ack()),
+            on_ack=acknowledge,
             on_reject=lambda _logger, _errors, requeue: self.acks.append("requeue" if requeue else "reject"),
             hostname="here",
         )

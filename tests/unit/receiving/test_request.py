@@ -363,26 +363,15 @@ def test_a_lease_becomes_no_claim_where_success_is_stored_for_the_id(shop: Shop,
     assert (shop.states(), shop.messages(), shop.acks) == ([], [], ["ack"])
 
 
-@pytest.mark.parametrize("trouble", ["away", "a list"])
-def test_trouble_with_the_server_does_not_stop_the_main_process(
-    shop: Shop, monkeypatch: Any, caplog: Any, trouble: str
-) -> None:
-    """Law 9: it serves every other task; what the server does not answer is owed."""
-    owed = debts(shop, monkeypatch)
+def test_trouble_with_the_server_does_not_stop_the_main_process(shop: Shop, caplog: Any) -> None:
+    """Law 9: it serves every other task."""
     request = started(shop)
-    if trouble == "away":
-        shop.store.failures = float("inf")
-    else:
-        shop.store.has_wrong_type(KEY)
+    shop.store.has_wrong_type(KEY)
 
     request.on_failure(einfo(LOST))
 
     assert shop.state("t1") == "FAILURE"
-    assert ("holds a list, not a lock" in caplog.text) == (trouble == "a list")
-    shop.store.failures = 0
-    for release in owed:
-        release()
-    assert (shop.held() == {}) == (trouble == "away")
+    assert "holds a list, not a lock" in caplog.text
 
 
 def test_a_lease_that_cannot_be_shortened_is_warned_of(shop: Shop, caplog: Any) -> None:
@@ -406,7 +395,8 @@ def test_a_claim_whose_message_starts_or_ends_meanwhile_is_renewed_no_more(
     """No renewal begins that nobody ends, and none is missed: the event loop waits for nobody."""
     request = delivered(shop)
     claim = token_of(request)
-    watchdog, happened = watchdog_of(shop.store), []
+    happened: list[str] = []
+    watchdog = watchdog_of(shop.store)
     watch = watchdog.watch
 
     def happen() -> None:

@@ -6,6 +6,7 @@ All of it is seen from outside: the task, the request, Celery's tracer, the stor
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock
@@ -13,18 +14,31 @@ from unittest.mock import MagicMock
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.backends.cache import CacheBackend
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.worker import request as celery_request
 from celery.worker.consumer.control import Control
 from celery.worker.strategy import default
 
-from celery_redislock import DuplicateTask, SingletonTask
+from celery_redislock import DuplicateTask, SingletonTask, lock_acquired
 from celery_redislock.declaring.scopes import SCOPES as DECLARED
 from celery_redislock.locks.store import Hold
+from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.consumer import Unreceived
 from celery_redislock.receiving.request import LockRequest
-from tests.unit.shop import ANOTHER_PROCESS, KEY, Down, Shop, body, carried, einfo, revoke
+from tests.unit.shop import (
+    ANOTHER_PROCESS,
+    KEY,
+    Down,
+    Shop,
+    body,
+    carried,
+    debts,
+    einfo,
+    no_broker,
+    no_patience,
+    revoke,
+)
 from tests.unit.shop import SCOPES as ONE_LOCK
 
 #: Celery treats a child that exits like one that was killed, and knows ``retry_on_worker_lost``.
@@ -45,6 +59,9 @@ SCOPES: Mapping[str, dict[str, Any]] = {
 }
 
 LOST = WorkerLostError("killed")
+
+#: What is done in a body, in ``before_start``, or as a result is stored; with the task.
+Act = Callable[[Any], object]
 
 
 class Kind(NamedTuple):
@@ -88,6 +105,10 @@ class GreenletExit(BaseException):
     """By its name: what ends a greenlet that is revoked."""
 
 
+#: What ends a process, or a greenlet: nobody is told here.
+EXITS = (SystemExit, KeyboardInterrupt, GreenletExit, Down)
+
+
 class Checked(SingletonTask):
     """A task whose ``before_start`` may do something."""
 
@@ -99,7 +120,7 @@ class Checked(SingletonTask):
 
 
 class Life:
-    """One message of one task, and what becomes of both.
+    """One message of one task, and what becomes of both. What happens to it returns it.
 
     Attributes:
         request: its delivery to a worker.
@@ -119,26 +140,14 @@ class Life:
         self.id = str(self.kind.call["task_id"])
         self.identity = ""
         self._before: set[str] = set()
-        self._bodies: list[Callable[[Any], Any]] = []
-        self._at_store: Callable[[], object] = bool
+        self._bodies: list[Act] = []
+        self._at_store: Act = bool
+        self._patch = monkeypatch
+        self._owed = debts(shop, monkeypatch)
         given = {"lock_key": KEY, "lock_queue_ttl": QUEUE_TTL, **SCOPES[scope], **options}
         self.task = shop.unique(self._declare(), bind=True, base=Checked, **given)
-        self._watch_results(monkeypatch)
-        publish = self.task.apply_async
-        if self.kind.by_name:
-            publish = lambda *args, **call: shop.app.send_task(self.task.name, *args, **call)  # noqa: E731
-        publish((7,), **self.kind.call)
-        self.message = shop.message()
-        if self.kind.is_retry:
-            self.body(lambda task: task.retry(countdown=0))
-            shop.run(shop.receive(self.message))
-            self._before = {self._identity()}
-            self._take()
-            self.message = self.queue.pop()
-            self.ran = 0
-        self.identity = self._identity()
-        if self.kind.header:
-            self.message.headers[HEADER] = carried(self.message)._replace(**self.kind.header).dumps()
+        self._watch_results()
+        self._publish()
         self.when_stored.clear()
         self.request = shop.receive(self.message, redelivered=self.kind.is_redelivered)
         shop.acks.clear()
@@ -148,45 +157,141 @@ class Life:
 
     # --- what happens to it ------------------------------------------------------------------
 
-    def body(self, act: Callable[[Any], Any]) -> None:
-        """Let the next body do this, with its task; later ones return."""
+    def run(self, act: Act = bool, *, start_by: Act = bool) -> "Life":
+        """Let a child do this in its body; the main process is told, and need not ask the lock server.
+
+        ``start_by``: in ``before_start``. Later bodies return. What is owed in the end is done.
+        """
         self._bodies.append(act)
-
-    def start_by(self, act: Callable[[Any], object]) -> None:
-        """Let ``before_start`` do this."""
-        self.task.at_start = act
-
-    def run(self, act: Callable[[Any], Any] = lambda _task: 7) -> None:
-        """Let a child run it; the main process is told, and need not ask the lock server anything."""
-        self.body(act)
+        self.task.at_start = start_by
         self.request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-        answer = self.shop.child(self.request)
-        self.shop.store.calls.clear()
-        self.request.on_success(answer)
-        assert self.shop.store.calls == []
+        with suppress(*EXITS):
+            answer = self.shop.child(self.request)
+            self.shop.store.calls.clear()
+            self.request.on_success(answer)
+            assert self.shop.store.calls == []
+        self.task.at_start = bool
+        return self._pay()
 
-    def be_killed(self, where: str, error: BaseException | None = LOST) -> None:
-        """Kill its child at some point, and tell the main process, if that lives."""
-        die = lambda *_: self.shop.die_here()  # noqa: E731
+    def be_killed(self, where: str) -> "Life":
+        """Kill its child at some point; nobody is told."""
+        die: Act = lambda _task: self.shop.die_here()  # noqa: E731
         if where == "before_start":
-            self.start_by(die)
+            self.task.at_start = die
         elif where == "body":
-            self.body(die)
+            self._bodies.append(die)
         else:
             self._at_store = die
         self.shop.begin(self.request)
-        self.start_by(bool)
+        self.task.at_start = bool
         self.when_stored.clear()  # what it stored has not arrived
-        if error is not None:
-            self.tell(error)
+        return self
 
-    def tell(self, error: BaseException) -> None:
+    def finish_and_be_killed(self) -> "Life":
+        """Kill its child when its result is stored, before the main process is told."""
+        self.request.on_accepted(ANOTHER_PROCESS, time.monotonic())
+        self.shop.child(self.request)
+        return self
+
+    def tell(self, error: BaseException = LOST) -> "Life":
         """Tell the main process how the child has ended; what it has settled it settles once."""
         self.request.on_failure(einfo(error), return_ok=isinstance(error, TimeLimitExceeded))
         self.shop.store.calls.clear()
         if not getattr(self.task, "retry_on_worker_lost", False):  # or it would be retried once more
             self.request.on_failure(einfo(error), return_ok=True)
         assert self.shop.store.calls == []
+        return self._pay()
+
+    def be_stopped(self, where: str, how: str = "terminate") -> "Life":
+        """Revoke it with ``terminate``, or cancel it: its body may go on until its child is dead."""
+        held = self.be_killed(where).held()
+        getattr(self.request, how)(SimpleNamespace(terminate_job=lambda *_: None), "TERM")
+        assert self.held() == held
+        self.when_stored.clear()  # as that is announced at once
+        return self.tell(Terminated(15))
+
+    def time_out(self, where: str) -> "Life":
+        """Meet both limits: which of the hooks comes at the hard one differs between Celery 5.5 and 5.7."""
+        held = self.be_killed(where).held()
+        self.request.on_timeout(True, 50)
+        assert self.held() == held
+        self.request.on_timeout(False, 100)
+        return self.tell(TimeLimitExceeded(100))
+
+    def let_pass(self, seconds: float) -> "Life":
+        """Let holds and marks expire."""
+        self.shop.store.let_pass(seconds)
+        return self
+
+    def redeclare(self, **attributes: Any) -> "Life":
+        """Reach a worker on which the task is declared in another way."""
+        for name, value in attributes.items():
+            setattr(self.task, name, value)
+        return self
+
+    def cut_off(
+        self, requests: float = inf, error: BaseException | None = None, *, broker: bool = True
+    ) -> "Life":
+        """Let the lock server answer no more, or so many requests not, and ``broker=False`` take no message.
+
+        ``error``: what is raised instead.
+        """
+        no_patience(self._patch)
+        if not broker:
+            self.shop.app.send_task = no_broker
+        if error is not None:
+            self._patch.setattr(self.shop.store, "error", lambda _verb: error)
+        self.shop.store.failures = requests
+        return self
+
+    def at_store(self, act: Act) -> "Life":
+        """Do this as an outcome is stored."""
+        self._at_store = act
+        return self
+
+    def interrupt(self, where: str) -> "Life":
+        """Let a signal come, once, before the body, or as the lease is about to be released."""
+        watchdog = watchdog_of(self.shop.store)
+        forget = watchdog.forget
+
+        def interrupted(*_: Any, **__: Any) -> None:
+            lock_acquired.disconnect(interrupted, sender=self.task)
+            self._patch.setattr(watchdog, "forget", forget)
+            raise Down
+
+        if where == "before the body":
+            lock_acquired.connect(interrupted, sender=self.task, weak=False)
+        else:
+            self._patch.setattr(watchdog, "forget", interrupted)
+        return self
+
+    def expire(self) -> "Life":
+        """Wait in the worker until the message has expired."""
+        self.message.headers["expires"] = "2026-01-01T00:00:00+00:00"
+        self.request = self.shop.receive(self.message, redelivered=self.kind.is_redelivered)
+        assert self.request.revoked()
+        return self
+
+    def be_rejected(self) -> "Life":
+        """Have an ETA that is no time: Celery's strategy rejects the message before any other hook."""
+        self.message.headers["eta"] = "9999-12-31T23:59:59-12:00"
+        app = self.shop.app
+        consumer = MagicMock(app=app, hostname="here", event_dispatcher=None, disable_rate_limits=True)
+        receive = default(self.task, app, consumer)
+        receive(self.message, None, lambda *_: None, lambda *_: self.shop.acks.append("reject"), [])
+        return self
+
+    def be_unreadable(self) -> "Life":
+        """Be dropped by the consumer, as its body cannot be read."""
+        box = SimpleNamespace(node=SimpleNamespace(handlers={"revoke": None, "terminate": None}))
+        consumer: Any = SimpleNamespace(
+            app=self.shop.app,
+            blueprint={Control.name: SimpleNamespace(box=box)},
+            on_decode_error=lambda *_: None,
+        )
+        Unreceived(consumer).include(consumer)
+        consumer.on_decode_error(self.message, ValueError("no JSON"))
+        return self
 
     def deliver_again(self) -> str:
         """Deliver a copy of the message: it ``runs``, it ``waits``, or it does ``nothing``."""
@@ -212,9 +317,8 @@ class Life:
     def held(self) -> str:
         """Say in words what is held now."""
         self._take()
-        return ", ".join(
-            sorted(self._word(hold) for hold in self.shop.held().values() if hold.state != "period")
-        )
+        locks = [hold for hold in self.shop.held().values() if hold.state != "period"]
+        return ", ".join(sorted(map(self._word, locks)))
 
     @property
     def has_period(self) -> bool:
@@ -236,42 +340,45 @@ class Life:
         return " ".join(self.shop.acks + ["again"] * len(again)) or "-"
 
     def _word(self, hold: Hold) -> str:
-        of_copies = f"message:{self.identity}"
-        match hold.name, hold.state, hold.token:
-            case (name, "queued", self.identity) if name == KEY:
-                word, ttl = "claim", [QUEUE_TTL, QUEUE_TTL + COUNTDOWN]
-            case (name, "queued", self.identity) if name == f"queued:{KEY}":
-                word, ttl = "place", [QUEUE_TTL, QUEUE_TTL + COUNTDOWN]
-            case (name, "queued", token) if name == KEY and token in self._tokens():
-                word, ttl = "retry", [QUEUE_TTL, QUEUE_TTL + COUNTDOWN]
-            case (name, "queued", _) if name == KEY and self.kind.by_name:  # it brings no token
-                word, ttl = "claim", [QUEUE_TTL, QUEUE_TTL + COUNTDOWN]
-            case (name, "running", token) if name == KEY and token not in self._tokens():
-                word, ttl = "lease", [5, 30]
-            case (name, "running", token) if name == of_copies and token not in self._tokens():
-                word, ttl = "copies", [5, 30]
-            case _:
-                return repr(hold)
-        lives = next((seconds for seconds in ttl if abs(seconds - hold.expires_in) < 2), None)
-        if lives is None or hold.owner != self.id:
-            return repr(hold)
-        return f"dying {word}" if lives == 5 else word
+        is_own, is_known = hold.token == self.identity, hold.token in self._tokens()
+        if hold.state == "running":
+            names = {KEY: "lease", f"message:{self.identity}": "copies"}
+            word = "" if is_known else names.get(hold.name, "")
+            lasts = {5: f"dying {word}", 30: word}
+        else:
+            names = {KEY: "claim", f"queued:{KEY}": "place"}
+            # Without a header a message brings no token, and takes over what is its id's.
+            is_its = is_own or (self.kind.by_name and not is_known)
+            word = names.get(hold.name, "") if is_its else "retry" if is_known and hold.name == KEY else ""
+            lasts = {QUEUE_TTL: word, QUEUE_TTL + COUNTDOWN: word}
+        for seconds, said in lasts.items():
+            if word and hold.owner == self.id and abs(seconds - hold.expires_in) < 2:
+                return said
+        return repr(hold)
 
     def _tokens(self) -> set[str]:
         """Tokens of the messages that are on their way, and of this one."""
-        return {self.identity} | {
-            carried(message).token for message in self.queue if HEADER in message.headers
-        }
+        with_header = [message for message in self.queue if HEADER in message.headers]
+        return {self.identity, *(carried(message).token for message in with_header)}
 
     def _identity(self) -> str:
         if self.kind.call.get("headers"):
             return f"{TICK_ID}/{TICK_ID[-12:]}"
-        if self.kind.by_name and not self.kind.is_retry:
+        if self.kind.by_name:
             return f"t1/{self.message.properties['delivery_tag']}"
         return carried(self.message).token
 
     def _take(self) -> None:
         self.queue += self.shop.messages()
+
+    def _pay(self) -> "Life":
+        """Let lock server and broker answer again, and do what is owed."""
+        self.shop.store.failures = 0
+        self.shop.app.__dict__.pop("send_task", None)
+        self._at_store = bool
+        for action in self._owed:
+            action()
+        return self
 
     def _declare(self) -> Callable[..., Any]:
         def sync(task: Any, account_id: int) -> Any:
@@ -280,22 +387,39 @@ class Life:
 
         return sync
 
-    def _watch_results(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _publish(self) -> None:
+        if self.kind.by_name:
+            self.shop.app.send_task(self.task.name, (7,), **self.kind.call)
+        else:
+            self.task.apply_async((7,), **self.kind.call)
+        self.message = self.shop.message()
+        if self.kind.is_retry:
+            self._bodies.append(lambda task: task.retry(countdown=0))
+            self.shop.run(self.shop.receive(self.message))
+            self._before = {self._identity()}
+            self._take()
+            self.message = self.queue.pop()
+            self.ran = 0
+        self.identity = self._identity()
+        if self.kind.header:
+            self.message.headers[HEADER] = carried(self.message)._replace(**self.kind.header).dumps()
+
+    def _watch_results(self) -> None:
         storing = CacheBackend.store_result
 
         def store(*args: Any, **kwargs: Any) -> Any:
             self.when_stored.add((self.held(), self.has_period))
-            self._at_store()
+            self._at_store(self.task)
             return storing(*args, **kwargs)
 
-        monkeypatch.setattr(CacheBackend, "store_result", store)
+        self._patch.setattr(CacheBackend, "store_result", store)
 
 
 # --- what ends it --------------------------------------------------------------------------------
 
 
-def raising(error: BaseException) -> Callable[[Any], Any]:
-    """Return what a body does that raises this."""
+def raising(error: BaseException) -> Act:
+    """Return what raises this."""
 
     def act(_task: Any) -> None:
         raise error
@@ -303,142 +427,23 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
     return act
 
 
-def ends_in_body(error: BaseException) -> Callable[[Life], None]:
-    """Let the body raise what no ``except Exception`` catches; what becomes of its process is not told."""
-
-    def happen(life: Life) -> None:
-        life.body(raising(error))
-        life.request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-        with suppress(type(error)):
-            life.shop.child(life.request)
-
-    return happen
+def retries(task: Any) -> str:
+    """Ask for a retry, and go on."""
+    return str(task.retry(countdown=COUNTDOWN, throw=False))
 
 
-def exits(life: Life) -> None:
-    """Exit in the body; the main process learns of it."""
-    ends_in_body(SystemExit(1))(life)
-    life.tell(SystemExit(1))
-
-
-def fails_after_retry(task: Any) -> None:
+def retries_and_fails(task: Any) -> None:
     """Ask for a retry, go on, and fail."""
-    task.retry(countdown=COUNTDOWN, throw=False)
+    retries(task)
     raise ValueError
 
 
-def replaced_by_another(task: Any) -> None:
+def becomes_another(task: Any) -> None:
     """Be replaced by a task that takes no lock."""
-    other = task.app.task(body, name="shop.other", shared=False)
-    task.replace(other.si(7))
+    task.replace(task.app.task(body, name="shop.other", shared=False).si(7))
 
 
-def before_start(act: Callable[[Any], object]) -> Callable[[Life], None]:
-    """Let ``before_start`` do this."""
-
-    def happen(life: Life) -> None:
-        life.start_by(act)
-        life.request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-        life.request.on_success(life.shop.child(life.request))
-        life.start_by(bool)
-
-    return happen
-
-
-def killed(where: str, error: BaseException | None = LOST) -> Callable[[Life], None]:
-    """Kill the child there, for this reason; ``None``: with its worker."""
-    return lambda life: life.be_killed(where, error)
-
-
-def killed_when_over(life: Life) -> None:
-    """Kill the child when it has done everything, and told nobody."""
-    life.request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-    life.shop.child(life.request)
-    life.tell(LOST)
-
-
-def terminated(where: str) -> Callable[[Life], None]:
-    """Revoke the running task with ``terminate``: its body may go on until its child is dead."""
-
-    def happen(life: Life) -> None:
-        life.be_killed(where, None)
-        held = life.held()
-        life.request.terminate(SimpleNamespace(terminate_job=lambda *_: None), "TERM")
-        assert life.held() == held
-        life.when_stored.clear()  # as that is announced at once
-        life.tell(Terminated(15))
-
-    return happen
-
-
-def cancelled(life: Life) -> None:
-    """Cancel the run as a worker does that has lost its connection."""
-    life.be_killed("body", None)
-    life.request.cancel(SimpleNamespace(terminate_job=lambda *_: None), "TERM")
-    life.when_stored.clear()  # as above
-    life.tell(Terminated(15))
-
-
-def timed_out(where: str) -> Callable[[Life], None]:
-    """Meet the hard limit: which of the hooks comes differs between Celery 5.5 and 5.7."""
-
-    def happen(life: Life) -> None:
-        life.be_killed(where, None)
-        held = life.held()
-        life.request.on_timeout(True, 50)  # the soft one
-        assert life.held() == held
-        life.request.on_timeout(False, 100)
-        life.tell(TimeLimitExceeded(100))
-
-    return happen
-
-
-def expired(life: Life) -> None:
-    """Wait in the worker until the message has expired."""
-    life.message.headers["expires"] = "2026-01-01T00:00:00+00:00"
-    life.request = life.shop.receive(life.message, redelivered=life.kind.is_redelivered)
-    assert life.request.revoked()
-
-
-def rejected(life: Life) -> None:
-    """Have an ETA that is no time: Celery's strategy rejects the message before any other hook."""
-    life.message.headers["eta"] = "9999-12-31T23:59:59-12:00"
-    app = life.shop.app
-    consumer = MagicMock(app=app, hostname="here", event_dispatcher=None, disable_rate_limits=True)
-    receive = default(life.task, app, consumer)
-    receive(life.message, None, lambda *_: None, lambda *_: life.shop.acks.append("reject"), [])
-
-
-def lapsed(life: Life) -> None:
-    """Lose the lease as it expires, and then the child."""
-    life.be_killed("body", None)
-    life.shop.store.let_pass(31)
-    life.tell(LOST)
-
-
-def unreadable(life: Life) -> None:
-    """Be dropped by the consumer, as its body cannot be read."""
-    node = SimpleNamespace(handlers={"revoke": None, "terminate": None})
-    control = SimpleNamespace(box=SimpleNamespace(node=node))
-    consumer: Any = SimpleNamespace(
-        app=life.shop.app, blueprint={Control.name: control}, on_decode_error=lambda *_: None
-    )
-    Unreceived(consumer).include(consumer)
-    consumer.on_decode_error(life.message, ValueError("no JSON"))
-
-
-def undeclared(then: Callable[[Life], None] = Life.run, **attributes: Any) -> Callable[[Life], None]:
-    """Reach a worker on which the task is declared in another way; there it runs."""
-
-    def happen(life: Life) -> None:
-        for name, value in attributes.items():
-            setattr(life.task, name, value)
-        then(life)
-
-    return happen
-
-
-ENDS: Mapping[str, Callable[[Life], None]] = {
+ENDS: Mapping[str, Callable[[Life], object]] = {
     "returns": lambda life: life.run(),
     "raises": lambda life: life.run(raising(ValueError("x"))),
     "returns what cannot be stored": lambda life: life.run(lambda _task: object()),
@@ -447,41 +452,55 @@ ENDS: Mapping[str, Callable[[Life], None]] = {
     "Reject, requeued": lambda life: life.run(raising(Reject("x", requeue=True))),
     "DuplicateTask": lambda life: life.run(raising(DuplicateTask("k", "t", 1.0))),
     "retry": lambda life: life.run(lambda task: task.retry(countdown=COUNTDOWN)),
-    "retry, returns": lambda life: life.run(lambda task: str(task.retry(countdown=COUNTDOWN, throw=False))),
-    "retry, raises": lambda life: life.run(fails_after_retry),
-    "replaced by itself": lambda life: life.run(lambda task: task.replace(task.si(7))),
-    "replaced by another": lambda life: life.run(replaced_by_another),
+    "retry, returns": lambda life: life.run(retries),
+    "retry, raises": lambda life: life.run(retries_and_fails),
     "raises Retry": lambda life: life.run(raising(Retry())),
-    "SystemExit": ends_in_body(SystemExit(1)),
-    "KeyboardInterrupt": ends_in_body(KeyboardInterrupt()),
-    "a BaseException": ends_in_body(Down()),
-    "GreenletExit": ends_in_body(GreenletExit()),
-    "SystemExit, told": exits,
-    "before_start raises": before_start(raising(ValueError("x"))),
-    "before_start Ignore": before_start(raising(Ignore())),
-    "before_start Reject": before_start(raising(Reject("x", requeue=False))),
-    "before_start requeues": before_start(raising(Reject("x", requeue=True))),
-    "before_start retries": before_start(lambda task: task.retry(countdown=COUNTDOWN)),
-    "wrong options": undeclared(lock_ttl="long"),
-    "locked no more": undeclared(lock=None),
-    "killed in before_start": killed("before_start"),
-    "killed in its body": killed("body"),
-    "lease lapsed, then killed": lapsed,
-    "killed storing its result": killed("result"),
-    "killed when it is over": killed_when_over,
-    "exits in before_start": killed("before_start", SystemExit(1)),
-    "terminated in before_start": terminated("before_start"),
-    "terminated in its body": terminated("body"),
-    "cancelled": cancelled,
-    "timed out in before_start": timed_out("before_start"),
-    "timed out in its body": timed_out("body"),
+    "replaced by itself": lambda life: life.run(lambda task: task.replace(task.si(7))),
+    "replaced by another": lambda life: life.run(becomes_another),
+    "SystemExit": lambda life: life.run(raising(SystemExit(1))),
+    "KeyboardInterrupt": lambda life: life.run(raising(KeyboardInterrupt())),
+    "a BaseException": lambda life: life.run(raising(Down())),
+    "GreenletExit": lambda life: life.run(raising(GreenletExit())),
+    "SystemExit, told": lambda life: life.run(raising(SystemExit(1))).tell(SystemExit(1)),
+    "before_start raises": lambda life: life.run(start_by=raising(ValueError("x"))),
+    "before_start Ignore": lambda life: life.run(start_by=raising(Ignore())),
+    "before_start Reject": lambda life: life.run(start_by=raising(Reject("x", requeue=False))),
+    "before_start requeues": lambda life: life.run(start_by=raising(Reject("x", requeue=True))),
+    "before_start retries": lambda life: life.run(start_by=lambda task: task.retry(countdown=COUNTDOWN)),
+    "wrong options": lambda life: life.redeclare(lock_ttl="long").run(),
+    "locked no more": lambda life: life.redeclare(lock=None).run(),
+    "killed in before_start": lambda life: life.be_killed("before_start").tell(),
+    "killed in its body": lambda life: life.be_killed("body").tell(),
+    "lease lapsed, then killed": lambda life: life.be_killed("body").let_pass(31).tell(),
+    "killed storing its result": lambda life: life.be_killed("result").tell(),
+    "killed when it is over": lambda life: life.finish_and_be_killed().tell(),
+    "exits in before_start": lambda life: life.be_killed("before_start").tell(SystemExit(1)),
+    "terminated in before_start": lambda life: life.be_stopped("before_start"),
+    "terminated in its body": lambda life: life.be_stopped("body"),
+    "cancelled": lambda life: life.be_stopped("body", "cancel"),
+    "timed out in before_start": lambda life: life.time_out("before_start"),
+    "timed out in its body": lambda life: life.time_out("body"),
+    "server away": lambda life: life.cut_off().run(),
+    "server and broker away": lambda life: life.cut_off(broker=False).run(),
+    "start interrupted": lambda life: life.cut_off(1, SystemExit(1)).run(),
+    "start cut short": lambda life: life.cut_off(1, SoftTimeLimitExceeded()).run(),
+    "interrupted before its body": lambda life: life.interrupt("before the body").run(),
+    "interrupted at its end": lambda life: life.interrupt("at its end").run(),
+    "interrupted storing": lambda life: life.at_store(raising(Down())).run(),
+    "unanswered release": lambda life: life.run(lambda _task: life.cut_off().id),
+    "unanswered hand-over": lambda life: life.run(lambda task: (retries(task), life.cut_off().id)),
+    "unanswered mark": lambda life: life.at_store(lambda _task: life.cut_off()).run(),
+    "unanswered death": lambda life: life.be_killed("body").cut_off().tell(),
+    "unpublished retry": lambda life: life.run(lambda task: (life.cut_off(0, broker=False), retries(task))),
+    "run without its lock": lambda life: life.redeclare(on_lock_error="run").cut_off(1).run(),
+    "run without its lock, retry": lambda life: life.redeclare(on_lock_error="run").cut_off(1).run(retries),
     "revoked": lambda life: revoke(life.request),
-    "revoked, wrong options": undeclared(lambda life: revoke(life.request), lock_ttl="long"),
-    "revoked, locked no more": undeclared(lambda life: revoke(life.request), lock=None),
-    "expired": expired,
-    "rejected by the worker": rejected,
-    "unreadable": unreadable,
+    "revoked, wrong options": lambda life: revoke(life.redeclare(lock_ttl="long").request),
+    "revoked, locked no more": lambda life: revoke(life.redeclare(lock=None).request),
+    "expired": lambda life: life.expire(),
+    "rejected by the worker": lambda life: life.be_rejected(),
+    "unreadable": lambda life: life.be_unreadable(),
     "given back": lambda life: life.request.reject(requeue=True),
-    "worker killed before_start": killed("before_start", None),
-    "worker killed in its body": killed("body", None),
+    "worker killed before_start": lambda life: life.be_killed("before_start"),
+    "worker killed in its body": lambda life: life.be_killed("body"),
 }

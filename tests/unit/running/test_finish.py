@@ -3,16 +3,15 @@
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Retry
 
 from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.watchdog import watchdog_of
 from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, revoke
 
 
 def raising(error: BaseException) -> Any:
-    def fail(account_id: int) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise error
 
     return fail
@@ -41,31 +40,22 @@ def test_the_lock_is_released_before_what_follows_is_published(shop: Shop, scope
     assert seen == [["period"] * (scope == "until_expired")]
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), Ignore(), SystemExit(1), Down()], ids=repr)
+@pytest.mark.parametrize("error", [ValueError("x"), Down()], ids=repr)
 def test_the_error_that_ends_a_body_is_the_one_that_is_seen(shop: Shop, error: BaseException) -> None:
-    """Law 5: for whoever calls the task as Celery's tracer does, and the lock is free by then."""
+    """By whoever calls the task as Celery's tracer does."""
     task = shop.unique(raising(error), lock_key=KEY)
 
-    with shop.running(task):
-        with pytest.raises(type(error)) as raised:
-            task(7)
+    with shop.running(task), pytest.raises(type(error)) as raised:
+        task(7)
 
-        assert shop.held() == {}
     assert raised.value is error
 
 
-@pytest.mark.parametrize("is_away", [True, False], ids=["no answer", "a key of another type"])
-def test_trouble_with_the_release_changes_no_outcome(
-    shop: Shop, monkeypatch: Any, caplog: Any, *, is_away: bool
-) -> None:
-    """Law 9: the body has run; its lock is released late, or expires."""
-    owed = debts(shop, monkeypatch)
+def test_trouble_with_the_release_changes_no_outcome(shop: Shop, caplog: Any) -> None:
+    """Law 9: the body has run; what somebody else has made of its lock's key is not touched."""
 
     def sync(account_id: int) -> int:
-        if is_away:
-            shop.store.failures = float("inf")
-        else:
-            shop.store.has_wrong_type(KEY)
+        shop.store.has_wrong_type(KEY)
         return account_id
 
     task = shop.unique(sync, lock_key=KEY)
@@ -73,8 +63,7 @@ def test_trouble_with_the_release_changes_no_outcome(
     with shop.running(task):
         assert task(7) == 7
 
-    assert len(owed) == is_away
-    assert ("could not release the hold on 'account:7'" in caplog.text) != is_away
+    assert "could not release the hold on 'account:7'" in caplog.text
 
 
 def test_a_lock_that_was_gone_at_the_end_is_warned_of_and_the_next_holder_keeps_it(
@@ -111,43 +100,6 @@ def test_acquiring_and_releasing_are_announced(shop: Shop) -> None:
     assert heard == [(lock_acquired, task, KEY, "t1", True), (lock_released, task, KEY, "t1", False)]
 
 
-def test_a_run_whose_end_was_interrupted_is_released_after_the_task(shop: Shop, monkeypatch: Any) -> None:
-    """Law 4: ``task_postrun`` releases what a signal kept from being released."""
-    shop.unique(body, lock_key=KEY).delay(7)
-    watchdog = watchdog_of(shop.store)
-    forget = watchdog.forget
-
-    def interrupted(token: str) -> None:
-        monkeypatch.setattr(watchdog, "forget", forget)
-        raise SystemExit(1)
-
-    monkeypatch.setattr(watchdog, "forget", interrupted)
-    with pytest.raises(SystemExit):
-        shop.run()
-
-    assert shop.held() == {}
-
-
-@pytest.mark.parametrize("retries", [False, True])
-def test_a_run_without_its_lock_releases_the_claim_of_its_message(
-    shop: Shop, monkeypatch: Any, *, retries: bool
-) -> None:
-    """Law 4: with ``on_lock_error="run"`` nobody turns the claim into a lease; a retry waits for the key."""
-    debts(shop, monkeypatch)
-
-    def sync(self: Any, account_id: int) -> None:
-        if retries:
-            self.retry(countdown=50, throw=False)
-
-    shop.unique(sync, bind=True, lock_key=KEY, on_lock_error="run").delay(7)
-    shop.store.failures = 1
-
-    shop.run()
-
-    assert shop.held() == {}
-    assert [carried(message).must_run for message in shop.messages()] == [True] * retries
-
-
 # --- handed on to a retry or a replacement ---------------------------------------------------
 
 
@@ -168,7 +120,7 @@ def test_a_retry_is_published_at_once_and_the_lease_is_its_claim_when_the_body_h
             messages.extend(shop.messages())
         return "for now"
 
-    task = shop.unique(sync, bind=True, lock=scope, lock_key=KEY)
+    task = shop.unique(sync, bind=True, lock=scope, lock_key=KEY, lock_queue_ttl=100)
     published = task.delay(7)
     outcome = shop.run()
 
@@ -178,6 +130,7 @@ def test_a_retry_is_published_at_once_and_the_lease_is_its_claim_when_the_body_h
     assert (retry.headers["id"], retry.headers["retries"]) == (published.id, 1)
     assert (carried(retry).claimed, carried(retry).must_run) == (True, True)
     assert shop.states() == [(carried(retry).token, "queued")]
+    assert shop.held()[KEY].expires_in == pytest.approx(50 + 100, abs=0.9)  # from now on
     if scope == "until_executed":
         assert task.delay(7).id == published.id
 
@@ -280,39 +233,20 @@ def test_a_retry_that_was_dropped_before_the_body_ended_gets_no_claim(
     assert shop.states() == []
 
 
-@pytest.mark.parametrize("error", [OSError("no broker"), SystemExit(1), Down()], ids=repr)
-def test_a_retry_that_could_not_be_published_gets_no_claim(shop: Shop, error: BaseException) -> None:
+@pytest.mark.parametrize("error", [SystemExit(1), Down()], ids=repr)
+def test_a_retry_whose_publish_was_interrupted_gets_no_claim(shop: Shop, error: BaseException) -> None:
     """Law 4: a claim without a message would stand for an hour."""
 
-    def no_broker(*_: Any, **__: Any) -> None:
-        raise error
-
     def sync(self: Any, account_id: int) -> None:
-        shop.app.send_task = no_broker
+        shop.app.send_task = raising(error)
         self.retry(countdown=50, throw=False)
 
     task = shop.unique(sync, bind=True, lock_key=KEY)
 
-    with shop.running(task), pytest.raises((type(error), Reject)):  # Celery rejects it for an Exception
+    with shop.running(task), pytest.raises(type(error)):
         task(7)
 
     assert shop.held() == {}
-
-
-def test_a_hand_over_that_the_server_does_not_answer_is_owed(shop: Shop, monkeypatch: Any) -> None:
-    """Laws 7 and 9: late, the lease becomes the retry's claim all the same, if it is still held."""
-    owed = debts(shop, monkeypatch)
-
-    def sync(self: Any, account_id: int) -> None:
-        self.retry(countdown=50, throw=False)
-        shop.store.failures = 1
-
-    shop.unique(sync, bind=True, lock_key=KEY).delay(7)
-    shop.run()
-
-    (hand_on,) = owed
-    hand_on()
-    assert shop.states() == [(carried(shop.message()).token, "queued")]
 
 
 # --- marks -----------------------------------------------------------------------------------
@@ -341,42 +275,6 @@ def test_the_mark_ending_lives_one_lock_ttl_and_done_an_hour_beyond_the_visibili
 
     assert shop.run() == 7
     assert (marks_after(4099), marks_after(4101)) == (["done"], [])
-
-
-@pytest.mark.parametrize("error", [SystemExit(1), Down()], ids=repr)
-def test_a_message_whose_result_could_not_be_stored_is_not_done(shop: Shop, error: BaseException) -> None:
-    """Law 8: a death before result and follow-ups are recorded is that of an unfinished run."""
-    task = shop.unique(body, lock_key=KEY, acks_late=True)
-    task.delay(7)
-
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise error
-
-    task.backend.mark_as_done = interrupted
-    with pytest.raises(type(error)):
-        shop.run()
-
-    assert list(shop.store.marks().values()) == ["ending"]
-
-
-def test_a_done_mark_the_server_does_not_answer_is_owed(shop: Shop, monkeypatch: Any) -> None:
-    """Laws 8 and 9: it is written late, for as long as it is of use."""
-    owed = debts(shop, monkeypatch)
-    task = shop.unique(body, lock_key=KEY, acks_late=True)
-    task.delay(7)
-    request = shop.receive()
-    storing = task.backend.mark_as_done
-
-    def store(*args: Any, **kwargs: Any) -> Any:
-        shop.store.failures = 1
-        return storing(*args, **kwargs)
-
-    task.backend.mark_as_done = store
-    shop.run(request)
-
-    (mark,) = owed
-    mark()
-    assert list(shop.store.marks().values()) == ["done"]
 
 
 def test_a_run_takes_one_request_to_start_and_one_to_release_and_one_for_its_mark(shop: Shop) -> None:

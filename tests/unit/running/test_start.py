@@ -5,14 +5,14 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, SoftTimeLimitExceeded
 
-from celery_redislock import DuplicateTask, LockUnavailable, lock_acquired
+from celery_redislock import DuplicateTask, LockUnavailable
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, no_broker, no_patience
+from tests.unit.shop import KEY, Down, Shop, body, carried, debts, no_patience
 
 
 def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
@@ -43,16 +43,17 @@ def test_a_run_holds_a_lease_on_its_key(shop: Shop, scope: str) -> None:
     assert lease.expires_in == pytest.approx(30, abs=0.5)
 
 
-def test_a_message_that_lost_its_header_takes_over_the_claim_of_its_task_id(shop: Shop) -> None:
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing"])
+def test_a_message_that_lost_its_header_takes_over_the_claim_of_its_task_id(shop: Shop, scope: str) -> None:
     """Law 2: whatever lost it on the way, the message was accepted."""
     seen: list[Any] = []
-    looking(shop, seen).apply_async((7,), task_id="t1")
+    looking(shop, seen, lock=scope).apply_async((7,), task_id="t1")
     shop.messages()
     shop.app.send_task("shop.sync", (7,), task_id="t1")
 
     assert shop.run() == 7
 
-    assert [(hold.owner, hold.state) for hold in seen] == [("t1", "running")]
+    assert [hold and hold.state for hold in seen] == ["running" if scope == "until_executed" else None]
     assert shop.held() == {}
 
 
@@ -141,44 +142,17 @@ def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(
     assert (shop.held() == {}) == takes_over
 
 
-def test_a_signal_between_lock_and_body_leaves_no_lock_and_no_mark(shop: Shop) -> None:
-    """Laws 2 and 4: nothing has run, so its copy must run."""
-    task = shop.unique(body, lock_key=KEY, acks_late=True)
-
-    def interrupted(**_: Any) -> None:
-        raise Down
-
-    task.delay(7)
-    request = shop.receive()
-    lock_acquired.connect(interrupted, sender=task)
-
-    with pytest.raises(Down):
-        shop.run(request)
-
-    assert (shop.held(), shop.store.marks()) == ({}, {})
-
-
 # --- until_executing -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["claim", "header without a claim", "lost header"])
-def test_until_executing_holds_nothing_when_its_body_begins(shop: Shop, way: str) -> None:
-    """The scope's meaning; law 10: with a claim, one request."""
-    seen: list[Any] = []
-    task = looking(shop, seen, lock="until_executing")
-    if way == "header without a claim":
-        with shop.running(task, header=Message(KEY, "t1/bare")):
-            task(7)
-    else:
-        task.apply_async((7,), task_id="t1")
-        if way == "lost header":
-            shop.messages()
-            shop.app.send_task("shop.sync", (7,), task_id="t1")
-        shop.store.calls.clear()
-        shop.run()
+def test_until_executing_with_a_claim_costs_one_request(shop: Shop) -> None:
+    """Law 10: its release."""
+    shop.unique(body, lock="until_executing", lock_key=KEY).delay(7)
+    shop.store.calls.clear()
 
-    assert (seen, shop.held()) == ([None], {})
-    assert way != "claim" or shop.store.calls == ["release"]
+    shop.run()
+
+    assert shop.store.calls == ["release"]
 
 
 @pytest.mark.parametrize("strategy", ["retry", "skip", "raise"])
@@ -397,27 +371,6 @@ def test_after_the_start_timeout_the_message_is_published_again(
     assert shop.state(published.id) == "PENDING"
 
 
-@pytest.mark.parametrize("acks_late", [False, True])
-def test_with_the_broker_gone_as_well_the_task_fails_visibly_or_is_requeued(
-    shop: Shop, monkeypatch: Any, *, acks_late: bool
-) -> None:
-    """Laws 4 and 9: a message that is gone leaves no claim; a requeued one needs it."""
-    no_patience(monkeypatch)
-    owed = debts(shop, monkeypatch)
-    shop.unique(body, lock_key=KEY, lock_period=50, acks_late=acks_late).apply_async((7,), task_id="t1")
-    request = shop.receive()
-    shop.app.send_task = no_broker
-    shop.store.failures = float("inf")
-
-    outcome = shop.run(request)
-
-    assert isinstance(outcome, Reject if acks_late else LockUnavailable)
-    shop.store.failures = 0
-    for release in owed:
-        release()
-    assert (shop.holder(KEY) is not None) == acks_late
-
-
 def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) -> None:
     """``on_lock_error="run"``."""
     leases: list[Any] = []
@@ -434,35 +387,6 @@ def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) 
     assert [type(lease) for lease in leases] == [InertLease]
     assert "running shop.sync[t1] without its lock" in caplog.text
     assert shop.store.calls.count("acquire") == 1
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize(
-    ("error", "acks_late", "kept"),
-    [(SystemExit(1), False, False), (SystemExit(1), True, True), (SoftTimeLimitExceeded(), False, False)],
-    ids=repr,
-)
-def test_a_start_that_is_interrupted_owes_what_it_may_hold(
-    shop: Shop, monkeypatch: Any, scope: str, error: BaseException, *, acks_late: bool, kept: bool
-) -> None:
-    """Law 4: its claim ends, unless its message is delivered again."""
-    owed = debts(shop, monkeypatch)
-    task = shop.unique(body, lock_key=KEY, acks_late=acks_late, **SCOPES[scope])
-    task.apply_async((7,), task_id="t1")
-    request = shop.receive()
-    claimed = len(shop.held())
-    if scope == "until_expired":  # else it asks nobody
-        request.message.headers[HEADER] = Message(KEY, carried(request.message).token).dumps()
-        request = shop.receive(request.message)
-    shop.store.failures = 1
-    monkeypatch.setattr(shop.store, "error", lambda _verb: error)
-
-    with suppress(SystemExit):
-        shop.run(request)
-
-    for release in owed:
-        release()
-    assert len(shop.held()) == (claimed if kept else 0)
 
 
 def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch: Any) -> None:
