@@ -23,7 +23,7 @@ from kombu.exceptions import EncodeError
 
 from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks import MemoryStore, connect
+from celery_redislock.locks import MemoryStore, connect, tasklock
 from celery_redislock.locks.store import LARGEST, Grant
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import claim, kombu
@@ -238,11 +238,14 @@ def test_a_refused_call_pushes_nothing_and_the_next_ones_of_its_task_look_first(
     assert shop.asked == ["look", *["claim_and_push"] * 3]
 
 
-def test_the_first_publish_looks_before_it_connects_to_the_broker(proxy: FaultyProxy) -> None:
+@pytest.mark.parametrize("options", [{}, {"group_id": "g"}])
+def test_the_first_publish_looks_once_before_it_connects_to_the_broker(
+    proxy: FaultyProxy, options: dict[str, Any]
+) -> None:
     """Law 9: a broker that is away is waited for much longer than a lock server."""
     shop = Shop(proxy.url)
 
-    shop.pay.delay(1)
+    shop.pay.apply_async((1,), **options)
 
     assert shop.asked == ["look", "claim_and_push"]
 
@@ -300,6 +303,21 @@ def test_a_member_of_a_workflow_that_is_refused_is_published_without_a_claim(
     assert [(header.claimed, header.must_run) for header in shop.headers()] == [(False, True)]
     assert shop.asked == (["look", "claim_and_push"] if is_late else ["look"])
     assert shop.store.inspect("n:1").token == B
+
+
+def test_a_dead_runs_lease_is_released_for_a_look(
+    shop: Shop, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 4: as for a claim; nothing would release it before it expires."""
+    monkeypatch.setattr(tasklock, "is_dead", lambda at: at == "a dead process")
+    facts = '{"task":"pay","pid":1,"state":"running","at":"a dead process"}'
+    granted(shop.store.acquire("n:1", B, 30.0, facts=facts))
+
+    with receiving():
+        result = shop.pay.delay(1)
+
+    assert (result.is_duplicate, shop.messages(client)) == (False, 1)
+    assert shop.asked == ["acquire", "look", "look", "claim_and_push"]
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["free", "taken"])
@@ -844,13 +862,18 @@ def test_elsewhere_the_message_is_built_while_the_lock_server_answers(
     assert away.messages(client) == 1
 
 
-def test_elsewhere_a_message_that_cannot_be_built_leaves_no_claim(away: Shop, client: Any) -> None:
+def test_elsewhere_a_message_that_cannot_be_built_leaves_no_claim(
+    away: Shop, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Law 2: what was asked for meanwhile is released, at once."""
+    owed: list[object] = []
+    monkeypatch.setattr(watchdog_of(away.store), "owe", lambda *args, **_: owed.append(args))
+
     with pytest.raises(EncodeError):
         away.pay.apply_async((1, object()))
 
     assert (away.asked, away.held(), away.messages(client)) == (["begin"], set(), 0)
-    assert not watchdog_of(away.store)._debts
+    assert owed == []
 
 
 def test_a_step_that_the_server_refuses_is_taken_apart_from_then_on(
