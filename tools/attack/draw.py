@@ -13,7 +13,10 @@ POOLS: Mapping[str, int] = {"prefork": 3, "threads": 3, "gevent": 3, "solo": 1}
 BROKERS = ("redis", "classic", "quorum")
 #: ``secured``: TLS, and the documented ACL user.
 LOCK_SERVERS = ("plain", "plain", "secured")
-SCOPES = ("until_executed", "while_executing") * 2 + ("until_executing", "until_expired")
+SCOPES = ("until_executed", "while_executing", "until_and_while_executing") * 2 + (
+    "until_executing",
+    "until_expired",
+)
 STRATEGIES = ("skip", "raise", "retry")
 #: How a call ends; most of them just end.
 ENDINGS = ("", "", "", "", "", "", "fail", "retry", "retry_quietly", "retry_slowly")

@@ -97,7 +97,7 @@ def _new_body() -> Any:
             "retries": self.request.retries,
             "pid": os.getpid(),
             # What nobody else may do meanwhile: work under this key, run this message.
-            "key": None if run is None or not run.scope.holds_while_running else run.lock.key,
+            "key": None if run is None or run.locks.lease is None else run.lock.key,
             "message": run.identity if run is not None and run.can_come_again else None,
             "fence": None if lease is None else lease.fence,
             "start": boottime(),
@@ -140,7 +140,7 @@ def _announce(sender: Any, lease: Lease, **_: Any) -> None:
 
 def _settle(task: Any, **_: Any) -> None:
     run = run_of(task.request)
-    if run is not None and run.lease is not None and run.scope.holds_while_running:
+    if run is not None and run.lease is not None and run.locks.lease is not None:
         task.app.journal.note("settled", run.lease.token, int(run.lease.lost))
 
 

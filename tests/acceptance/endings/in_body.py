@@ -57,6 +57,7 @@ def _row(
 BODY = (
     _row("success", _body("executed"), "", pools=AND_SOLO),
     _row("success, result ignored", _body("executed_ignore_result"), "", state=states.PENDING),
+    _row("success, two locks", _body("until_and_while"), ""),
     _row("error", _body("executed", "fail"), "ValueError", state=states.FAILURE, pools=AND_SOLO),
     _row("Ignore", _body("executed", "ignore"), "Ignore", state=states.PENDING),
     _row("Reject, early ack", _body("executed", "reject"), "Reject", state=states.FAILURE, stores=False),
@@ -109,6 +110,13 @@ GOES_ON = (
         "self.retry", _body("executed", "retry", {"countdown": 0.5}), "Retry", "", kept=True, pools=AND_SOLO
     ),
     _row(
+        "self.retry, two locks",
+        _body("until_and_while", "retry", {"countdown": 0.5}),
+        "Retry",
+        "",
+        kept=True,
+    ),
+    _row(
         "autoretry_for, exhausted",
         _body("executed_autoretry", "fail"),
         *["ValueError"] * 3,
@@ -133,6 +141,13 @@ GOES_ON = (
         kept=True,
     ),
     _row("Reject(requeue=True), late ack", _body("executed_acks_late", "requeue"), "Reject", "", kept=True),
+    _row(
+        "Reject(requeue=True), two locks",
+        _body("until_and_while_acks_late", "requeue"),
+        "Reject",
+        "",
+        kept=True,
+    ),
     _row("replaced by itself", _replaced, "Ignore", "", kept=True),
     _row("replaced by another task, same key", _replaced_by_another, "Ignore", "", kept=True),
 )

@@ -63,10 +63,17 @@ def _prefork(*ends: str | None, **rest: object) -> tuple[Case, ...]:
 
 KILLS = (
     Ending("child killed, early ack", _child("executed"), _prefork(None, state=states.FAILURE)),
+    Ending("child killed, two locks", _child("until_and_while"), _prefork(None, state=states.FAILURE)),
     Ending("child killed, late ack", _child("executed_acks_late"), _prefork(None, state=states.FAILURE)),
     Ending(
         "child killed, reject_on_worker_lost",
         _child("executed_reject_on_worker_lost", goes_on=True),
+        _prefork(None, ""),
+        kept=True,
+    ),
+    Ending(
+        "child killed, reject_on_worker_lost, two locks",
+        _child("until_and_while_reject_on_worker_lost", goes_on=True),
         _prefork(None, ""),
         kept=True,
     ),

@@ -26,11 +26,11 @@ def _wait_flagged(scene: Scene) -> None:
     scene.project.wait_lines("flagged as revoked", scene.result.id)
 
 
-def _queued(**options: object) -> Act:
+def _queued(task: str = "executed", **options: object) -> Act:
     """Revoke a message in a queue that no worker consumes."""
 
     def act(scene: Scene) -> float:
-        scene.publish(queue="of-nobody", lock_period=LONG_LEASE)
+        scene.publish(task, queue="of-nobody", lock_period=LONG_LEASE)
         return _revoke(scene, **options)
 
     return act
@@ -100,6 +100,11 @@ REVOKED = (
     Ending(
         "revoked in its queue, with terminate",
         _queued(terminate=True),
+        (Case(("prefork",), (), Free.RELEASED, FREED, states.REVOKED, stores=False),),
+    ),
+    Ending(
+        "revoked in its queue, two locks",
+        _queued("until_and_while"),
         (Case(("prefork",), (), Free.RELEASED, FREED, states.REVOKED, stores=False),),
     ),
     # Other pools ask only when they receive a message: the task runs (worker/request.py, execute_using_pool).

@@ -21,7 +21,7 @@ class Glance(NamedTuple):
         asked: ``time.monotonic()`` before anything was asked for.
         when: the same once it was seen.
         state: of the task id.
-        holder: of the lock, asked for after the state.
+        holder: of the lock, or of the queued claim beside it, asked for after the state.
     """
 
     asked: float
@@ -40,11 +40,13 @@ class Watch:
     def __init__(self, project: Project, key: str, task_id: str) -> None:
         """Begin to look at a lock and a task id."""
         self.glances: list[Glance] = []
+        # Of the scope that has two locks, as it answers for either; the key is the same in all scopes.
+        lock = project.until_and_while.lock_for(key)
         # Evaluated in this order.
         self._look: Callable[[], Glance] = lambda: Glance(
             asked=time.monotonic(),
             state=project.app.backend.get_task_meta(task_id, cache=False)["status"],
-            holder=project.holder(key),
+            holder=lock.holder(),
             when=time.monotonic(),
         )
         self._task_id = task_id
