@@ -17,7 +17,9 @@ class Delivery:
     """Stands in line, and writes down that it has left."""
 
     def __init__(self, left: list[str], name: str = "one", then: Callable[[], object] = bool) -> None:
-        self.left, self.name, self.then = left, name, then
+        self.left = left
+        self.name = name
+        self.then = then
 
     def leave_line(self) -> None:
         """Called by the line."""
@@ -36,7 +38,8 @@ def line() -> Line:
 def test_what_was_there_at_the_last_look_leaves_once(line: Line) -> None:
     """Law 10: no look is at what has left, however much a worker has prefetched."""
     left: list[str] = []
-    first, second = Delivery(left, "first"), Delivery(left, "second")
+    first = Delivery(left, "first")
+    second = Delivery(left, "second")
 
     line.add(first)
     line.look()
@@ -71,7 +74,8 @@ def test_an_error_costs_one_delivery_only(line: Line, caplog: Any, error: BaseEx
         raise error
 
     left: list[str] = []
-    broken, other = Delivery(left, "broken", fail), Delivery(left, "other")
+    broken = Delivery(left, "broken", fail)
+    other = Delivery(left, "other")
     line.add(broken)
     line.add(other)
 
@@ -85,7 +89,8 @@ def test_an_error_costs_one_delivery_only(line: Line, caplog: Any, error: BaseEx
 def test_its_thread_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread, for whatever comes."""
     monkeypatch.setattr(module, "PAUSE", 0.01)
-    line, left = Line(), []
+    line = Line()
+    left = []
     for lap in range(2):
         deliveries = [Delivery(left, f"{lap}") for _ in range(50)]
         for delivery in deliveries:
