@@ -337,11 +337,7 @@ def release_unrun(
     message = Message.of(headers, str(headers.get("id")) if task_id is None else task_id)
     if message is None or message.key is None or not (message.claimed or is_received):
         return
-    may_have_run = (
-        (delivery_info or {}).get("redelivered")
-        or message.was_delivered
-        or (headers.get("retries") and not message.opened_by)
-    )
+    may_have_run = (delivery_info or {}).get("redelivered") or message.was_delivered
     try:
         settings = read_settings("settings", app.conf.get, os.environ)
         if settings.enabled:

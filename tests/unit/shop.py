@@ -403,7 +403,8 @@ def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
     from celery_redislock.locks.retrying import keep_trying
 
-    now, slept = [0.0], pauses if pauses is not None else []
+    now = [0.0]
+    slept = pauses if pauses is not None else []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)

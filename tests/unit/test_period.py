@@ -159,7 +159,8 @@ def test_a_duplicate_of_a_success_has_its_value_and_says_that_a_period_skipped_i
 def test_a_duplicate_of_a_run_was_not_skipped_by_a_period(shop: Shop) -> None:
     """It will end: nothing has to pass then."""
     task = shop.unique(body, **PERIODS["until_executed"])
-    first, again = task.delay(7), task.delay(7)
+    first = task.delay(7)
+    again = task.delay(7)
 
     assert (again.period, repr(again)) == (None, f"<LockResult: {first.id} (duplicate)>")
 

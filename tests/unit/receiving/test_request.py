@@ -83,7 +83,8 @@ def test_every_delivery_is_a_run_with_a_token_of_its_own_that_leaks_into_no_mess
 
     shop.unique(sync, bind=True, lock_key=KEY).apply_async((7,), task_id="t1")
     message = shop.message()
-    headers, properties = dict(message.headers), dict(message.properties)
+    headers = dict(message.headers)
+    properties = dict(message.properties)
     of_celery = {"properties", "reply_to", "correlation_id", "hostname", "delivery_info", "args", "kwargs"}
 
     request = shop.receive(message)

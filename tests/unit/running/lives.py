@@ -49,7 +49,8 @@ TICK = "shop/nightly@2026-06-01T12:00:00+00:00"
 TICK_ID = "46a237d7-508c-5035-9c46-0eca41a0ca38"
 
 #: What a claim lives for, and until when a retry waits.
-QUEUE_TTL, COUNTDOWN = 200, 50
+QUEUE_TTL = 200
+COUNTDOWN = 50
 
 #: The scope of two locks, once it is declared.
 TWO_LOCKS = "until_and_while_executing"
@@ -133,7 +134,8 @@ class Life:
     def __init__(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch, scope: str, kind: str = "published", **options: Any
     ) -> None:
-        self.shop, self.kind = shop, KINDS[kind]
+        self.shop = shop
+        self.kind = KINDS[kind]
         self.ran = 0
         self.when_stored: set[tuple[str, bool]] = set()
         self.queue: list[Any] = []
@@ -296,7 +298,8 @@ class Life:
     def deliver_again(self) -> str:
         """Deliver a copy of the message: it ``runs``, it ``waits``, or it does ``nothing``."""
         self._take()
-        published, ran = len(self.queue), self.ran
+        published = len(self.queue)
+        ran = self.ran
         self.shop.run(self.shop.receive(self.message, redelivered=True))
         self._take()
         if self.ran > ran:
@@ -306,7 +309,8 @@ class Life:
     def run_queue(self) -> int:
         """Run everything that is in the queue; return how many bodies that were."""
         self._take()
-        before, messages = self.ran, self.queue
+        before = self.ran
+        messages = self.queue
         self.queue = []
         for message in messages:
             self.shop.run(self.shop.receive(message))
@@ -340,7 +344,8 @@ class Life:
         return " ".join(self.shop.acks + ["again"] * len(again)) or "-"
 
     def _word(self, hold: Hold) -> str:
-        is_own, is_known = hold.token == self.identity, hold.token in self._tokens()
+        is_own = hold.token == self.identity
+        is_known = hold.token in self._tokens()
         if hold.state == "running":
             names = {KEY: "lease", f"message:{self.identity}": "copies"}
             word = "" if is_known else names.get(hold.name, "")

@@ -191,7 +191,8 @@ def test_only_a_fresh_publish_is_dropped_and_what_really_happens_is_announced(
 ) -> None:
     """Laws 2, 6, 7 and 8. ``lock_conflict``: who counts skipped tasks must not count those that wait."""
     shop.app.conf.redislock_eager = True
-    task, heard = shop.unique(body, lock_key=KEY, on_conflict=strategy), []
+    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
+    heard: list[Any] = []
 
     def listen(sender: Any, **facts: Any) -> None:
         heard.append((sender, facts["side"], facts["strategy"], facts["holder"].owner, facts["task_id"]))

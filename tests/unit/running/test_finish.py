@@ -86,7 +86,8 @@ def test_a_lock_that_was_gone_at_the_end_is_warned_of_and_the_next_holder_keeps_
 
 def test_acquiring_and_releasing_are_announced(shop: Shop) -> None:
     """The signals ``lock_acquired`` and ``lock_released``, with their documented facts."""
-    task, heard = shop.unique(body, lock_key=KEY), []
+    task = shop.unique(body, lock_key=KEY)
+    heard: list[Any] = []
 
     def listen(signal: Any, sender: Any, **facts: Any) -> None:
         heard.append((signal, sender, facts["key"], facts["task_id"], facts["lease"].held))

@@ -22,7 +22,9 @@ def test_at_most_seven_frames_lie_between_a_tasks_call_and_the_store(
     """Whoever reads a traceback of a refused run finds every step in it, and few of them."""
     task = shop.unique(body, lock=lock, lock_period=50, acks_late=True)
     task.delay()
-    request, acquire, ways = shop.receive(), shop.store.acquire, []
+    request = shop.receive()
+    acquire = shop.store.acquire
+    ways = []
 
     def asked(*args: Any, **kwargs: Any) -> Any:
         ours = [frame.function for frame in inspect.stack()[1:] if PACKAGE in Path(frame.filename).parents]

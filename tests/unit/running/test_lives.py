@@ -325,7 +325,8 @@ def test_what_a_message_leaves(shop: Shop, monkeypatch: Any, row: Row, period: s
 
     ENDS[row.end](life)
 
-    expected, broker = row.left(period=period), life.broker
+    expected = row.left(period=period)
+    broker = life.broker
     when_stored = expected.when_stored | (set() if row.end in SETTLED_LATER else life.when_stored)
     mark = "-" if row.mark == "?" else life.mark
     left = Left(life.held(), life.has_period, mark, shop.state(life.id), broker, when_stored)
@@ -415,11 +416,13 @@ def test_the_place_is_free_as_soon_as_the_lease_is_granted(shop: Shop, monkeypat
 def test_the_main_process_renews_a_place_and_a_retrys_claim(shop: Shop, monkeypatch: Any, when: str) -> None:
     """Law 2: under the name each is kept by, while the message waits in the worker."""
     life = Life(shop, monkeypatch, TWO_LOCKS)
-    request, name = life.request, f"queued:{KEY}"
+    request = life.request
+    name = f"queued:{KEY}"
     if when != "queued":
         life.run(lambda task: task.retry(countdown=COUNTDOWN))
         assert life.held() == "retry"
-        request, name = shop.receive(life.queue.pop()), KEY
+        request = shop.receive(life.queue.pop())
+        name = KEY
 
     assert {lease.key: token for token, lease in shop.renewed().items()} == {
         name: carried(request.message).token

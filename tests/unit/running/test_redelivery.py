@@ -29,7 +29,8 @@ def counted(shop: Shop, runs: list[int], **options: Any) -> Any:
 
 def assert_put_off(message: Any, pause: float, began: datetime) -> None:
     """Prove that a message may run so many seconds after it was published, some time since ``began``."""
-    eta, delay = datetime.fromisoformat(message.headers["eta"]), timedelta(seconds=pause)
+    eta = datetime.fromisoformat(message.headers["eta"])
+    delay = timedelta(seconds=pause)
     assert began <= eta - delay <= datetime.now(timezone.utc)
 
 

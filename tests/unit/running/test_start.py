@@ -162,7 +162,8 @@ def test_until_executing_without_a_claim_yields_to_a_queued_one(
     """Law 1: published without a claim, so that the worker decides; the other's publish is long over."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing", on_conflict={"client": "retry", "server": strategy})
-    first, second = task.delay(7), task.delay(7)
+    first = task.delay(7)
+    second = task.delay(7)
     one, other = (shop.receive(message) for message in shop.messages())
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + 61)
@@ -216,7 +217,9 @@ def test_who_is_interrupted_as_its_period_begins_owes_what_it_began_it_by(
     shop: Shop, monkeypatch: Any, acks_late: bool
 ) -> None:
     """Law 4: a message without a claim takes one, and releases it at once; it may hold a lease beside."""
-    owed, release, errors = debts(shop, monkeypatch), shop.store.release, [Down()]
+    owed = debts(shop, monkeypatch)
+    release = shop.store.release
+    errors = [Down()]
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         if errors:
@@ -414,7 +417,8 @@ def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch:
 def test_a_lease_that_a_soft_limit_cuts_short_is_not_renewed(shop: Shop, monkeypatch: Any) -> None:
     """Law 4: the limit may come between the grant and the note of it; the lease ends with its ttl."""
     watchdog = watchdog_of(shop.store)
-    watch, leases = watchdog.watch, []
+    watch = watchdog.watch
+    leases = []
 
     def cut_short(lease: Any, **options: Any) -> None:
         watch(lease, **options)
