@@ -12,7 +12,7 @@ from celery.exceptions import Ignore
 
 from celery_redislock.testing import hold
 from tests.unit.running.lives import COUNTDOWN, ENDS, EXIT_IS_LOSS, KINDS, SCOPES, TWO_LOCKS, Life
-from tests.unit.shop import KEY, Shop, body, carried
+from tests.unit.shop import KEY, Shop, body, carried, revoke
 
 #: Seconds after which a lease that nobody renews has expired, and so has the mark ``ending``.
 TTL = 31
@@ -427,3 +427,15 @@ def test_the_main_process_renews_a_place_and_a_retrys_claim(shop: Shop, monkeypa
     assert {lease.key: token for token, lease in shop.renewed().items()} == {
         name: carried(request.message).token
     }
+
+
+@pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery retries no lost run")
+def test_a_lost_runs_retry_that_is_revoked_leaves_nothing(shop: Shop, monkeypatch: Any) -> None:
+    """Law 4: its claim is where the run's lease was, and so is released there."""
+    life = Life(shop, monkeypatch, TWO_LOCKS, retry_on_worker_lost=True, default_retry_delay=COUNTDOWN)
+    life.be_killed("body").tell()
+    assert life.held() == "retry"
+
+    revoke(shop.receive(life.queue.pop()))
+
+    assert shop.held() == {}
