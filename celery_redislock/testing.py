@@ -96,10 +96,13 @@ def hold(
     if not isinstance(given, SingletonTask):
         message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}"
         raise TypeError(message)
-    if declaration_of(task).options.scope is None:
+    scope = declaration_of(task).options.scope
+    if scope is None:
         message = f"{task.name} takes no lock (lock=None), so nobody would notice that it is held"
         raise TypeError(message)
     lock = declaration_of(task).task_lock(args, kwargs, task_id)
+    if scope.claims_beside and not running:
+        lock = lock.of_queue()
     token = new_token(task_id)
     try:
         answer = lock.store.acquire(

@@ -57,9 +57,9 @@ def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens:
         )
 
 
-def duplicate_error(hold: Hold) -> DuplicateTask:
+def duplicate_error(lock: TaskLock, hold: Hold) -> DuplicateTask:
     """Return the error of the strategy ``raise``."""
-    return DuplicateTask(hold.name, hold.owner, hold.expires_in, hold.state == ACCEPTED)
+    return DuplicateTask(lock.key, hold.owner, hold.expires_in, hold.state == ACCEPTED)
 
 
 def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:

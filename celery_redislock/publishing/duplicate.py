@@ -66,9 +66,9 @@ def skip(call: Call, hold: Hold) -> Any:
     )
 
 
-def refuse(call: Call, hold: Hold) -> NoReturn:  # noqa: ARG001  as every strategy
+def refuse(call: Call, hold: Hold) -> NoReturn:
     """Raise ``DuplicateTask``."""
-    raise duplicate_error(hold)
+    raise duplicate_error(call.lock, hold)
 
 
 #: What each conflict strategy does at publish. Published without a claim, a run waits for the lock, or the

@@ -98,7 +98,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
 
 def _publish_in_place(call: Call) -> Any:
     """Eager mode with ``redislock_eager``: no claim, because the run follows in this very thread."""
-    lock = call.lock
+    lock = call.claim_lock
     options = call.lock_options
     hold = None
     try:

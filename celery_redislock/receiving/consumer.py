@@ -21,7 +21,7 @@ from celery_redislock.declaring.options import read_settings
 from celery_redislock.declaring.server import store_of
 from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import owner_name, owner_of
-from celery_redislock.running.delivery import release_unrun
+from celery_redislock.running.delivery import release_dropped
 
 __all__ = ["Unreceived"]
 
@@ -90,7 +90,7 @@ class Revoked:
 
 def _release_unread(consumer: Any, drop: Callable[..., None], message: Any, error: Exception) -> None:
     try:
-        release_unrun(consumer.app, message.headers, message.delivery_info)
+        release_dropped(consumer.app, message.headers, message.delivery_info)
     finally:
         drop(message, error)
 

@@ -28,7 +28,7 @@ from celery_redislock.locks.store import Term, new_token
 from celery_redislock.locks.thread import tell
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
-from celery_redislock.running.delivery import RECEIPT, Delivery, Receipt, release_unrun
+from celery_redislock.running.delivery import RECEIPT, Delivery, Receipt, release_dropped
 from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.redelivery import PutOff
 
@@ -134,7 +134,7 @@ class LockRequest(Request):
         super()._announce_revoked(reason, terminated, signum, expired)
 
     def _drop(self) -> None:
-        release_unrun(self.task.app, self._request_dict, self.delivery_info, is_received=True)
+        release_dropped(self.task.app, self._request_dict, self.delivery_info, is_received=True)
         self._end()
 
     def _release_for_dead_child(self, error: BaseException) -> None:

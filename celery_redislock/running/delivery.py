@@ -24,7 +24,7 @@ from celery_redislock.locks.store import Hold, Mark, new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 
-__all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_unrun", "visibility_timeout"]
+__all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_dropped", "visibility_timeout"]
 
 logger = logging.getLogger("celery_redislock")
 
@@ -215,6 +215,14 @@ class Delivery:
         return kept > OVERTAKEN_AFTER and kept > visibility_timeout(self.task.app) / 2
 
     @property
+    def claims(self) -> tuple[TaskLock, ...]:
+        """The locks under which this message may have a claim: of its publish, or of a run that requeued it."""
+        claim = self.locks.claim or self.lock
+        if self.scope.claims_beside and self.was_delivered and self.locks.lease is not None:
+            return claim, self.locks.lease
+        return (claim,)
+
+    @property
     def is_accepted(self) -> bool:
         """The message was accepted before, at its publish or as the run it is a retry of."""
         return bool(self.request.retries) or (self.message is not None and self.message.claimed)
@@ -266,15 +274,15 @@ class Delivery:
         The body of a child that is about to die keeps its lease. A job that ``has_succeeded`` keeps its
         period, and so does that of a copy, which may find its message done, unless it ``had_started``.
         """
-        claim = self.locks.claim or self.lock
-        may_be_done = has_succeeded or (self.was_delivered and not had_started)
-        opened_by = None if may_be_done else self.opened_by
+        keeps_period = has_succeeded or (self.was_delivered and not had_started)
+        opened_by = None if keeps_period else self.opened_by
         token = self.identity or new_token(self.lock.owner)
         if self.scope.claim == "period":
             if opened_by is None:
                 return
             token = opened_by  # its claim is the period
-        claim.release(token, period_of=opened_by)
+        for claim in self.claims:
+            claim.release(token, period_of=opened_by)
         if opened_by is not None and self.scope.claims_beside:
             self.end_period(opened_by)
 
@@ -319,7 +327,7 @@ class Delivery:
         Task.apply_async(task, again.args, again.kwargs, **again.options)
 
 
-def release_unrun(
+def release_dropped(
     app: Any,
     headers: Mapping[str, Any] | None,
     delivery_info: Any = None,
@@ -330,8 +338,8 @@ def release_unrun(
     """Release the claim of a message that is dropped, and its period unless a body of it may have run.
 
     For messages of which no :class:`Delivery` can be made: the app's settings name the lock server, and
-    errors are logged. ``task_id`` where the headers do not name it. ``is_received``: also where the message
-    says that it has no claim, as its publisher may not have learnt of it.
+    errors are logged. ``task_id`` where the headers do not name it. ``is_received``: even if the header says
+    that it has no claim, because its publisher may have missed the grant.
     """
     headers = headers or {}
     message = Message.of(headers, str(headers.get("id")) if task_id is None else task_id)

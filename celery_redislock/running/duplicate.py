@@ -71,6 +71,6 @@ def skip(run: Run, hold: Hold) -> Exception:
 #: What each conflict strategy does on the worker.
 STRATEGIES: Mapping[str, Callable[[Run, Hold], Exception]] = {
     "skip": skip,
-    "raise": lambda _run, hold: duplicate_error(hold),
+    "raise": lambda run, hold: duplicate_error(run.lock, hold),
     "retry": lambda run, hold: wait_for(run, hold, held_for(hold)),
 }

@@ -10,7 +10,7 @@ from typing import Any
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Mark
 from celery_redislock.publishing.signals import lock_lost, lock_released
-from celery_redislock.running.delivery import Delivery, release_unrun
+from celery_redislock.running.delivery import Delivery, release_dropped
 
 __all__ = ["Run", "run_of"]
 
@@ -59,7 +59,7 @@ class Run(Delivery):
         finally:
             request.redislock_run = run
             if run is None:
-                release_unrun(task.app, request.headers, task_id=str(request.id))
+                release_dropped(task.app, request.headers, task_id=str(request.id))
         return run
 
     def holds(self, key: str) -> bool:

@@ -137,12 +137,12 @@ def _leave_queue(run: Run) -> None:
     message = run.message
     lock = run.locks.claim or run.lock
     # Where its lease lets it run, a call that is queued runs after it.
-    runs_anyway = lock.period is None and (run.scope.lease or run.must_wait)
+    runs_anyway = lock.period is None and (run.scope.lease or (message is not None and run.must_wait))
     if message is not None and (run.is_accepted or runs_anyway):
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token)
         return
-    if run.scope.lease and lock.period is None:
+    if runs_anyway:
         return
     hold = _queued_before(run, lock)
     if hold is not None and lock.release_if_dead(hold):

@@ -8,10 +8,11 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 
+from celery_redislock.exceptions import DuplicateTask
 from celery_redislock.testing import hold
-from tests.unit.running.lives import COUNTDOWN, ENDS, EXIT_IS_LOSS, KINDS, SCOPES, TWO_LOCKS, Life
+from tests.unit.running.lives import COUNTDOWN, ENDS, EXIT_IS_LOSS, KINDS, SCOPES, TWO_LOCKS, Life, raising
 from tests.unit.shop import KEY, Shop, body, carried, revoke
 
 #: Seconds after which a lease that nobody renews has expired, and so has the mark ``ending``.
@@ -439,3 +440,36 @@ def test_a_lost_runs_retry_that_is_revoked_leaves_nothing(shop: Shop, monkeypatc
     revoke(shop.receive(life.queue.pop()))
 
     assert shop.held() == {}
+
+
+def test_a_requeued_message_that_dies_before_its_next_body_leaves_nothing(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Law 4: requeued by its run it has its claim where that run's lease was, and not in its place."""
+    life = Life(shop, monkeypatch, TWO_LOCKS, acks_late=True)
+    life.run(raising(Reject("later", requeue=True)))
+    assert life.held() == "claim"
+
+    life.request = shop.receive(life.request.message, redelivered=True)
+    life.be_killed("before_start").tell()
+
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize(("running", "is_run"), [(False, False), (True, True)])
+def test_a_duplicate_of_two_locks_is_named_by_the_key(shop: Shop, *, running: bool, is_run: bool) -> None:
+    """A test holds either lock; the error, the handle and eager mode mean the one a call is refused by."""
+    task = shop.unique(body, lock=TWO_LOCKS, lock_key=KEY, on_conflict="raise")
+
+    with hold(task, 7, task_id="other", running=running):
+        assert list(shop.held()) == [KEY if is_run else f"queued:{KEY}"]
+        if is_run:
+            assert not task.delay(7).is_duplicate
+            return
+        with pytest.raises(DuplicateTask) as caught:
+            task.delay(7)
+        shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+        with pytest.raises(DuplicateTask):
+            task.delay(7)
+
+    assert caught.value.key == KEY
