@@ -210,16 +210,6 @@ def test_only_a_fresh_publish_is_dropped_and_what_really_happens_is_announced(
     assert happens != "retry" or shop.state("t1") == "PENDING"
 
 
-def test_a_period_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
-    """Beat without the task imported: acceptance is decided when it starts."""
-    task = shop.unique(body, lock_key=KEY, lock_period=50)
-
-    with shop.running(task):
-        task(7)
-    with shop.running(task, task_id="t2"), pytest.raises(Ignore, match="duplicate of t1"):
-        task(7)
-
-
 # --- what is never dropped -------------------------------------------------------------------
 
 

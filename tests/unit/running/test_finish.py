@@ -277,14 +277,22 @@ def test_the_mark_ending_lives_one_lock_ttl_and_done_an_hour_beyond_the_visibili
     assert (marks_after(4099), marks_after(4101)) == (["done"], [])
 
 
-def test_a_run_takes_one_request_to_start_and_one_to_release_and_one_for_its_mark(shop: Shop) -> None:
-    """Law 10."""
-    shop.unique(body, lock_key=KEY).delay(7)
+@pytest.mark.parametrize(
+    ("scope", "acks_late", "calls"),
+    [
+        ("until_executed", False, ["acquire", "release"]),
+        ("until_executed", True, ["acquire", "release", "mark_done"]),
+        ("until_executing", False, ["release"]),
+        ("until_expired", False, []),
+    ],
+)
+def test_a_run_takes_one_request_to_start_and_one_to_release_and_one_for_its_mark(
+    shop: Shop, scope: str, acks_late: bool, calls: list[str]
+) -> None:
+    """Law 10: nothing is asked for what the scope does not hold. A claim that is a period stays as it was."""
+    shop.unique(body, lock_key=KEY, acks_late=acks_late, **SCOPES[scope]).delay(7)
     shop.store.calls.clear()
-    shop.run()
-    assert shop.store.calls == ["acquire", "release"]
 
-    shop.unique(body, name="shop.late", lock_key=KEY, acks_late=True).delay(7)
-    shop.store.calls.clear()
     shop.run()
-    assert shop.store.calls == ["acquire", "release", "mark_done"]
+
+    assert shop.store.calls == calls
