@@ -1,69 +1,22 @@
-"""Law 10, cheap: what a publish and an import cost, counted; nothing here is timed.
+"""Law 10, cheap: what an import costs, counted; nothing here is timed.
 
 ``test_everywhere`` counts the three trips of a whole task, in every pool and on every broker;
-``integration/test_round_trips.py`` those of each verb, a refusal's among them.
+``test_law_5_freed_before_seen`` those of a run and its result; ``integration/test_claim_and_publish.py``
+those of a publish, and ``integration/test_round_trips.py`` those of each verb.
 """
 
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
 
 import pytest
-import redis
 
-from celery_redislock.locks.scripts import SCRIPTS
-from tests.acceptance.harness import Project
 from tests.acceptance.paths import FUSED
-from tests.acceptance.terms import LONG_LEASE, PATIENCE
-from tests.servers import EmbeddedServer
-from tests.trips import asked
 
 pytestmark = [
     pytest.mark.law(10),
-    pytest.mark.paths(FUSED, why="elsewhere claim and message, release and result are steps apart"),
+    pytest.mark.paths(FUSED, why="nothing is published"),
 ]
-
-#: A project for which one server is all, and a client of that server.
-OnOneServer = tuple[Project, Any]
-
-
-@pytest.fixture
-def on_one_server(new_project: Callable[..., Project]) -> Iterator[OnOneServer]:
-    """A project whose server knows the scripts; after a refusal, a process looks first for a while."""
-    with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:
-        project = new_project(broker=server.url, conf={"redislock_ttl": LONG_LEASE})
-        for _ in range(3):
-            project.executed_on_error_run.delay("before")
-        yield project, client
-
-
-def test_a_publish_asks_the_one_server_once_in_all(on_one_server: OnOneServer, key: str) -> None:
-    """The message is no request of its own. A refusal, which says who holds, is one request as well."""
-    project, client = on_one_server
-    publish = partial(project.executed_ignore_result.delay, key)
-
-    # Celery unsubscribes from a result that was dropped, before 5.7 also where nobody subscribed to it.
-    every = [[each for each in asked(client, publish) if each != "UNSUBSCRIBE"] for _ in range(3)]
-
-    assert every == [["claim_and_push"], ["claim_and_push"], ["look"]]
-
-
-def test_a_run_asks_the_one_server_twice_and_stores_its_result_with_that(
-    on_one_server: OnOneServer, key: str
-) -> None:
-    """The result is no request of its own."""
-    project, client = on_one_server
-    project.start_worker("prefork")
-    project.executed.delay(f"{key}-before").get(timeout=PATIENCE)
-    project.wait_free("before")
-
-    every = asked(client, lambda: project.executed.delay(key).get(timeout=PATIENCE))
-
-    assert [each for each in every if each in SCRIPTS] == ["claim_and_push", "acquire", "release_and_store"]
-    assert not {"SET", "SETEX", "PUBLISH"}.intersection(every)
 
 
 def test_before_the_first_lock_nothing_is_imported_connected_or_started(celery_url: str) -> None:
