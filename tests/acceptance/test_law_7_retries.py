@@ -53,17 +53,6 @@ def test_a_retry_never_overlaps_the_body_that_asked_for_it(
     assert project.overlaps(key) == []
 
 
-def test_an_automatic_retry_keeps_the_lock_and_its_budget(project: Project, key: str) -> None:
-    """``autoretry_for`` retries as often as declared, and the lock is free at the end."""
-    result = project.executed_autoretry.delay(key, 0.05, "fail")
-    with pytest.raises(ValueError, match="failed"):
-        result.get(timeout=PATIENCE)
-
-    assert [body.retries for body in project.bodies(key)] == [0, 1, 2]
-    assert project.overlaps(key) == []
-    assert project.holder(key) is None
-
-
 def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:
     """Each is published with the headers of the one before it."""
     result = rabbitmq.executed.delay(key, 0.0, "retry", {"countdown": 1, "times": 3})
