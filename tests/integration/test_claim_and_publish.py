@@ -408,15 +408,6 @@ def test_a_tick_is_claimed_and_pushed_without_a_look(proxy: FaultyProxy, client:
     assert (told, shop.held(), client.llen(shop.name)) == (["pay"], {"n:1"}, 1)
 
 
-def test_a_tick_that_a_holder_refuses_is_not_pushed(shop: Shop, client: Any) -> None:
-    """Law 1: overlap is the task's own matter."""
-    holder = shop.pay.delay(1)
-
-    result = send_tick(shop)
-
-    assert (result.id, result.is_duplicate, shop.messages(client)) == (holder.id, True, 1)
-
-
 # --- what a claim says -----------------------------------------------------------------------
 
 
