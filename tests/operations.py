@@ -32,10 +32,5 @@ def operation_of(request: bytes) -> str | None:
         return None  # a request longer than what was received at once
 
 
-def name_of(command: str, word: str = "", *_: str) -> str:
-    """Return the name of the script a command and its first word call, or the command."""
-    return _NAMES.get(word, "unknown") if command == "EVALSHA" else command
-
-
 #: By text and by digest.
 _NAMES = {word: name for name in SCRIPTS for word in script(name)}

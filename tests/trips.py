@@ -1,10 +1,6 @@
 """What a lock costs in trips, counted by the server itself."""
 
-from collections.abc import Callable
-from itertools import takewhile
 from typing import Any, cast
-
-from tests.operations import name_of
 
 #: Whatever a client could send for a lock; commands that a script calls inside count as well, so GET,
 #: SET and the like are not looked at.
@@ -38,18 +34,3 @@ class Trips:
     def _calls(self) -> dict[str, int]:
         stats = cast("dict[str, dict[str, int]]", self._client.info("commandstats"))
         return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COMMANDS}
-
-
-def asked(client: Any, during: Callable[[], object]) -> list[str]:
-    """Return what all clients asked of that client's server during a call, scripts by their names.
-
-    What scripts call is no request of its own.
-    """
-    with client.monitor() as monitor:
-        client.echo("begin")
-        during()
-        client.echo("end")
-        entries = (entry for entry in monitor.listen() if entry["client_type"] != "lua")
-        words = (entry["command"].split(maxsplit=2) for entry in entries)
-        next(word for word in words if word[0] == "ECHO")
-        return [name_of(*word) for word in takewhile(lambda word: word[0] != "ECHO", words)]

@@ -205,22 +205,6 @@ def _quit(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
-def _overrun_once(task: Any, key: str, more: Any) -> str:
-    """Stay for ``more`` seconds, but only the first time this key is worked on."""
-    if _is_first(task, key):
-        task.app.journal.stay(key, task.request.body, more)
-    return f"{key} done"
-
-
-def _refuse_once(task: Any, key: str, more: Any) -> str:
-    """Refuse to end on SIGTERM for ``more`` seconds, but only the first time this key is worked on."""
-    return _swallow(task, key, more) if _is_first(task, key) else f"{key} done"
-
-
-def _is_first(task: Any, key: str) -> bool:
-    return len(task.app.journal.bodies(key)) == 1
-
-
 def _look_at_lease(task: Any, key: str, more: Any) -> list[Any]:
     lease = task.lease
     lease.check()
@@ -254,8 +238,6 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _compute,
         _doze,
         _quit,
-        _overrun_once,
-        _refuse_once,
         _look_at_lease,
     )
 }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from celery import Celery, Task, shared_task
+from celery import Celery, Task
 from celery.exceptions import Ignore
 
 from celery_redislock import SingletonTask
@@ -14,10 +14,6 @@ class _Listing(SingletonTask):
 
     def run(self, key: str, seconds: float = 0.0) -> str:
         return _work(self, key, seconds)
-
-
-class Listed(_Listing):
-    name = "project.Listed"
 
 
 class Supering(_Listing):
@@ -57,21 +53,6 @@ class BeforeStartIgnores(_Listing):
         raise Ignore
 
 
-class Counting(_Listing):
-    """Has a ``before_start`` of its own, and keeps to it."""
-
-    name = "project.counting"
-
-    def before_start(self, task_id: str, *_: Any) -> None:
-        self.app.journal.note("counted", task_id)
-
-
-@shared_task(name="project.shared", base=SingletonTask, bind=True, lock_key="work:{key}")
-def shared(self: Any, key: str, seconds: float = 0.0) -> str:
-    """Belong to every app."""
-    return _work(self, key, seconds)
-
-
 def declare_kinds(app: Celery) -> list[Any]:
     """Declare them on this app, whose ``task_cls`` is ``SingletonTask``."""
 
@@ -85,20 +66,9 @@ def declare_kinds(app: Celery) -> list[Any]:
         """Name no base: the app's is taken."""
         return _work(self, key, seconds)
 
-    @app.task(name="project.unbound", shared=False, lock_key="work:{key}")
-    def unbound(key: str, seconds: float = 0.0) -> str:
-        return _work(app.tasks["project.unbound"], key, seconds)
-
-    @app.task(name="project.modelled", bind=True, shared=False, pydantic=True)
-    def modelled(self: Any, key: str, seconds: float = 0.0) -> str:
-        return _work(self, key, seconds)
-
     return [
-        *(
-            _registered(app, kind)
-            for kind in (Listed, Supering, Skirting, BeforeStartFails, BeforeStartIgnores, Counting)
-        ),
-        *(collect, bare, unbound, modelled),
+        *(_registered(app, kind) for kind in (Supering, Skirting, BeforeStartFails, BeforeStartIgnores)),
+        *(collect, bare),
     ]
 
 

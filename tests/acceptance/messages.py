@@ -8,9 +8,6 @@ import amqp
 
 from tests.acceptance.harness import Project
 
-#: Why some copies are delivered by hand on Redis only; RabbitMQ's own are in the file of law 8.
-ONLY_THE_BROKER_SAYS = "a copy says that it was delivered before; on RabbitMQ only the broker can say so"
-
 
 def captured(project: Project, *, if_any: bool = False) -> dict[str, Any]:
     """Return the message that was published to the project's queue aside; {} for none."""
@@ -25,7 +22,7 @@ def deliver(project: Project, message: dict[str, Any], *, again: bool = False) -
     Args:
         project: whose workers get it.
         message: as it was captured.
-        again: whether it says that it was delivered before; not on RabbitMQ, see above.
+        again: whether it says that it was delivered before; on RabbitMQ only the broker can say so.
     """
     if project.is_on_rabbitmq:
         assert not again

@@ -17,7 +17,7 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 from celery.schedules import crontab
-from celery.signals import after_task_publish, beat_init, before_task_publish
+from celery.signals import beat_init, before_task_publish
 
 from tests.acceptance.database import configure
 from tests.acceptance.project import app
@@ -38,24 +38,16 @@ def _schedule(plan: Any) -> Any:
 
 
 def _note_sending(sender: str, headers: dict[str, Any], body: Any, **_: Any) -> None:
-    """Write into message and journal that it leaves; stop before while ``<key>@sending`` is kept on."""
+    """Write into message and journal that it leaves."""
     key = next(iter(body[0]), body[1].get("key"))
-    headers[SENT] = about = {"key": key, "pid": os.getpid(), "at": time.monotonic(), "wall": time.time()}
+    headers[SENT] = {"key": key, "pid": os.getpid(), "at": time.monotonic(), "wall": time.time()}
     app.journal.note(f"{key} leaves", about_message(headers))
-    app.journal.reach(key, "sending")
-    about.update(at=time.monotonic(), wall=time.time())
-
-
-def _note_sent(sender: str, headers: dict[str, Any], body: Any, **_: Any) -> None:
-    """Stop while ``<key>@sent`` is kept on."""
-    app.journal.reach(headers[SENT]["key"], "sent")
 
 
 @beat_init.connect(weak=False)
 def _watch(sender: Any, **_: Any) -> None:
     # Here, so that a worker around this beat, and its children, write nothing into what they publish.
     before_task_publish.connect(_note_sending, weak=False)
-    after_task_publish.connect(_note_sent, weak=False)
 
 
 _plan = json.loads(os.environ["PROJECT_PLAN"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.harness import Project
 from tests.acceptance.terms import PATIENCE, SOCKET_TIMEOUT
 from tests.acceptance.ticks import Tick, gaps
 from tests.acceptance.worker import Worker
@@ -25,12 +25,8 @@ from tests.tiers import slow
 SLACK = 0.7
 #: Seconds by which a beat stands back that did not send the tick before, so that not all ask at once.
 STANDBY = 0.2
-#: Seconds after which another beat goes on where one died between taking and sending a tick, at most.
-BOUND = 10.2
 
 INTERVAL = 2.0
-#: So long that a tick whose beat died is sent once more before the next one is due.
-LONG = 15.0
 
 UNIQUE = "project.while_executing"
 #: A task that is not unique, where beat does not import it: the project's class is for unique ones.
@@ -74,44 +70,6 @@ def test_another_beat_sends_when_one_is_killed_which_goes_on_with_its_old_schedu
     ticks = project.wait_ticks(key, before + 2)
     assert_once(ticks)
     assert {tick.pid for tick in ticks[2:]} - {killed.pid}
-
-
-@pytest.mark.slow
-def test_a_tick_whose_beat_is_told_to_end_while_it_sends_is_sent_as_the_same_message(
-    new_project: ProjectMaker, key: str
-) -> None:
-    """Nobody can know whether it was sent: so another beat sends it, and it keeps its identity."""
-    project = new_project()
-    project.schedule["seldom"] = entry(key, LONG)
-    with project.kept_on(f"{key}@sending"):
-        project.start_beats_apart({}, {})
-        (ended,) = wait_until(lambda: project.leaving(key), PATIENCE, "a beat is about to send")
-        project.beat_of(ended).terminate()
-        at = time.monotonic()
-    (sent,) = project.wait_ticks(key, 1)
-
-    assert (sent.task_id, sent.token, sent.tick) == (ended.task_id, ended.token, ended.tick)
-    assert sent.pid != ended.pid
-    assert sent.at < at + BOUND + 1 + SLACK
-
-
-@pytest.mark.slow
-def test_a_tick_whose_beat_is_killed_after_it_sent_it_runs_once(new_project: ProjectMaker, key: str) -> None:
-    """It is sent again as the same message, and the second copy does nothing: the first is over."""
-    project = new_project()
-    project.schedule["seldom"] = entry(key, LONG, "project.executed")
-    project.start_worker("prefork")
-    with project.kept_on(f"{key}@sent"):
-        project.start_beats_apart({}, {})
-        wait_until(lambda: project.notes(f"{key}@sent"), PATIENCE, "a beat has sent it")
-        (killed,) = project.leaving(key)
-        project.wait_ended(key)
-        project.beat_of(killed).kill()
-    project.wait_received(killed.task_id, 2)
-    project.wait_ended(key, 2, PATIENCE + LONG)
-
-    assert [body.task_id for body in project.bodies(key)].count(killed.task_id) == 1
-    assert [tick.token for tick in project.leaving(key)].count(killed.token) == 2
 
 
 @pytest.mark.slow
@@ -200,19 +158,3 @@ def test_a_beat_inside_each_of_two_workers_sends_each_tick_once(
     assert_once(project.leaving(key)[:4])
     task_ids = [body.task_id for body in project.bodies(key)]
     assert len(set(task_ids)) == len(task_ids)
-
-
-@pytest.mark.parametrize("unknown", [slow([]), ["project.executed"]], ids=["imported", "by its name"])
-def test_a_task_slower_than_its_interval_is_skipped_while_it_runs(
-    new_project: ProjectMaker, key: str, unknown: list[str]
-) -> None:
-    """Its ticks are duplicates of the run, and none waits; also where beat does not import the task."""
-    project = new_project()
-    project.schedule["often"] = {**entry(key, 0.5, "project.executed"), "kwargs": {"seconds": 2.0}}
-    project.start_worker("prefork", concurrency=4)
-    project.start_beat(plan={"unknown": unknown})
-    bodies = project.wait_ended(key, 3)
-
-    assert project.overlaps(key, killed=len(bodies) - 3) == []
-    assert len(project.leaving(key)) >= (2 if unknown == [] else 8)
-    assert project.queued() == 0

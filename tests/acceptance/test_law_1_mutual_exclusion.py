@@ -70,28 +70,3 @@ def test_a_worker_stopped_for_longer_than_a_lease_learns_that_it_lost_its_lock(
     assert project.notes("lost leases") == [stopped.token]
     assert project.violations(key) == []
     project.wait_free(key)
-
-
-@pytest.fixture
-def gevent_project(new_project: Callable[..., Project]) -> Project:
-    """A project whose one worker runs a hundred greenlets at once."""
-    pytest.importorskip("gevent")
-    project = new_project()
-    project.start_worker("gevent", concurrency=100)
-    return project
-
-
-@pytest.mark.law(2)
-def test_on_gevent_a_hundred_tasks_on_ten_keys_run_in_turn_and_none_is_dropped(
-    gevent_project: Project, key: str
-) -> None:
-    """A hundred bodies in one process."""
-    keys = [f"{key}-{number}" for number in range(10)]
-    results = [gevent_project.while_executing.delay(each, 0.1) for _ in range(10) for each in keys]
-    for result in results:
-        result.get(timeout=100)
-
-    for each in keys:
-        assert len(gevent_project.bodies(each)) == 10
-        assert gevent_project.overlaps(each) == []
-        assert gevent_project.holder(each) is None

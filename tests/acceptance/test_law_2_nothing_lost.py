@@ -1,7 +1,6 @@
 """Nothing more is lost than a plain Celery task would lose."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,7 +8,6 @@ from kombu.exceptions import OperationalError
 
 from tests.acceptance.conftest import ProjectMaker
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.paths import ELSEWHERE
 from tests.acceptance.project import open_project
 from tests.acceptance.terms import (
     CLAIM_GONE,
@@ -21,26 +19,6 @@ from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(2)
-
-
-@pytest.mark.paths(ELSEWHERE, why="the broker ends, and the lock server tells what is left")
-def test_a_publish_the_broker_refuses_releases_its_claim(
-    new_project: Callable[..., Project], celery_url: str, key: str
-) -> None:
-    """No message is on its way, so no claim may stand in the way of the next."""
-    with EmbeddedServer() as broker:
-        project = new_project(
-            broker=broker.url,
-            backend=celery_url,
-            conf={"redislock_url": celery_url, "task_publish_retry": False},
-        )
-        project.executed.delay(f"{key}-before")
-        broker.kill()
-        with pytest.raises(OperationalError):
-            project.executed.delay(key)
-
-        assert project.holder(key) is None
-        assert project.holder(f"{key}-before") is not None
 
 
 @pytest.mark.parametrize("task", ["executed", slow("until_expired"), slow("until_executing")])

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from billiard.exceptions import WorkerLostError
 
 from tests.acceptance.brokers import REDIS_FIRST, Site
 from tests.acceptance.harness import Project, throughout, wait_until
@@ -26,24 +25,6 @@ from tests.facts import lives
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(4)
-
-
-@pytest.mark.parametrize("ending", ["overrun_once", "refuse_once"])
-def test_a_timed_out_message_that_goes_back_to_its_queue_runs_again(
-    prefork: Project, key: str, ending: str
-) -> None:
-    """The hard limit is stored as a failure. The key may be free meanwhile; no claim is left behind."""
-    result = prefork.executed_time_limit_acks_late.delay(key, 0.0, ending, 2 * PATIENCE)
-    wait_until(lambda: "" in [body.ended_by for body in prefork.bodies(key)], PATIENCE, "it runs again")
-    backend = prefork.app.backend
-    wait_until(
-        lambda: backend.get_task_meta(result.id, cache=False)["status"] == "SUCCESS", PATIENCE, "its result"
-    )
-
-    first, again = prefork.bodies(key)
-    assert (again.ended_by, {first.task_id, again.task_id}) == ("", {result.id})
-    assert first.end <= again.start
-    prefork.wait_free(key)
 
 
 @pytest.mark.slow
@@ -75,19 +56,6 @@ def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork: Project,
     assert {holder and holder.token for holder in holders} == {body.token}
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert not [line for line in prefork.lines(LOST) if body.task_id in line]
-
-
-def test_on_rabbitmq_a_killed_child_frees_its_lock_within_seconds(rabbitmq: Project, key: str) -> None:
-    """The main process notices, releases, and only then stores the failure."""
-    with rabbitmq.kept_on(key):
-        result = rabbitmq.executed.delay(key)
-        body = rabbitmq.wait_started(key)
-        os.kill(body.pid, signal.SIGKILL)
-        with pytest.raises(WorkerLostError):
-            result.get(timeout=PATIENCE)
-
-        assert rabbitmq.holder(key) is None
-    assert rabbitmq.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
 
 
 # --- a run known to be dead holds nothing ----------------------------------------------------

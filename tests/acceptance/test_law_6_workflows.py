@@ -1,7 +1,5 @@
 """Law 6: workflows finish, as without us. A duplicate inside a chain, group or chord runs in its turn."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,7 +11,6 @@ from celery.exceptions import ChordError
 
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import WORKFLOW
-from tests.acceptance.worker import SWEEPING
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(6)
@@ -153,58 +150,6 @@ def test_chains_of_the_same_call_complete(project: Project, key: str) -> None:
 # --- however the holder ends -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["fail", "ignore", "retry"])
-@pytest.mark.parametrize("canvas", CANVASES)
-def test_a_duplicate_runs_itself_however_its_holder_ends(
-    project: Project, key: str, canvas: str, ending: str
-) -> None:
-    """The holder's outcome is the holder's own."""
-    more = {"countdown": 0.5} if ending == "retry" else None
-    with held(project, key, "executed", 0.0, ending, more) as holder:
-        result = CANVASES[canvas](project.executed.si(key), project.collect).apply_async()
-
-    assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
-    own = [body.task_id for body in project.wait_ended(key, 2) if body.task_id != holder.id]
-    assert len(own) == 1
-    project.wait_ended(key, 3 if ending == "retry" else 2)
-    assert project.overlaps(key) == []
-
-
-@pytest.mark.parametrize("canvas", CANVASES)
-def test_a_duplicate_that_fails_breaks_its_own_workflow_only(project: Project, key: str, canvas: str) -> None:
-    """As a plain task's failure does; its holder succeeds."""
-    with held(project, key) as holder:
-        failing = project.executed.si(key, 0.0, "fail")
-        result = CANVASES[canvas](failing, project.collect).apply_async()
-
-    with pytest.raises((ChordError, ValueError), match=f"{key} failed"):
-        result.get(timeout=WORKFLOW)
-    assert project.app.AsyncResult(holder.id).get(timeout=WORKFLOW) == f"{key} done"
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        "executed",
-        slow("executed_acks_late"),
-        "executed_reject_on_worker_lost",
-        slow("executed_retry_on_worker_lost"),
-    ],
-)
-@pytest.mark.parametrize("canvas", CANVASES)
-def test_a_workflow_survives_its_holders_child(prefork: Project, key: str, canvas: str, task: str) -> None:
-    """Whether the holder is lost with its child, delivered again, or tried again."""
-    unique = getattr(prefork, task)
-    with held(prefork, key, task) as holder:
-        result = CANVASES[canvas](unique.si(key), prefork.collect).apply_async()
-        holder.wait()
-        os.kill(prefork.bodies(key)[0].pid, signal.SIGKILL)
-
-    assert result.get(timeout=WORKFLOW) == of(canvas, f"{key} done")
-    prefork.wait_ended(key)
-    assert prefork.overlaps(key, killed=1) == []
-
-
 @pytest.mark.skipif(celery.VERSION[:2] < (5, 6), reason="this Celery tells of it only when the ETA has come")
 def test_duplicates_of_a_holder_revoked_before_its_eta_run(project: Project, key: str) -> None:
     """Celery drops a revoked message when its ETA has come; nobody waits for that."""
@@ -215,28 +160,6 @@ def test_duplicates_of_a_holder_revoked_before_its_eta_run(project: Project, key
     assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 2
     assert holder.id not in {body.task_id for body in project.bodies(key)}
     assert project.overlaps(key) == []
-
-
-@pytest.mark.slow
-@pytest.mark.law(4)
-@pytest.mark.parametrize("task", ["executed", "executed_acks_late"])
-def test_a_workflow_survives_its_holders_worker(
-    new_project: Callable[..., Project], key: str, task: str
-) -> None:
-    """What the dead worker had is delivered again, and its lease expires."""
-    project = new_project(conf={"broker_transport_options": {"visibility_timeout": 5, **SWEEPING}})
-    doomed = project.start_worker("prefork", concurrency=1)
-    unique = getattr(project, task)
-    with held(project, key, task) as holder:
-        project.start_worker("prefork")
-        result = chord([unique.si(key)] * 3, project.collect.s()).apply_async()
-        holder.wait()
-        doomed.signal(signal.SIGKILL)
-        doomed.process.wait()
-
-    assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 3
-    wait_until(lambda: project.queued() == 0 and project.holder(key) is None, WORKFLOW, "nothing is left")
-    assert project.overlaps(key, killed=1) == []
 
 
 # --- links, error callbacks, replacements ----------------------------------------------------

@@ -17,43 +17,6 @@ from tests.facts import lives
 pytestmark = pytest.mark.law(7)
 
 
-def test_a_waiting_retry_keeps_duplicates_out(project: Project, key: str) -> None:
-    """The lease becomes a claim until the retry starts; the key is never free in between."""
-    holders, duplicates = [], []
-    with project.kept_on(f"{key} retried"):
-        result = project.executed.delay(key, 0.1, "retry", {"countdown": 1.5})
-        while len(project.bodies(key)) < 2:
-            holders.append(project.holder(key))
-            duplicates.append(project.executed.delay(key))
-
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert len(duplicates) > 3
-    assert {duplicate.id for duplicate in duplicates} == {result.id}
-    assert {holder and holder.owner for holder in holders} == {result.id}
-    assert [body.retries for body in project.bodies(key)] == [0, 1]
-
-
-def test_the_message_of_a_retry_is_published_at_once(project: Project, key: str) -> None:
-    """It is there while the body that asked for it goes on; its claim follows when that has unwound."""
-    with project.kept_on(f"{key} asked"):
-        result = project.executed.delay(key, 0.0, "retry_and_stay", {"queue": project.aside})
-        retry = wait_until(lambda: captured(project, if_any=True), PATIENCE, "the retry is published")
-        (body,) = project.bodies(key)
-        assert body.ended_by is None
-    project.wait_ended(key)
-    wait_until(
-        lambda: (holder := project.holder(key)) is not None and holder.state == "queued",
-        PATIENCE,
-        "the retry has a claim",
-    )
-    assert project.executed.delay(key).id == result.id
-    deliver(project, retry)
-
-    assert len(project.wait_ended(key, 2)) == 2
-    project.wait_free(key)
-    assert project.overlaps(key) == []
-
-
 @pytest.mark.law(2)
 def test_a_child_killed_after_it_asked_for_a_retry_loses_nothing(prefork: Project, key: str) -> None:
     """``retry(throw=False)``: the message is on its way, whatever becomes of the body."""
@@ -88,17 +51,6 @@ def test_a_retry_never_overlaps_the_body_that_asked_for_it(
     project.wait_free(key)
 
     assert project.overlaps(key) == []
-
-
-def test_an_automatic_retry_keeps_the_lock_and_its_budget(project: Project, key: str) -> None:
-    """``autoretry_for`` retries as often as declared, and the lock is free at the end."""
-    result = project.executed_autoretry.delay(key, 0.05, "fail")
-    with pytest.raises(ValueError, match="failed"):
-        result.get(timeout=PATIENCE)
-
-    assert [body.retries for body in project.bodies(key)] == [0, 1, 2]
-    assert project.overlaps(key) == []
-    assert project.holder(key) is None
 
 
 def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:

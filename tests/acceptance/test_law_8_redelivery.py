@@ -23,7 +23,6 @@ from tests.acceptance.brokers import (
     wait_late_copy,
 )
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.messages import ONLY_THE_BROKER_SAYS, captured, deliver
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import PATIENCE
 from tests.facts import lives
@@ -41,55 +40,6 @@ LATE = [
     "until_executing_acks_late",
     "until_expired_acks_late",
 ]
-
-
-def published_aside(project: Project, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
-    """Publish a call where no worker looks, and return its message."""
-    task.apply_async(args, queue=project.aside, **options)
-    return captured(project)
-
-
-# --- copies, delivered by hand ---------------------------------------------------------------
-
-BY_HAND = pytest.mark.paths(FUSED, ELSEWHERE, why=ONLY_THE_BROKER_SAYS)
-
-
-@BY_HAND
-@pytest.mark.parametrize("task", LATE)
-@pytest.mark.parametrize("flagged", [True, False])
-def test_a_second_copy_waits_and_then_does_nothing(
-    project: Project, key: str, task: str, flagged: bool
-) -> None:
-    """In every scope, whether or not the broker says ``redelivered``: one body, and no state but its own."""
-    message = published_aside(project, getattr(project, task), key)
-    result = project.app.AsyncResult(message["headers"]["id"])
-    with project.kept_on(key):
-        deliver(project, message)
-        project.wait_started(key)
-        deliver(project, message, again=flagged)
-        wait_copy(project, result.id)
-        assert result.state in {"PENDING", "STARTED"}
-    wait_late_copy(project, result.id)
-
-    assert [body.ended_by for body in project.bodies(key)] == [""]
-    if "ignore_result" not in task:
-        assert (result.state, result.get(timeout=PATIENCE)) == ("SUCCESS", f"{key} done")
-
-
-@BY_HAND
-def test_a_redelivered_message_of_a_task_acknowledged_early_runs_once(project: Project, key: str) -> None:
-    """What was delivered again may be delivered a third time."""
-    message = published_aside(project, project.executed, key)
-    task_id = message["headers"]["id"]
-    with project.kept_on(key):
-        deliver(project, message, again=True)
-        project.wait_started(key)
-        deliver(project, message, again=True)
-        wait_copy(project, task_id)
-    wait_late_copy(project, task_id)
-
-    assert len(project.bodies(key)) == 1
-    assert project.holder(key) is None
 
 
 # --- copies, delivered by every broker -------------------------------------------------------

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime
 
 import pytest
 import redis
@@ -16,15 +15,13 @@ from celery.result import AsyncResult
 
 from celery_redislock import LockUnavailable
 from celery_redislock.locks import Lock, connect
-from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.harness import Project
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import (
     CANNOT_START,
     CLAIM_GONE,
     FREED,
-    LOST,
     PATIENCE,
-    SHORT_LEASE,
     WORKFLOW,
 )
 from tests.faults import Fault, FaultyProxy
@@ -75,20 +72,6 @@ def test_a_start_without_a_lock_server_is_put_off(
     assert len(project.bodies(key)) == 1
 
 
-@pytest.mark.timing
-def test_a_run_whose_lease_could_not_be_renewed_counts_as_lost(
-    project: Project, lock_server: EmbeddedServer, key: str
-) -> None:
-    """After its deadline a lease is not trusted any more, whatever the server would say."""
-    project.start_worker("prefork")
-    with project.running(project.executed, key, lock_ttl=SHORT_LEASE) as result:
-        lock_server.kill()
-        killed = time.time()
-        (line,) = project.wait_lines(LOST, result.id)
-
-    assert when_logged(line) - killed < SHORT_LEASE + 1.0
-
-
 @ON_EVERY_PATH
 @pytest.mark.law(1, 2)
 def test_a_history_of_many_tasks_and_faults_keeps_the_law(
@@ -118,27 +101,6 @@ def test_a_history_of_many_tasks_and_faults_keeps_the_law(
     ran = [body.task_id for each in keys for body in faulty.bodies(each)]
     assert sorted(ran) == sorted(result.id for result in published)
     assert network.fired - before > 15
-
-
-def test_a_restart_without_its_data_costs_the_run_its_lock(
-    new_project: Callable[..., Project], lock_server: EmbeddedServer, key: str
-) -> None:
-    """The run learns of its loss, and the next one has the larger fence."""
-    project = _started(new_project, lock_server)
-    with project.kept_on(key):
-        first = project.executed.delay(key)
-        project.wait_started(key)
-        lock_server.restart()
-        second = project.executed.delay(key)
-        project.wait_started(key, 2)
-        wait_until(lambda: project.lines(LOST), PATIENCE, "the run learns of its loss")
-
-    assert first.get(timeout=PATIENCE) == f"{key} done"
-    assert second.get(timeout=PATIENCE) == f"{key} done"
-    older, newer = project.bodies(key)
-    assert (older.task_id, newer.task_id) == (first.id, second.id)
-    assert (older.fence or 0) < (newer.fence or 0)
-    project.wait_free(key, FREED)
 
 
 def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more(
@@ -178,20 +140,9 @@ def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more
     assert project.lines(CANNOT_START) == project.lines(CLAIM_GONE) == []
 
 
-def when_logged(line: str) -> float:
-    """Return when a worker wrote this line, in seconds since the epoch; logging writes local time."""
-    return datetime.strptime(line[1:24], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
-
-
 def _publish(project: Project, key: str, *arguments: object, task: str = "executed") -> AsyncResult | None:
     try:
         result: AsyncResult = getattr(project, task).delay(key, *arguments)
     except LockUnavailable:
         return None
     return result
-
-
-def _started(new_project: Callable[..., Project], server: EmbeddedServer) -> Project:
-    project = new_project(conf={"redislock_url": server.url})
-    project.start_worker("prefork")
-    return project

@@ -26,6 +26,8 @@ def test_a_run_that_lost_its_lock_can_be_ended(prefork: Project, key: str, endin
     if ending == "spin":
         ((_, name, reason),) = prefork.notes(f"lost {key}")
         assert (name, bool(reason)) == (f"work:{key}", True)
+    prefork.wait_free(key)
+    assert prefork.executed_terminate.delay(key).get(timeout=PATIENCE) == f"{key} done"
 
 
 @pytest.mark.timing

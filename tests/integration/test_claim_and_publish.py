@@ -61,15 +61,6 @@ shop.pay.delay(1)
 print(kombu.__version__, shop.asked)
 """
 
-#: A beat, killed when kombu is about to put the message of its tick into the queue.
-KILLED_BEAT = """
-import os, signal, sys
-from kombu.transport.redis import Channel
-from tests.integration.test_claim_and_publish import Shop, send_tick
-shop = Shop(sys.argv[1], name=sys.argv[2]).warm_up()
-Channel._put = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-send_tick(shop)
-"""
 
 #: One due time of an entry of a schedule, and the identity of its message.
 A_TICK = "shop/pay@2026-06-01T12:00:00+00:00"
@@ -415,40 +406,6 @@ def test_a_tick_is_claimed_and_pushed_without_a_look(proxy: FaultyProxy, client:
 
     assert (result.id, result.is_duplicate, shop.asked) == (TICK_ID, False, ["claim_and_push"])
     assert (told, shop.held(), client.llen(shop.name)) == (["pay"], {"n:1"}, 1)
-
-
-def test_a_tick_that_was_claimed_and_not_pushed_is_pushed_once(shop: Shop, client: Any) -> None:
-    """Law 2: a beat may claim, and die before it publishes; another one sends the tick again."""
-    granted(shop.store.acquire("n:1", TICK_TOKEN, 30.0, facts=ABOUT))
-    shop.asked.clear()
-
-    results = [send_tick(shop) for _ in range(2)]
-
-    assert [(result.id, result.is_duplicate) for result in results] == [(TICK_ID, False)] * 2
-    assert shop.asked == ["claim_and_push"] * 2
-    assert [(header.token, header.is_tick) for header in shop.headers()] == [(TICK_TOKEN, True)]
-
-
-def test_a_tick_that_a_holder_refuses_is_not_pushed(shop: Shop, client: Any) -> None:
-    """Law 1: overlap is the task's own matter."""
-    holder = shop.pay.delay(1)
-
-    result = send_tick(shop)
-
-    assert (result.id, result.is_duplicate, shop.messages(client)) == (holder.id, True, 1)
-
-
-def test_a_beat_that_is_killed_while_it_sends_stops_no_entry(tcp_server: EmbeddedServer, client: Any) -> None:
-    """Law 2: without its message a claim would refuse every later tick for an hour."""
-    url = f"redis://127.0.0.1:{tcp_server.port}/0"
-    shop = Shop(url)
-    command = [sys.executable, "-c", KILLED_BEAT, url, shop.name]
-
-    killed = subprocess.run(command, check=False, timeout=60)
-
-    assert killed.returncode == -signal.SIGKILL
-    assert (shop.held(), shop.messages(client)) == (set(), 0)
-    assert not shop.pay.delay(1).is_duplicate
 
 
 # --- what a claim says -----------------------------------------------------------------------

@@ -114,20 +114,3 @@ def test_twenty_threads_share_one_store(plain_case: RedisCase) -> None:
     assert sum(grants) > 0
     assert most == 1
     assert plain_case.keys() == []
-
-
-def test_threads_waiting_for_one_lock_all_get_their_turn(plain_case: RedisCase) -> None:
-    lock = Lock(plain_case.redis, "n", timeout=30.0)
-    turns: list[int] = []
-
-    def work(worker: int) -> None:
-        with lock:
-            before = len(turns)
-            turns.append(worker)
-            assert len(turns) == before + 1
-
-    with ThreadPoolExecutor(5) as pool:
-        list(pool.map(work, range(5)))
-
-    assert sorted(turns) == [0, 1, 2, 3, 4]
-    assert wait_until(lambda: plain_case.keys() == [], 5)

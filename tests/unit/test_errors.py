@@ -16,8 +16,6 @@ from celery_redislock import (
     LockUnavailable,
     RedisLockError,
 )
-from celery_redislock.declaring.server import use_store
-from celery_redislock.locks.tasklock import TaskLock
 from tests.unit.shop import Shop
 
 ERRORS = [
@@ -89,29 +87,6 @@ def test_a_wrong_value_is_also_a_value_error() -> None:
 
 def body(account_id: int = 7) -> int:
     return account_id
-
-
-@pytest.mark.parametrize("policy", ["raise", "run"])
-def test_a_server_that_refuses_connections_is_named_without_its_password(
-    policy: str, monkeypatch: Any
-) -> None:
-    """Law 9: at once, not after a timeout. Nothing is published, unless ``on_lock_error`` says ``run``."""
-    monkeypatch.setattr(TaskLock, "release_later", lambda *_, **__: None)
-    shop = Shop(redislock_url="redis://bob:hunter2@127.0.0.1:1/3", redislock_on_lock_error=policy)
-    use_store(shop.app, None)
-    task = shop.unique(body)
-
-    if policy == "run":
-        assert not task.delay(7).is_duplicate
-        assert len(shop.messages()) == 1
-        return
-    with pytest.raises(LockUnavailable) as raised:
-        task.delay(7)
-
-    assert raised.value.server == "redis://127.0.0.1:1/3"
-    assert raised.value.operation == "acquire"
-    assert "refused" in raised.value.reason.lower()
-    assert shop.messages() == []
 
 
 def test_a_run_that_finds_a_key_of_another_kind_fails_visibly(shop: Shop) -> None:

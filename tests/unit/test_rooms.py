@@ -106,21 +106,23 @@ def test_every_import_leads_to_a_lower_room_and_none_in_a_circle() -> None:
     list(TopologicalSorter(ours).static_order())  # CycleError names the circle
 
 
-def test_a_process_that_only_declares_tasks_loads_neither_side() -> None:
-    """Law 10: nothing is imported before it is needed."""
+def test_a_process_that_only_declares_tasks_loads_neither_side_and_connects_to_nothing() -> None:
+    """Law 10: nothing is imported, connected or started before it is needed."""
     program = """
-    import sys
+    import sys, threading
+    opened = []
+    sys.addaudithook(lambda event, args: opened.append(event) if event == "socket.connect" else None)
     from celery import Celery
     from celery_redislock import SingletonTask
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    @app.task(base=SingletonTask)
+    @app.task(base=SingletonTask, lock_key="account:{account_id}")
     def sync(account_id): ...
-    print(sync.name, *sys.modules)
+    print(sync.name, threading.active_count(), len(opened), *sys.modules)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    name, *loaded = subprocess.check_output(command, text=True, timeout=60).split()
+    name, threads, connections, *loaded = subprocess.check_output(command, text=True, timeout=60).split()
 
-    assert name == "shop.sync"
+    assert (name, threads, connections) == ("shop.sync", "1", "0")
     assert not {"redis", *(f"{PACKAGE}.{name}" for name in LOADED_ON_FIRST_USE)} & set(loaded)
 
 

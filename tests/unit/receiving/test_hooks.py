@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from celery import signals
-from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import store_of, use_store
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.hooks import install
-from tests.unit.shop import KEY, Shop, body, carried
+from tests.unit.shop import KEY, Shop, body
 
 
 class Sender:
@@ -150,39 +149,6 @@ def test_an_app_without_unique_tasks_asks_no_server(shop: Shop, monkeypatch: Any
 # --- before_start ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_expired"])
-@pytest.mark.parametrize(
-    ("error", "acks_late", "kept"),
-    [
-        (ValueError("x"), False, False),
-        (ValueError("x"), True, False),
-        (Ignore("x"), False, False),
-        (Reject("x", requeue=False), True, False),
-        (Reject("x", requeue=True), True, True),
-        (Reject("x", requeue=True), False, False),
-        (Retry(), False, True),
-    ],
-    ids=str,
-)
-def test_a_claim_is_released_when_before_start_raises_unless_its_message_comes_again(
-    shop: Shop, scope: str, error: Exception, *, acks_late: bool, kept: bool
-) -> None:
-    """Law 4: its body will not run, so claim and period end."""
-
-    class Careful(SingletonTask):
-        abstract = True
-
-        def before_start(self, *_: Any) -> None:
-            raise error
-
-    task = shop.unique(body, base=Careful, lock=scope, lock_key=KEY, lock_period=50, acks_late=acks_late)
-    task.delay(7)
-
-    shop.run()
-
-    assert (shop.holder(KEY) is not None) == kept
-
-
 def test_a_copy_whose_before_start_raises_leaves_the_period_of_what_ran(shop: Shop) -> None:
     """Law 2: the period began when the message was accepted, and its first delivery has run."""
     ends: list[Exception | None] = [None, ValueError("not now")]
@@ -201,26 +167,6 @@ def test_a_copy_whose_before_start_raises_leaves_the_period_of_what_ran(shop: Sh
     shop.run(shop.receive(message, redelivered=True))
 
     assert list(shop.held()) == [KEY]
-
-
-def test_a_retry_from_before_start_carries_the_claim(shop: Shop) -> None:
-    """Law 7: it keeps its message's identity, because no body has run."""
-
-    class Careful(SingletonTask):
-        abstract = True
-
-        def before_start(self, *_: Any) -> None:
-            if not self.request.retries:
-                raise self.retry(countdown=50)
-
-    shop.unique(body, base=Careful, lock_key=KEY).delay(7)
-    first = shop.message()
-    shop.run(shop.receive(first))
-
-    retry = shop.message()
-    assert carried(retry).token == carried(first).token == shop.held()[KEY].token
-    assert shop.run(shop.receive(retry)) == 7
-    assert shop.held() == {}
 
 
 # --- messages nobody runs --------------------------------------------------------------------

@@ -65,23 +65,6 @@ def test_a_skip_writes_no_state_where_its_result_is_ignored(
     assert shop.state("t1") == "PENDING"
 
 
-@pytest.mark.parametrize("strategy", [None, "retry"], ids=["by default", "as asked"])
-def test_retry_runs_later_with_its_id_and_its_retries(shop: Shop, strategy: str | None) -> None:
-    """Waiting spends no retry and leaves no mark; ``while_executing`` drops nothing by default."""
-    task = shop.unique(body, lock_key=KEY, on_conflict=strategy, lock="while_executing", acks_late=True)
-    task.apply_async((7,), task_id="t1")
-    before = shop.message()
-
-    with hold(task, 7):
-        assert isinstance(shop.run(shop.receive(before)), Ignore)
-
-    again = shop.message()
-    assert (again.headers["id"], again.headers["retries"]) == ("t1", 0)
-    assert carried(again) == carried(before)
-    assert (shop.state("t1"), shop.acks, shop.store.marks()) == ("PENDING", ["ack"], {})
-    assert shop.run(shop.receive(again)) == 7
-
-
 @pytest.mark.parametrize(
     ("answer", "error"), [("skip", Ignore), ("raise", DuplicateTask), ("sikp", LockOptionError)]
 )
@@ -209,16 +192,6 @@ def test_only_a_fresh_publish_is_dropped_and_what_really_happens_is_announced(
     assert heard == [(task, "server", happens, "first", "t1")]
     assert [message.headers["id"] for message in shop.messages()] == ["t1"] * (happens == "retry")
     assert happens != "retry" or shop.state("t1") == "PENDING"
-
-
-def test_a_period_refuses_a_run_that_was_never_accepted(shop: Shop) -> None:
-    """Beat without the task imported: acceptance is decided when it starts."""
-    task = shop.unique(body, lock_key=KEY, lock_period=50)
-
-    with shop.running(task):
-        task(7)
-    with shop.running(task, task_id="t2"), pytest.raises(Ignore, match="duplicate of t1"):
-        task(7)
 
 
 # --- what is never dropped -------------------------------------------------------------------

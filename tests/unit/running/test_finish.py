@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore
 
 from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
@@ -102,58 +102,6 @@ def test_acquiring_and_releasing_are_announced(shop: Shop) -> None:
 
 
 # --- handed on to a retry or a replacement ---------------------------------------------------
-
-
-@pytest.mark.parametrize("throw", [True, False])
-@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
-def test_a_retry_is_published_at_once_and_the_lease_is_its_claim_when_the_body_has_ended(
-    shop: Shop, scope: str, *, throw: bool
-) -> None:
-    """Law 7: no death of the child loses it, and there is no gap in which the key is free."""
-    held_when_published: list[Any] = []
-    messages: list[Any] = []
-
-    def sync(self: Any, account_id: int) -> str:
-        try:
-            self.retry(countdown=50, throw=throw)
-        finally:
-            held_when_published.extend(state for _, state in shop.states())
-            messages.extend(shop.messages())
-        return "for now"
-
-    task = shop.unique(sync, bind=True, lock=scope, lock_key=KEY, lock_queue_ttl=100)
-    published = task.delay(7)
-    outcome = shop.run()
-
-    (retry,) = messages
-    assert held_when_published == ["running"]
-    assert isinstance(outcome, Retry) if throw else outcome == "for now"
-    assert (retry.headers["id"], retry.headers["retries"]) == (published.id, 1)
-    assert (carried(retry).claimed, carried(retry).must_run) == (True, True)
-    assert shop.states() == [(carried(retry).token, "queued")]
-    assert shop.held()[KEY].expires_in == pytest.approx(50 + 100, abs=0.9)  # from now on
-    if scope == "until_executed":
-        assert task.delay(7).id == published.id
-
-
-def test_a_replacement_with_another_key_takes_a_claim_of_its_own(shop: Shop) -> None:
-    """Law 7: ``replace()`` publishes the same task id, under the key of its own arguments."""
-
-    def sync(self: Any, account_id: int, again: bool = True) -> str:
-        if again:
-            raise self.replace(self.s(8, again=False))
-        return "replaced"
-
-    task = shop.unique(sync, bind=True, lock_key="account:{account_id}")
-    published = task.delay(7)
-    assert isinstance(shop.run(), Ignore)
-
-    message = shop.message()
-    assert message.headers["id"] == published.id
-    claims = {name: hold.token for name, hold in shop.held().items()}
-    assert claims == {"account:8": carried(message).token}
-    assert shop.run(shop.receive(message)) == "replaced"
-    assert shop.held() == {}
 
 
 def test_the_first_of_several_messages_gets_the_claim_and_the_others_run_after_it(shop: Shop) -> None:
@@ -278,14 +226,22 @@ def test_the_mark_ending_lives_one_lock_ttl_and_done_an_hour_beyond_the_visibili
     assert (marks_after(4099), marks_after(4101)) == (["done"], [])
 
 
-def test_a_run_takes_one_request_to_start_and_one_to_release_and_one_for_its_mark(shop: Shop) -> None:
-    """Law 10."""
-    shop.unique(body, lock_key=KEY).delay(7)
+@pytest.mark.parametrize(
+    ("scope", "acks_late", "calls"),
+    [
+        ("until_executed", False, ["acquire", "release"]),
+        ("until_executed", True, ["acquire", "release", "mark_done"]),
+        ("until_executing", False, ["release"]),
+        ("until_expired", False, []),
+    ],
+)
+def test_a_run_takes_one_request_to_start_and_one_to_release_and_one_for_its_mark(
+    shop: Shop, scope: str, acks_late: bool, calls: list[str]
+) -> None:
+    """Law 10: nothing is asked for what the scope does not hold. A claim that is a period stays as it was."""
+    shop.unique(body, lock_key=KEY, acks_late=acks_late, **SCOPES[scope]).delay(7)
     shop.store.calls.clear()
-    shop.run()
-    assert shop.store.calls == ["acquire", "release"]
 
-    shop.unique(body, name="shop.late", lock_key=KEY, acks_late=True).delay(7)
-    shop.store.calls.clear()
     shop.run()
-    assert shop.store.calls == ["acquire", "release", "mark_done"]
+
+    assert shop.store.calls == calls

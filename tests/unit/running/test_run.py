@@ -4,10 +4,9 @@ import pickle
 from typing import Any
 
 import pytest
-from celery import Task
 from celery.exceptions import TaskRevokedError
 
-from celery_redislock import LockLost, SingletonTask
+from celery_redislock import LockLost
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.running.run import run_of
 from celery_redislock.testing import hold
@@ -60,7 +59,7 @@ def test_where_the_key_is_not_held_the_lease_is_inert(shop: Shop, scope: str, *,
         assert (lease.fence, lease.key, lease.token) == (None, None, None)
 
 
-# --- recursion and a __call__ of one's own ---------------------------------------------------
+# --- recursion -------------------------------------------------------------------------------
 
 
 def test_a_body_that_calls_its_own_task_does_not_lock_itself(shop: Shop) -> None:
@@ -73,53 +72,6 @@ def test_a_body_that_calls_its_own_task_does_not_lock_itself(shop: Shop) -> None
 
     assert shop.run() == 3
     assert shop.store.calls == ["acquire", "acquire", "release"]
-
-
-class _Greeting(Task):
-    """A mixin of the usual kind, that knows nothing of locks and stands first."""
-
-    abstract = True
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-
-class _Greeted(_Greeting, SingletonTask):
-    abstract = True
-
-
-class _CallsRun(SingletonTask):
-    abstract = True
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-
-class _CallsSuper(_CallsRun):
-    abstract = True
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return super().__call__(*args, **kwargs)
-
-
-@pytest.mark.parametrize("base", [_Greeted, _CallsRun, _CallsSuper])
-def test_an_own_call_cannot_step_around_the_lock(shop: Shop, base: type[SingletonTask]) -> None:
-    """Law 1: however a class comes by its ``__call__``, the body runs under the lock."""
-    seen: list[Any] = []
-
-    def look(account_id: int) -> int:
-        seen.append([hold.state for hold in shop.held().values()])
-        return account_id
-
-    task = shop.unique(look, base=base, lock_key=KEY)
-    task.delay(7)
-    shop.store.calls.clear()
-
-    assert shop.run() == 7
-
-    assert seen == [["running"]]
-    assert shop.store.calls == ["acquire", "release"]
-    assert task(7) == 7
 
 
 # --- eager mode and direct calls -------------------------------------------------------------

@@ -28,21 +28,6 @@ def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
 # --- scopes that hold while they run ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
-def test_a_run_holds_a_lease_on_its_key(shop: Shop, scope: str) -> None:
-    """Law 3: every term has a token of its own. Law 8: it names its message, for copies to wait for."""
-    seen: list[Any] = []
-    looking(shop, seen, lock=scope).delay(7)
-    request = shop.receive()
-
-    assert shop.run(request) == 7
-
-    (lease,) = seen
-    assert (lease.owner, lease.state) == (request.id, "running")
-    assert lease.facts["message"] == carried(request.message).token != lease.token
-    assert lease.expires_in == pytest.approx(30, abs=0.5)
-
-
 @pytest.mark.parametrize("scope", ["until_executed", "until_executing"])
 def test_a_message_that_lost_its_header_takes_over_the_claim_of_its_task_id(shop: Shop, scope: str) -> None:
     """Law 2: whatever lost it on the way, the message was accepted."""
@@ -145,16 +130,6 @@ def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(
 # --- until_executing -------------------------------------------------------------------------
 
 
-def test_until_executing_with_a_claim_costs_one_request(shop: Shop) -> None:
-    """Law 10: its release."""
-    shop.unique(body, lock="until_executing", lock_key=KEY).delay(7)
-    shop.store.calls.clear()
-
-    shop.run()
-
-    assert shop.store.calls == ["release"]
-
-
 @pytest.mark.parametrize("strategy", ["retry", "skip", "raise"])
 def test_until_executing_without_a_claim_yields_to_a_queued_one(
     shop: Shop, monkeypatch: Any, strategy: str
@@ -240,19 +215,6 @@ def test_who_is_interrupted_as_its_period_begins_owes_what_it_began_it_by(
 
 
 # --- until_expired ---------------------------------------------------------------------------
-
-
-def test_until_expired_keeps_its_claim_and_asks_nobody(shop: Shop) -> None:
-    """The period counts from acceptance at publish. Law 10: its run costs nothing."""
-    shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY).delay(7)
-    (accepted,) = shop.held().values()
-    shop.store.calls.clear()
-
-    shop.run()
-
-    (hold,) = shop.held().values()
-    assert (hold.token, hold.since) == (accepted.token, accepted.since)
-    assert shop.store.calls == []
 
 
 def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) -> None:

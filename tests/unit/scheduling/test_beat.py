@@ -722,27 +722,6 @@ def test_a_lock_server_whose_clock_is_set_back_delays_no_tick_of_a_dead_beat(wor
     assert world.ticks("entry").total() == len(world.ticks("entry"))
 
 
-def test_data_that_the_lock_server_loses_costs_one_repeat_which_is_the_same_message(world: World) -> None:
-    """The stated limit: lost between a send and another beat's look, the tick is sent by that one too."""
-    for _ in range(2):
-        world.beat({"entry": every(60)})
-    world.run(60.35)
-    world.run(60)
-    world.states.texts.clear()
-    sent = len(world.sent)
-    world.run(5)
-    for tenths in range(20):
-        world.run(61.3 + tenths / 10)
-        world.states.texts.clear()
-    world.run(5)
-
-    assert len(world.sent) >= sent + 20
-    assert len(world.ticks("entry")) >= sent + 20
-    assert max(world.ticks("entry").values()) <= 2
-    assert min(gap for gap in world.gaps("entry") if gap > 1) >= 59
-    assert max(world.gaps("entry")) <= 60.5
-
-
 def test_a_state_lost_between_a_send_and_the_next_look_is_sent_again_as_the_same_message(
     world: World,
 ) -> None:
