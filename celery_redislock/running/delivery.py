@@ -216,7 +216,7 @@ class Delivery:
 
     @property
     def claims(self) -> tuple[TaskLock, ...]:
-        """The locks under which this message may have a claim: of its publish, or of a run that requeued it."""
+        """The locks under which this message may have a claim: of its publish, of a run that requeued it."""
         claim = self.locks.claim or self.lock
         if self.scope.claims_beside and self.was_delivered and self.locks.lease is not None:
             return claim, self.locks.lease
