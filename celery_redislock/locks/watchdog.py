@@ -262,7 +262,12 @@ class Watchdog:
             lease.miss_deadline(lease.unanswered)
         elif now >= since + max_hold / 2 and not lease.warned:
             lease.warned = True
-            lease.warn_of_end(now - since, max_hold)
+            what = (
+                "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it "
+                "follows from the time limit); after lock_max_hold it is not renewed any more and counts "
+                "as lost"
+            )
+            tell(logger.warning, what, lease.key, now - since, max_hold)
         if not (is_held := lease.held):
             self.unwatch(lease)
         return is_held

@@ -272,7 +272,7 @@ def test_the_main_process_announces_no_loss(shop: Shop, monkeypatch: Any, caplog
     _request = started(shop, time_limit=100)
     (renewal,) = shop.renewed().values()
 
-    renewal.learn(None, 0.0, 0.0)
+    renewal.learn(None, 0.0, 0.0, ttl=30.0)
     renewal.miss_deadline("no answer in time")
     assert renewal.held
     let_pass(120)  # longer than it may be held
