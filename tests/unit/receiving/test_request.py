@@ -287,7 +287,7 @@ def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
     """Law 9: over a thousand of them the main process would miss its heartbeats."""
     request = delivered(shop)
     owed = debts(shop, monkeypatch)
-    monkeypatch.setattr(type(watchdog_of(shop.store)), "is_server_away", True)
+    monkeypatch.setattr(watchdog_of(shop.store), "is_server_away", True)
     shop.store.calls.clear()
 
     revoke(request)
