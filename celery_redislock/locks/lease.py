@@ -1,12 +1,14 @@
 """One term of holding a lock, as its holder sees it."""
 
 import logging
+import os
 from _thread import RLock
+from binascii import b2a_base64
 from collections.abc import Callable
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.store import Grant, LockStore, Term
+from celery_redislock.locks.store import Grant, LockStore, Term, owner_name
 from celery_redislock.locks.thread import tell
 
 logger = logging.getLogger("celery_redislock")
@@ -14,6 +16,14 @@ logger = logging.getLogger("celery_redislock")
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
 _DRIFT = 0.01
 _ROUNDING = 0.002
+
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def new_token(owner: str) -> str:
+    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce."""
+    name = owner_name(owner) if "\0" in owner else owner
+    return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URLSAFE).decode()}"
 
 
 class Lease:
