@@ -86,8 +86,8 @@ def hold(
     """
     from celery_redislock.declaring.declaration import declaration_of
     from celery_redislock.exceptions import LockUnavailable
-    from celery_redislock.locks.lease import Lease
-    from celery_redislock.locks.store import QUEUED, RUNNING, Grant, Refusal, Term, new_token
+    from celery_redislock.locks.lease import Lease, new_token
+    from celery_redislock.locks.store import QUEUED, RUNNING, Grant, Refusal, Term
     from celery_redislock.locks.watchdog import watchdog_of
     from celery_redislock.publishing.publish import NEEDS_NO_SERVER
     from celery_redislock.task import SingletonTask

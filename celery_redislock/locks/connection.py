@@ -9,7 +9,7 @@ to ``SET NX`` into a wait for one's own orphan. So this module keeps bare
 import logging
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -43,8 +43,8 @@ class Connections:
     8.1.0, ``connection.py``, ``disconnect``).
 
     Each connection counts in ``redislock_unread`` the requests whose answers
-    nobody waited for; they are read before its next one. ``redislock_idle`` is
-    where it is put back.
+    nobody waited for; they are read before its next one. A connection in step
+    is put back into its ``redislock_idle``.
     """
 
     def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
@@ -65,7 +65,6 @@ class Connections:
             "encoding": "utf-8",
             "health_check_interval": 0,
         }
-        self._make: Callable[..., Any] = pool.connection_class
         self._forget()
 
     @property
@@ -113,10 +112,6 @@ class Connections:
         self.drop_idle()
         return self._open()
 
-    def give_back(self, connection: Any) -> None:
-        """Return a connection that is in step."""
-        connection.redislock_idle.append(connection)
-
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
         idle = self._idle[greenlets.get()]
@@ -131,7 +126,7 @@ class Connections:
         self._pid = getpid()
 
     def _open(self) -> Any:
-        connection = self._make(**self._kwargs)
+        connection: Any = self._pool.connection_class(**self._kwargs)
         connection.redislock_unread = 0
         connection.redislock_idle = self._idle[greenlets.get()]
         if greenlets.get() is not None and hasattr(self._pool, "sentinel_manager"):

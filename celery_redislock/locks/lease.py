@@ -1,12 +1,14 @@
 """One term of holding a lock, as its holder sees it."""
 
 import logging
+import os
 from _thread import RLock
+from binascii import b2a_base64
 from collections.abc import Callable
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.store import Grant, LockStore, Term
+from celery_redislock.locks.store import Grant, LockStore, Term, owner_name
 from celery_redislock.locks.thread import tell
 
 logger = logging.getLogger("celery_redislock")
@@ -14,6 +16,14 @@ logger = logging.getLogger("celery_redislock")
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
 _DRIFT = 0.01
 _ROUNDING = 0.002
+
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def new_token(owner: str) -> str:
+    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce."""
+    name = owner_name(owner) if "\0" in owner else owner
+    return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URLSAFE).decode()}"
 
 
 class Lease:
@@ -42,7 +52,7 @@ class Lease:
     since = 0.0
     #: Seconds from then on for which it renews.
     max_hold = float("inf")
-    #: It has warned that half of that has passed.
+    #: It has warned that half of that has passed, or need not.
     warned = False
     #: The clock's reading at which the next renewal is due.
     due = float("inf")
@@ -104,24 +114,17 @@ class Lease:
         Call it before a side effect another holder must not see twice.
         """
         if self.held and self._clock() >= self.deadline:
-            self._renew()
+            term = self.term
+            try:
+                answer = self._store.renew([term])
+            except LockUnavailable as error:
+                self.miss_deadline(error.reason)
+            else:
+                self.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
         if self.lost_because is not None:
             raise LockLost(self.key, self.lost_because, self.fence)
         if self.ended:
             raise LockLost(self.key, "it has been released", self.fence)
-
-    def confirm(self, sent_at: float, answered_at: float, *, ttl: float | None = None) -> None:
-        """Count the term anew: renewed for ``ttl``, or the term's, in answer to a request sent then."""
-        ttl = self.term.ttl if ttl is None else ttl
-        margin = max(_margin(ttl), answered_at - sent_at)
-        deadline = sent_at + ttl - margin
-        with self._lock:
-            if sent_at < self.answered_at:
-                # Sent before the last answer was in: nobody knows which of the two the server took last.
-                deadline = min(self.deadline, deadline)
-                answered_at = max(self.answered_at, answered_at)
-            self.deadline = deadline
-            self.answered_at = answered_at
 
     def trust_for(self, ttl: float) -> None:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
@@ -158,33 +161,22 @@ class Lease:
         """Declare it lost at its deadline: the server did not answer; *why*: the last renewal's error."""
         self.lose(f"it could not be confirmed by its deadline ({why})")
 
-    def warn_of_end(self, held_for: float, max_hold: float) -> None:
-        """Log that half of ``lock_max_hold`` has passed; the watchdog calls it once."""
-        what = (
-            "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it follows "
-            "from the time limit); after lock_max_hold it is not renewed any more and counts as lost"
-        )
-        tell(logger.warning, what, self.key, held_for, max_hold)
-
-    def learn(
-        self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float | None = None
-    ) -> None:
-        """Take the server's answer to a renewal; arguments as for :meth:`confirm`."""
-        if renewed:
-            self.confirm(sent_at, answered_at, ttl=ttl)
-        elif renewed is None:
+    def learn(self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float) -> None:
+        """Take the answer (see ``Renewal``) to a renewal for ``ttl``, which begins the term anew."""
+        if renewed is None:
             self.lose("it had expired, or was taken away, when it should have been renewed")
-        else:
+            return
+        if not renewed:
             self.lose("another holder has the lock, or its key was overwritten")
-
-    def _renew(self) -> None:
-        term = self.term
-        try:
-            answer = self._store.renew([term])
-        except LockUnavailable as error:
-            self.miss_deadline(error.reason)
-        else:
-            self.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
+            return
+        deadline = sent_at + ttl - max(_margin(ttl), answered_at - sent_at)
+        with self._lock:
+            if sent_at < self.answered_at:
+                # Sent before the last answer was in: nobody knows which of the two the server took last.
+                deadline = min(self.deadline, deadline)
+                answered_at = max(self.answered_at, answered_at)
+            self.deadline = deadline
+            self.answered_at = answered_at
 
 
 def _margin(ttl: float) -> float:

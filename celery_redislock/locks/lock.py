@@ -18,10 +18,10 @@ from celery_redislock.exceptions import (
     RedisLockError,
 )
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term, new_token
+from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term
 from celery_redislock.locks.watchdog import watchdog_of
 
 #: Seconds between two attempts to acquire: the first pause, and the longest.

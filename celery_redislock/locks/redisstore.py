@@ -255,6 +255,15 @@ class RedisStore(LockStore):
     def close(self) -> None:
         self.connections.drop_idle()
 
+    def _ended(self, answer: Release) -> Release:
+        """Return the answer of a verb that may have ended a hold, and report the messages it has promoted.
+
+        Every such verb passes its answer through here.
+        """
+        if answer.promoted and self.on_promoted is not None:
+            self.on_promoted(answer.promoted)
+        return answer
+
     def _base(self, name: str) -> str:
         return f"{self._start}{name}}}:"
 

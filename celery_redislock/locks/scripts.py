@@ -238,10 +238,10 @@ class Scripts:
                 raise
             else:
                 if lost is None:
-                    self._connections.give_back(connection)
+                    connection.redislock_idle.append(connection)
                     return answer
                 if not any(code in str(lost) for code in _OF_CONNECTION):
-                    self._connections.give_back(connection)
+                    connection.redislock_idle.append(connection)
                     break
             connection.disconnect()
             if not repeated:
@@ -266,19 +266,15 @@ class Scripts:
         words = [*map(_encode, keys), *map(_encode, args)]
         template = self._templates.get((operation, len(keys), len(words)))
         if template is None:
-            template = self._template(operation, len(keys), len(words))
+            template = b"*%d\r\n" % len(words) + _WORD * len(words)
+            if operation in self._scripts:
+                sha = self._scripts[operation][1].encode()
+                count = b"%d" % len(keys)
+                head = b"*%d\r\n" % (len(words) + 3) + _EVALSHA % sha + _WORD % (len(count), count)
+                template = head + _WORD * len(words)
+            if len(words) <= _KEPT_WORDS:
+                self._templates[operation, len(keys), len(words)] = template
         return template % (*_flat(zip(map(len, words), words)),)  # noqa: B905  of one length
-
-    def _template(self, operation: str, keys: int, words: int) -> bytes:
-        """Return the template of such a request, which one ``%`` fills."""
-        template = b"*%d\r\n" % words + _WORD * words
-        if operation in self._scripts:
-            sha = self._scripts[operation][1].encode()
-            head = b"*%d\r\n" % (words + 3) + _EVALSHA % sha + _WORD % (len(str(keys)), b"%d" % keys)
-            template = head + _WORD * words
-        if words <= _KEPT_WORDS:
-            self._templates[operation, keys, words] = template
-        return template
 
 
 def _ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:

@@ -6,9 +6,7 @@ Both pass the same contract tests. The file is long because a verb's docstring i
 """
 
 import json
-import os
 from abc import ABC, abstractmethod
-from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -27,8 +25,6 @@ YEAR_10000 = 253_402_300_800
 #: Not json.loads, which first finds out in which encoding bytes are.
 _decode = json.JSONDecoder().decode
 
-_URLSAFE = bytes.maketrans(b"+/", b"-_")
-
 #: Characters of a message or a result above which no script carries them: locks do not wait for that.
 LARGEST = 256 * 1024
 
@@ -44,12 +40,6 @@ ACCEPTED = "period"
 
 #: The cause of a refusal, by the state of its holder.
 _CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period"}
-
-
-def new_token(owner: str) -> str:
-    """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce."""
-    name = owner_name(owner) if "\0" in owner else owner
-    return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URLSAFE).decode()}"
 
 
 def owner_name(task_id: str) -> str:
@@ -440,15 +430,6 @@ class LockStore(ABC):
         Held ones, and free ones whose period has not passed; with both, the one that ends first counts. A
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
-
-    def _ended(self, answer: Release) -> Release:
-        """Return the answer of a verb that may have ended a hold, and report the messages it has promoted.
-
-        Every such verb passes its answer through here.
-        """
-        if answer.promoted and self.on_promoted is not None:
-            self.on_promoted(answer.promoted)
-        return answer
 
     def eviction_policy(self) -> str | None:
         """Return the server's eviction policy, for a lack of memory; ``None`` where it cannot tell."""

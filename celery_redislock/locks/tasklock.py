@@ -137,8 +137,7 @@ class TaskLock(NamedTuple):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
-        if not answer.taken_over and not answer.repeated:
-            lease.is_new = True
+        lease.is_new = not (answer.taken_over or answer.repeated)
         return lease
 
     def finish(self, lease: Lease, *, period_of: str | None = None, mark: Mark | None = None) -> bool:

@@ -73,6 +73,7 @@ class Watchdog:
 
     Attributes:
         renewals: how many renewals the server has confirmed since the process began.
+        is_server_away: the server did not answer when a debt was last tried, which is still to be paid.
     """
 
     def __init__(self, store: LockStore, *, clock: Clock = boottime) -> None:
@@ -129,25 +130,13 @@ class Watchdog:
         heappush(self._debts, _Debt(now, next(_numbers), action, what, now + within))
         self._ring()
 
-    @property
-    def is_server_away(self) -> bool:
-        """Whether the server did not answer when a debt was last tried, and the debt is still to be paid."""
-        return self._is_unanswered and bool(self._debts)
-
-    def wait_until_paid(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until every debt is paid or has expired; tell whether it is."""
-        give_up = boottime() + timeout
-        while self._debts and boottime() < give_up:
-            time.sleep(0.01)
-        return not self._debts
-
     def _forget_everything(self) -> None:
         # Reentrant: a signal handler may take a lock of its own. Native; and nothing switches that has it.
         self._lock = RLock()
         self._bell = original("queue", "SimpleQueue")()
         self._watched: dict[str, Lease] = {}
         self._debts: list[_Debt] = []
-        self._is_unanswered = False
+        self.is_server_away = False
         self._sleeps_until = AWAKE
         self._has_thread = False
 
@@ -262,7 +251,12 @@ class Watchdog:
             lease.miss_deadline(lease.unanswered)
         elif now >= since + max_hold / 2 and not lease.warned:
             lease.warned = True
-            lease.warn_of_end(now - since, max_hold)
+            what = (
+                "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it "
+                "follows from the time limit); after lock_max_hold it is not renewed any more and counts "
+                "as lost"
+            )
+            tell(logger.warning, what, lease.key, now - since, max_hold)
         if not (is_held := lease.held):
             self.unwatch(lease)
         return is_held
@@ -298,6 +292,7 @@ class Watchdog:
         while debts and debts[0].due <= now and now >= debts[0].until:
             expired.append(heappop(debts))
         if expired:
+            self.is_server_away = self.is_server_away and bool(debts)
             more = f" and {len(expired) - 1} others" if len(expired) > 1 else ""
             tell(logger.warning, f"could not release {expired[0].what}{more} in time: expired by now")
         if not debts or debts[0].due > now:
@@ -307,7 +302,7 @@ class Watchdog:
             self._store.close()  # so that the action gets a new connection
             debt.action()
         except LockUnavailable as error:
-            self._is_unanswered = True
+            self.is_server_away = True
             heapreplace(debts, debt._replace(due=self._clock() + RETRY_DELAY))
             tell(logger.debug, "could not release %s yet: %s", debt.what, error)
             return
@@ -315,8 +310,8 @@ class Watchdog:
             what = f"releasing {debt.what} failed unexpectedly; it is left to expire"
             tell(logger.error, what, exc_info=error)
         else:
-            self._is_unanswered = False
             tell(logger.info, "released %s late: the lock server had not answered", debt.what)
+        self.is_server_away = False
         heappop(debts)
 
 
@@ -343,7 +338,7 @@ def _after_fork_in_child() -> None:
 
 
 def last_call() -> None:
-    """Wait, at most :data:`LAST_CALL` seconds, until this process has paid its debts.
+    """Wait, at most :data:`LAST_CALL` seconds, until this process has paid its debts, or they have expired.
 
     A publisher may end right after it learnt that the server is away. Its claim may have been granted all the
     same, and would keep its key for an hour. Called as a process exits; a pool's children, which end without
@@ -351,7 +346,8 @@ def last_call() -> None:
     """
     deadline = boottime() + LAST_CALL
     for watchdog in list(_live):
-        watchdog.wait_until_paid(max(0.0, deadline - boottime()))
+        while watchdog._debts and boottime() < deadline:
+            time.sleep(0.01)
 
 
 # The watchdog's thread, a daemon, runs until after these functions.

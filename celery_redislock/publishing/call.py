@@ -12,7 +12,8 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery_redislock.declaring.call_options import split_call_options, to_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.scopes import Scope
-from celery_redislock.locks.store import new_token, owner_name
+from celery_redislock.locks.lease import new_token
+from celery_redislock.locks.store import owner_name
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
 

@@ -125,9 +125,8 @@ class Claim:
         lock = self.lock
         facts = lock.facts(self._state)
         self.is_alone = True
-        read = lock.store.begin(lock.key, self.call.token, self._ttl, facts=facts, period=self._period)
-        self._read = read
-        return read
+        self._read = lock.store.begin(lock.key, self.call.token, self._ttl, facts=facts, period=self._period)
+        return self._read
 
     def ask(self) -> None:
         """Ask for the claim of a message that leaves later; one round trip.

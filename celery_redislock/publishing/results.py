@@ -44,6 +44,10 @@ def _described(result: Any) -> str:
     return f"<{type(result).__name__}: {result.id}{how}>"
 
 
+def _reduced(self: Any) -> tuple[Any, ...]:
+    return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate, self.period)
+
+
 class LockResult(AnyResult):
     """The result of a publish of a unique task. Picklable.
 
@@ -61,6 +65,7 @@ class LockResult(AnyResult):
     is_duplicate: bool = False
     period: Period | None = None
     __repr__ = _described
+    __reduce__ = _reduced
 
     if TYPE_CHECKING:
 
@@ -122,9 +127,6 @@ class LockResult(AnyResult):
         if "on_ready" in self.__dict__:
             super().__del__()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate, self.period)
-
 
 class LockEagerResult(AnyEagerResult):
     """The result of a unique task that was run in place. Picklable.
@@ -138,6 +140,7 @@ class LockEagerResult(AnyEagerResult):
     is_duplicate: bool = False
     period: Period | None = None
     __repr__ = _described
+    __reduce__ = _reduced
 
     @classmethod
     def duplicate(cls, task_id: str, name: str, why: str) -> "LockEagerResult":
@@ -155,14 +158,9 @@ class LockEagerResult(AnyEagerResult):
             return cls.duplicate(result.id, result.name, str(result.result))
         return cls(*result.__reduce_args__())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate)
 
-
-def _rebuild(
-    cls: type[Any], args: tuple[Any, ...], is_duplicate: bool, period: Period | None = None
-) -> LockResult | LockEagerResult:
-    result: LockResult | LockEagerResult = cls(*args)
+def _rebuild(cls: type[Any], args: tuple[Any, ...], is_duplicate: bool, period: Period | None) -> Any:
+    result = cls(*args)
     result.is_duplicate = is_duplicate
     result.period = period
     return result

@@ -33,6 +33,9 @@ class HoldInHand(Lease):
     decide about losses: its request may be sent before the child has started, or after it has ended.
     """
 
+    #: The run itself warns.
+    warned = True
+
     def __init__(self, lock: TaskLock, token: str, ttl: float, request: Any, *, is_run: bool) -> None:
         """Renew from now on the hold of a request's run (``is_run``), or of its message, while that waits."""
         now = boottime()
@@ -54,9 +57,6 @@ class HoldInHand(Lease):
 
     def lose(self, reason: str) -> None:
         """Keep asking: a missing hold may still come, or come back, and a child may wait for the server."""
-
-    def warn_of_end(self, held_for: float, max_hold: float) -> None:
-        """Log nothing: the run itself does."""
 
 
 class Unrenewed:

@@ -23,8 +23,9 @@ from kombu.serialization import registry
 
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
-from celery_redislock.locks.store import Term, new_token
+from celery_redislock.locks.store import Term
 from celery_redislock.locks.thread import tell
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand

@@ -20,7 +20,8 @@ from celery_redislock.declaring.options import LockOptions, read_settings
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import Hold, Mark, new_token
+from celery_redislock.locks.lease import new_token
+from celery_redislock.locks.store import Hold, Mark
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 

@@ -13,8 +13,8 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import FAILURE
 
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import LockStore, new_token
+from celery_redislock.locks.lease import Lease, new_token
+from celery_redislock.locks.store import LockStore
 from celery_redislock.running.delivery import mark_ttl
 from celery_redislock.running.run import Run
 

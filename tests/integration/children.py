@@ -44,7 +44,7 @@ def work(task: Any) -> int:
     try:
         return int(connection.read_response())
     finally:
-        store.connections.give_back(connection)
+        connection.redislock_idle.append(connection)
 
 
 def work_afresh(url: str, prefix: str) -> int:

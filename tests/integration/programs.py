@@ -28,7 +28,7 @@ def connection_id():
     try:
         return connection.read_response()
     finally:
-        store.connections.give_back(connection)
+        connection.redislock_idle.append(connection)
 
 
 def in_child(work):

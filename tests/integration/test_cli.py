@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks import connect
+from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import new_token
 from tests.integration.commands import ROOT, run_command
 
 #: What the entry point ``celery-redislock`` does.

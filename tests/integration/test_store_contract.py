@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from celery_redislock.locks.store import Term, new_token
+from celery_redislock.locks.lease import new_token
+from celery_redislock.locks.store import Term
 from tests.stores import ABOUT, FACTS, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"

@@ -15,8 +15,8 @@ from celery_redislock.declaring.server import store_of, use_store
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import Grant, new_token
+from celery_redislock.locks.lease import Lease, new_token
+from celery_redislock.locks.store import Grant
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 from tests.facts import wait_until
 from tests.history import Interval

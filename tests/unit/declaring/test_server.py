@@ -116,7 +116,7 @@ def test_tls_is_spoken_and_certificates_are_checked_unless_said_otherwise(
 ) -> None:
     found = connections(f"{scheme}://h:6380/1{query}")
 
-    assert issubclass(found._make, redis.SSLConnection)
+    assert issubclass(found._pool.connection_class, redis.SSLConnection)
     assert found._kwargs["ssl_cert_reqs"] == expected
     assert (found._kwargs["host"], found._kwargs["db"]) == ("h", 1)
 
@@ -136,7 +136,7 @@ def test_the_brokers_own_tls_settings_count(url: str) -> None:
 
     found = connections(broker_url=url, broker_use_ssl=given)
 
-    assert issubclass(found._make, redis.SSLConnection)
+    assert issubclass(found._pool.connection_class, redis.SSLConnection)
     assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
     assert found._kwargs["ssl_cert_reqs"] == ssl.CERT_NONE
 
@@ -148,7 +148,7 @@ def test_the_backends_own_tls_settings_count_for_the_backend() -> None:
         connections(result_backend="rediss://h/0", redis_backend_use_ssl=given),
         connections("rediss://h/0", redis_backend_use_ssl=given),
     ):
-        assert issubclass(found._make, redis.SSLConnection)
+        assert issubclass(found._pool.connection_class, redis.SSLConnection)
         assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
 
 
@@ -163,7 +163,7 @@ def test_what_is_meant_for_the_result_backend_does_not_reach_the_broker() -> Non
         result_backend_transport_options={"global_keyprefix": "results:"},
     )
 
-    assert not issubclass(found._make, redis.SSLConnection)
+    assert not issubclass(found._pool.connection_class, redis.SSLConnection)
     assert (found._kwargs.get("username"), found._kwargs.get("password")) == (None, None)
 
 

@@ -109,8 +109,8 @@ def test_the_last_connection_given_back_is_the_next_one_lent() -> None:
     connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
     first, second = connections.take(), connections.take()
     assert first is not second
-    connections.give_back(first)
-    connections.give_back(second)
+    first.redislock_idle.append(first)
+    second.redislock_idle.append(second)
 
     assert connections.take() is second
     assert connections.take() is first
@@ -131,12 +131,13 @@ class FakeConnection:
 def test_after_a_rush_no_more_than_a_few_connections_stay_open() -> None:
     """Five hundred greenlets that lock at once must not leave five hundred sockets behind for ever."""
     connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
-    connections._make = FakeConnection
+    connections._pool.connection_class = FakeConnection
 
     lent = [connections.take() for _ in range(500)]
     assert FakeConnection.count == 500
     while lent:
-        connections.give_back(lent.pop())
+        connection = lent.pop()
+        connection.redislock_idle.append(connection)
 
     assert FakeConnection.count == MOST_IDLE
 

@@ -30,7 +30,7 @@ class TestDeadline:
         lease = lease_on(renewer, ttl=30.0)
         renewer.clock.advance(10.5)
         lease.trust_for(5.0)
-        lease.learn(True, 1010.0, 1011.0)
+        lease.learn(True, 1010.0, 1011.0, ttl=lease.term.ttl)
 
         assert lease.deadline < 1015.5
 
@@ -40,7 +40,7 @@ class TestDeadline:
 
     def test_a_renewal_moves_it(self, renewer: ScriptedRenewer) -> None:
         lease = lease_on(renewer, ttl=30.0)
-        lease.learn(True, 1010.0, 1010.0)
+        lease.learn(True, 1010.0, 1010.0, ttl=lease.term.ttl)
 
         assert lease.deadline == pytest.approx(1039.698)
 
@@ -49,13 +49,13 @@ class TestDeadline:
         for order in ((60.0, 10.0), (10.0, 60.0)):
             lease = lease_on(renewer, ttl=30.0)
             for ttl in order:
-                lease.confirm(1010.0, 1010.5, ttl=ttl)
+                lease.learn(True, 1010.0, 1010.5, ttl=ttl)
 
             assert lease.deadline < 1020.0
 
     def test_a_later_renewal_may_shorten_it(self, renewer: ScriptedRenewer) -> None:
         lease = lease_on(renewer, ttl=30.0)
-        lease.confirm(1001.0, 1001.0, ttl=1.0)
+        lease.learn(True, 1001.0, 1001.0, ttl=1.0)
 
         assert lease.deadline < 1002.0
 
@@ -99,7 +99,7 @@ class TestCheck:
     def test_what_is_lost_stays_lost(self, renewer: ScriptedRenewer) -> None:
         lease = lease_on(renewer)
         lease.lose("gone")
-        lease.learn(True, 1001.0, 1001.0)
+        lease.learn(True, 1001.0, 1001.0, ttl=lease.term.ttl)
 
         for _ in range(2):
             with pytest.raises(LockLost, match="gone"):
@@ -122,7 +122,7 @@ class TestLoss:
         lease = lease_on(renewer, on_lost=told.append)
         lease.lose("first")
         lease.lose("second")
-        lease.learn(None, 1001.0, 1001.0)
+        lease.learn(None, 1001.0, 1001.0, ttl=lease.term.ttl)
 
         assert told == [lease]
         assert lease.lost_because == "first"
@@ -132,7 +132,7 @@ class TestLoss:
         told: list[Lease] = []
         lease = lease_on(renewer, on_lost=told.append)
         lease.end()
-        lease.learn(None, 1001.0, 1001.0)
+        lease.learn(None, 1001.0, 1001.0, ttl=lease.term.ttl)
 
         assert told == []
         assert (lease.held, lease.lost) == (False, False)

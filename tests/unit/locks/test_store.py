@@ -5,17 +5,9 @@ from typing import Any
 import pytest
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import (
-    ACCEPTED,
-    QUEUED,
-    RUNNING,
-    Hold,
-    Refusal,
-    Release,
-    new_token,
-    owner_of,
-)
+from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING, Hold, Refusal, Release, owner_of
 from tests.stores import hold_of
 
 

@@ -273,7 +273,7 @@ def test_the_main_process_announces_no_loss(shop: Shop, monkeypatch: Any, caplog
     _request = started(shop, time_limit=100)
     (renewal,) = shop.renewed().values()
 
-    renewal.learn(None, 0.0, 0.0)
+    renewal.learn(None, 0.0, 0.0, ttl=30.0)
     renewal.miss_deadline("no answer in time")
     assert renewal.held
     let_pass(120)  # longer than it may be held
@@ -288,7 +288,7 @@ def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
     """Law 9: over a thousand of them the main process would miss its heartbeats."""
     request = delivered(shop)
     owed = debts(shop, monkeypatch)
-    monkeypatch.setattr(type(watchdog_of(shop.store)), "is_server_away", True)
+    monkeypatch.setattr(watchdog_of(shop.store), "is_server_away", True)
     shop.store.calls.clear()
 
     revoke(request)
