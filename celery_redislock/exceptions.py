@@ -7,7 +7,6 @@ pickling and Celery's result backends, which rebuild an exception as ``type(*arg
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -144,6 +143,7 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         return type(self)(self.server, self.operation, f"{self.reason.rstrip('.')} ({remark})")
 
 
+@dataclass(eq=False, repr=False)
 class LockOptionError(RedisLockError, ValueError):
     """Options or settings that cannot be honoured; all problems at once.
 
@@ -152,10 +152,8 @@ class LockOptionError(RedisLockError, ValueError):
         problems: one sentence per problem, each with the value and a remedy.
     """
 
-    def __init__(self, where: str, problems: Sequence[str]) -> None:
-        super().__init__(where, list(problems))
-        self.where = where
-        self.problems = list(problems)
+    where: str
+    problems: list[str]
 
     def __str__(self) -> str:
         numbered = [f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1)]
