@@ -7,7 +7,7 @@ pickling and Celery's result backends, which rebuild an exception as ``type(*arg
 
 import math
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 __all__ = [
     "DuplicateTask", "LockBusy", "LockKeyError", "LockLost", "LockOptionError", "LockUnavailable",
@@ -18,7 +18,12 @@ __all__ = [
 class RedisLockError(Exception):
     """The root of all errors of this package."""
 
+    def __post_init__(self) -> None:
+        """Keep the facts as ``args``, too, in the order of the fields."""
+        self.args = tuple(vars(self).values())
 
+
+@dataclass(eq=False, repr=False)
 class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """A publish or a run was refused: another task holds its key.
 
@@ -32,22 +37,12 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
             epoch; ``None`` where nobody has looked.
     """
 
-    def __init__(
-        self,
-        key: str,
-        task_id: str,
-        expires_in: float,
-        is_period: bool = False,
-        state: str | None = None,
-        ended_at: float | None = None,
-    ) -> None:
-        super().__init__(key, task_id, expires_in, is_period, state, ended_at)
-        self.key = key
-        self.task_id = task_id
-        self.expires_in = expires_in
-        self.is_period = is_period
-        self.state = state
-        self.ended_at = ended_at
+    key: str
+    task_id: str
+    expires_in: float
+    is_period: bool = False
+    state: str | None = None
+    ended_at: float | None = None
 
     @property
     def retry_after(self) -> int | None:
@@ -71,6 +66,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         )
 
 
+@dataclass(eq=False, repr=False)
 class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """A lock without Celery could not be acquired in time: somebody else holds it.
 
@@ -80,11 +76,9 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         expires_in: seconds until that hold ends unless renewed; ``inf`` where another program set no end.
     """
 
-    def __init__(self, key: str, holder: str, expires_in: float) -> None:
-        super().__init__(key, holder, expires_in)
-        self.key = key
-        self.holder = holder
-        self.expires_in = expires_in
+    key: str
+    holder: str
+    expires_in: float
 
     def __str__(self) -> str:
         if math.isinf(self.expires_in):
@@ -95,6 +89,7 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         )
 
 
+@dataclass(eq=False, repr=False)
 class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """The lease is gone while its holder still runs: somebody else may hold the key.
 
@@ -104,11 +99,9 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         fence: the lost lease's fencing token, ``None`` where there is none.
     """
 
-    def __init__(self, key: str, reason: str, fence: int | None = None) -> None:
-        super().__init__(key, reason, fence)
-        self.key = key
-        self.reason = reason
-        self.fence = fence
+    key: str
+    reason: str
+    fence: int | None = None
 
     def __str__(self) -> str:
         return (
@@ -117,6 +110,7 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         )
 
 
+@dataclass(eq=False, repr=False)
 class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """The lock server did not answer in time, or refused the command.
 
@@ -131,14 +125,12 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         was_sent: the command may have reached it; otherwise there was no connection.
     """
 
-    was_refused: bool = False
-    was_sent: bool = True
-
-    def __init__(self, server: str, operation: str, reason: str) -> None:
-        super().__init__(server, operation, reason)
-        self.server = server
-        self.operation = operation
-        self.reason = reason
+    server: str
+    operation: str
+    reason: str
+    # Neither is a field, and so no argument.
+    was_refused = False
+    was_sent = True
 
     def __str__(self) -> str:
         return (
@@ -151,6 +143,7 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         return type(self)(self.server, self.operation, f"{self.reason.rstrip('.')} ({remark})")
 
 
+@dataclass(eq=False, repr=False)
 class LockOptionError(RedisLockError, ValueError):
     """Options or settings that cannot be honoured; all problems at once.
 
@@ -159,16 +152,15 @@ class LockOptionError(RedisLockError, ValueError):
         problems: one sentence per problem, each with the value and a remedy.
     """
 
-    def __init__(self, where: str, problems: Sequence[str]) -> None:
-        super().__init__(where, list(problems))
-        self.where = where
-        self.problems = list(problems)
+    where: str
+    problems: list[str]
 
     def __str__(self) -> str:
         numbered = [f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1)]
         return f"{self.where}: " + "; ".join(self.problems if len(self.problems) == 1 else numbered)
 
 
+@dataclass(eq=False, repr=False)
 class LockKeyError(RedisLockError, ValueError):
     """No key can be computed, or the key on the server is not a lock.
 
@@ -177,10 +169,8 @@ class LockKeyError(RedisLockError, ValueError):
         problem: the mistake, its value, and the remedy.
     """
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where = where
-        self.problem = problem
+    where: str
+    problem: str
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"

