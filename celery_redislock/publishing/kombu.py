@@ -172,34 +172,10 @@ class _Publish(NamedTuple):
         return answer
 
 
-class _Client(NamedTuple):
-    """In place of redis-py's client, for the one message that ``Channel._put`` pushes."""
-
-    claim: Claim
-    route: "_Route"
-    channel: Any
-
-    def lpush(self, key: str, text: str) -> None:
-        """Take the claim and push, both or neither."""
-        claim = self.claim
-        channel = self.channel
-        is_small = len(text) <= LARGEST
-        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text):
-            if not claim.is_granted:
-                raise _Stopped
-            return
-        _ask_or_stop(claim)
-        if is_small:
-            logger.debug("the lock server takes no messages: claims are asked for before them")
-            self.route.is_one_step = False
-        with channel.conn_or_acquire() as client:
-            client.lpush(key, text)
-
-
 class _Put(NamedTuple):
     """In place of ``Channel._put``: the call's message gets another client, any other gets kombu's."""
 
-    client: _Client
+    client: "_Client"
 
     def put(self, queue: str, message: Any, **kwargs: Any) -> None:
         """Put a message into its queue, as kombu does."""
@@ -224,6 +200,30 @@ class _Channel:
         self._get_message_priority = channel._get_message_priority
         self._q_for_pri = channel._q_for_pri
         self.conn_or_acquire = partial(nullcontext, client)
+
+
+class _Client(NamedTuple):
+    """In place of redis-py's client, for the one message that ``Channel._put`` pushes."""
+
+    claim: Claim
+    route: "_Route"
+    channel: Any
+
+    def lpush(self, key: str, text: str) -> None:
+        """Take the claim and push, both or neither."""
+        claim = self.claim
+        channel = self.channel
+        is_small = len(text) <= LARGEST
+        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text):
+            if not claim.is_granted:
+                raise _Stopped
+            return
+        _ask_or_stop(claim)
+        if is_small:
+            logger.debug("the lock server takes no messages: claims are asked for before them")
+            self.route.is_one_step = False
+        with channel.conn_or_acquire() as client:
+            client.lpush(key, text)
 
 
 def _ask_or_stop(claim: Claim) -> None:

@@ -46,7 +46,7 @@ def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = Fa
     return put_off(run, jittered(pause), why, is_copy=is_copy)
 
 
-def put_off(run: Delivery, delay: float, why: str, *, is_copy: bool = False) -> Exception:
+def put_off(delivery: Delivery, delay: float, why: str, *, is_copy: bool = False) -> Exception:
     """Publish a message again, to run no sooner than ``delay`` seconds from now; return what to raise.
 
     ``Ignore`` and never ``Retry``, which would write a state for an id that may be running. ``is_copy``: the
@@ -57,11 +57,11 @@ def put_off(run: Delivery, delay: float, why: str, *, is_copy: bool = False) -> 
         message, ``Reject`` with requeue (``acks_late``), or the broker's error: the task fails visibly.
     """
     try:
-        run.publish_again(delay, is_copy=is_copy)
+        delivery.publish_again(delay, is_copy=is_copy)
     except Exception as error:  # noqa: BLE001  every broker has errors of its own, and none may lose it
-        what_follows = "its message is requeued" if run.task.acks_late else "it fails"
-        logger.warning("could not publish %s again, so %s: %r", run.lock, what_follows, error)
-        if not run.task.acks_late:
+        what_follows = "its message is requeued" if delivery.task.acks_late else "it fails"
+        logger.warning("could not publish %s again, so %s: %r", delivery.lock, what_follows, error)
+        if not delivery.task.acks_late:
             return error
         rejected: Exception = Reject(error, requeue=True)
         return rejected
