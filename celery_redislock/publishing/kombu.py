@@ -56,7 +56,7 @@ def publish(claim: Claim) -> Any:
     if getattr(app.send_task, "__func__", None) is not Celery.send_task:
         # It may publish through another producer than the one it is given, or later.
         claim.ask()
-        return _send_decided(claim)
+        return None if claim.refused_by is not None else _send_decided(claim)
     given = _given_producer(call) if call.options else None
     pool = app.producer_pool
     connection = pool.connections.connection if given is None else given.connection
@@ -83,13 +83,11 @@ def publish(claim: Claim) -> Any:
                 failure = error  # raised below: the connection to the broker is as good as before
         if failure is not None:
             raise failure
-    return _send_decided(claim)
+    return None if claim.refused_by is not None else _send_decided(claim)
 
 
 def _send_decided(claim: Claim) -> Any:
-    """Publish a call whose claim came first, or nothing where that is refused."""
-    if claim.refused_by is not None:
-        return None
+    """Publish a call that nobody refused, whose claim came first."""
     result = claim.call.send(claimed=claim.is_granted)
     claim.is_alone = False
     return result
