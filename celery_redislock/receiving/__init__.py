@@ -1,1 +1,1 @@
-"""The worker's main process: it mints tokens, renews, and settles for a dead child."""
+"""The worker's main process: it mints tokens, renews, and releases for a dead child."""

@@ -64,7 +64,7 @@ class LockRequest(Request):
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
         # str: a number runs, as with plain Celery.
         self._receipt = Receipt(new_token(str(self.id)), time.time(), serializer, name_of(os.getpid()))
-        # A copy, and not in request_dict itself: what is there leaks into the headers of a retry's message.
+        # In a copy: an entry of request_dict itself leaks into the headers of a retry's message.
         request_dict = self._request_dict
         request_dict["properties"] = {**request_dict["properties"], RECEIPT: self._receipt}
         header = request_dict.get(HEADER)
@@ -115,7 +115,7 @@ class LockRequest(Request):
         elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
             self._release_for_dead_child(error)
         answer = super().on_failure(exc_info, send_failed_event, return_ok)
-        # For an Ignore Celery sends no event: whoever watches would see the task started for ever.
+        # For an Ignore Celery sends no event: a monitor would see the task started for ever.
         if isinstance(error, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         elif isinstance(error, PutOff):

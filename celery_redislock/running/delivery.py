@@ -94,7 +94,7 @@ class Delivery:
         identity: of the message: its token, or what stands for one where it came without (see
             ``identity_of``); ``None`` where nothing tells it from others of its task id.
         options: of the message's task and call; ``scope`` is theirs.
-        lock: of the message's key; ``locks`` says what is held there, and beside it.
+        lock: of the message's key; ``locks``: those that are held there, and beside it.
         token: of the run's term.
         serializer: as the receipt's.
         is_tick: it was sent by a beat for a tick, which another beat may send once more.
@@ -241,7 +241,7 @@ class Delivery:
 
     @property
     def must_wait(self) -> bool:
-        """It waits for its lock whoever holds it, and is never a duplicate: seen before, or of a workflow."""
+        """It waits for its lock, and is never a duplicate: it was seen before, or belongs to a workflow."""
         is_meant_to = self.message is not None and self.message.must_run
         return self.is_accepted or self.was_delivered or is_meant_to or self.is_in_workflow
 

@@ -23,7 +23,7 @@ class Skipped(Ignore):  # type: ignore[misc]  # celery-types has it untyped
 def at_start(run: Run, hold: Hold) -> Exception:
     """Return what ends a run that was refused: skipped, published again for later, or failed.
 
-    A second copy of a message whose first run lives is no duplicate: it waits, whatever the strategy. So
+    A second copy of a message whose first run lives is no duplicate: it waits under every strategy. So
     does everything that was accepted, retried, or is part of a workflow: only a fresh publish may be
     dropped or failed, and only where somebody stands for it. A claim alone does not, as long as its own
     publish may fail.

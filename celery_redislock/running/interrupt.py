@@ -28,7 +28,7 @@ def run_interruptible(run: Run, body: Callable[..., T], *args: Any, **kwargs: An
     """Run a body, which the loss of its lease interrupts where it runs in the main thread.
 
     Raises:
-        LockLost: inside the body, with the lease's facts; a body that swallows it goes on.
+        LockLost: inside the body, with the lease's facts; a body that swallows it continues.
     """
     is_in_main_thread = threading.current_thread() is threading.main_thread()
     if run.lease is None or not is_in_main_thread or INTERRUPT_SIGNAL is None:

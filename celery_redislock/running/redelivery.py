@@ -35,8 +35,8 @@ def late_copy(run: Run) -> Ignore:
 def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = False) -> Exception:
     """Publish a run's message again, to look then whether the lock is free; return what to raise.
 
-    The pause is as long as the lock has been held so far: what is held for milliseconds is looked at soon
-    again, and what is held for hours seldom. At least 0.1 s, at most ``lock_retry_delay``, jittered. No
+    The pause is as long as the lock has been held so far: a hold of milliseconds is looked at again soon,
+    and one of hours seldom. At least 0.1 s, at most ``lock_retry_delay``, jittered. No
     ``hold``: a copy of this message is ending; ``is_copy``: the holder is a run of this very message.
     """
     why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
