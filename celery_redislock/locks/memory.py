@@ -97,12 +97,12 @@ class MemoryStore(LockStore):
             return Renewal(renewed, now, self._clock())
 
     def release(
-        self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
+        self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
     ) -> Release:
         with self._lock:
             self._leave(name, mark)
             accepted = self._live(self._periods, name)
-            if accepted is not None and _belongs(accepted[0], period_of):
+            if accepted is not None and _belongs(accepted[0], opened_by):
                 del self._periods[name]
             held = self._live(self._locks, name)
             if held is None:
@@ -117,7 +117,7 @@ class MemoryStore(LockStore):
             hold = self._hold(name, held, is_period=False)
             if hold.state != QUEUED or hold.owner not in owners:
                 continue
-            if self.release(name, hold.token, period_of=hold.token).released:
+            if self.release(name, hold.token, opened_by=hold.token).released:
                 yield name, hold.token
 
     def hand_on(

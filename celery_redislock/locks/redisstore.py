@@ -140,7 +140,7 @@ class RedisStore(LockStore):
         reply, replicas = replies
         answer = _granted(name, reply, *when)
         if isinstance(answer, Grant) and replicas < self._min_replicas:
-            self.release(name, token, period_of=token)
+            self.release(name, token, opened_by=token)
             reason = f"only {replicas} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
         return answer
@@ -174,22 +174,22 @@ class RedisStore(LockStore):
         return Renewal([*first.renewed, *rest.renewed], first.sent_at, rest.answered_at)
 
     def release(
-        self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
+        self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
     ) -> Release:
         keys = [f"{self._start}{name}}}:lock", self._index]
         args = [token + "\0", name]
-        if period_of or mark is not None:
-            self._leave(mark, name, keys, args, period_of)
+        if opened_by or mark is not None:
+            self._leave(mark, name, keys, args, opened_by)
         return self._ended(self._scripts.begin("release", keys, args, _released, name=name)())
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int,
-        *, period_of: str | None = None, mark: Mark | None = None,
+        *, opened_by: str | None = None, mark: Mark | None = None,
     ) -> tuple[Release, bool]:  # fmt: skip
         keys = [f"{self._start}{name}}}:lock", self._index]
         args = [token + "\0", name]
-        if period_of or mark is not None:
-            self._leave(mark, name, keys, args, period_of)
+        if opened_by or mark is not None:
+            self._leave(mark, name, keys, args, opened_by)
         keys.append(key)
         args += (result, str(seconds))
         begun = self._scripts.begin("release_and_store", keys, args, _released_and_stored, name=name)
@@ -197,12 +197,12 @@ class RedisStore(LockStore):
         return self._ended(answer), is_stored
 
     def _leave(
-        self, mark: Mark | None, name: str, keys: list[str], args: list[str], period_of: str | None = None
+        self, mark: Mark | None, name: str, keys: list[str], args: list[str], opened_by: str | None = None
     ) -> None:
         """Add the keys and arguments that end a period, and that leave a mark."""
-        if period_of:
+        if opened_by:
             keys.append(self._base(name) + "period")
-            args.append(period_of + "\0")
+            args.append(opened_by + "\0")
         if mark is not None:
             keys.append(f"{self._base(name)}mark:{mark.message}")
             args += ("done" if mark.is_done else "ending", _ms(mark.ttl))

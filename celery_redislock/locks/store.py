@@ -354,24 +354,24 @@ class LockStore(ABC):
 
     @abstractmethod
     def release(
-        self, name: str, token: str, *, period_of: str | None = None, mark: Mark | None = None
+        self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
     ) -> Release:
         """Release the hold if ``token`` still has it; one round trip.
 
-        ``period_of``: the period that began under this token ends too. ``mark`` is left in any case, also
+        ``opened_by``: the period that began under this token ends too. ``mark`` is left in any case, also
         where another token holds the lock.
         """
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int,  # noqa: ARG002  it stores nothing
-        *, period_of: str | None = None, mark: Mark | None = None,
+        *, opened_by: str | None = None, mark: Mark | None = None,
     ) -> tuple[Release, bool]:  # fmt: skip
         """As :meth:`release`, and store a result; also whether that, or a success before it, is stored now.
 
         The result is announced on the channel ``key``, and lives for so many seconds, with 0 for ever. In a
         store that :meth:`leads_to` no results the hold is released, and nothing is stored.
         """
-        return self.release(name, token, period_of=period_of, mark=mark), False
+        return self.release(name, token, opened_by=opened_by, mark=mark), False
 
     @abstractmethod
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:

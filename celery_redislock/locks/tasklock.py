@@ -140,20 +140,20 @@ class TaskLock(NamedTuple):
         lease.is_new = not (answer.taken_over or answer.repeated)
         return lease
 
-    def finish(self, lease: Lease, *, period_of: str | None = None, mark: Mark | None = None) -> bool:
+    def finish(self, lease: Lease, *, opened_by: str | None = None, mark: Mark | None = None) -> bool:
         """Stop renewing a lease and release it; tell whether it was still ours, where unknown counts as yes.
 
-        ``period_of`` and ``mark`` are as for :meth:`release`.
+        ``opened_by`` and ``mark`` are as for :meth:`release`.
         """
         watchdog_of(self.store).forget(lease.token)
         lease.end()
-        ask = partial(self.store.release, self.key, lease.token, period_of=period_of, mark=mark)
+        ask = partial(self.store.release, self.key, lease.token, opened_by=opened_by, mark=mark)
         answer = self._now_or_later(ask, mark.ttl if mark is not None else 0.0)
         # Not lease.trusted, which costs more: that it expired unseen before a repeated release is rare.
         return answer is None or answer.released or answer.gave_back(trusted=not lease.lost)
 
     def finish_with_result(
-        self, lease: Lease, key: str, result: str, seconds: int, *, period_of: str | None, mark: Mark | None
+        self, lease: Lease, key: str, result: str, seconds: int, *, opened_by: str | None, mark: Mark | None
     ) -> tuple[bool, bool]:
         """As :meth:`finish`, and store a result in the same step; tell also whether that is stored.
 
@@ -163,7 +163,7 @@ class TaskLock(NamedTuple):
         watchdog_of(self.store).forget(lease.token)
         lease.end()
         of = self.key, lease.token
-        how: Any = {"period_of": period_of, "mark": mark}
+        how: Any = {"opened_by": opened_by, "mark": mark}
         store = partial(self.store.release_and_store, *of, key, result, seconds, **how)
         owed = partial(self.store.release, *of, **how)
         answer = self._now_or_later(store, mark.ttl if mark is not None else 0.0, owed)
@@ -190,14 +190,14 @@ class TaskLock(NamedTuple):
         return self._now_or_later(request, ttl)
 
     def release(
-        self, token: str, *, period_of: str | None = None, mark: Mark | None = None
+        self, token: str, *, opened_by: str | None = None, mark: Mark | None = None
     ) -> Release | None:
         """Release the hold of a token; never raises. The answer is ``None`` where there is none: it is owed.
 
-        ``period_of``: the period that began under this token ends as well. ``mark`` is left for the copies of
+        ``opened_by``: the period that began under this token ends as well. ``mark`` is left for the copies of
         its message.
         """
-        request = partial(self.store.release, self.key, token, period_of=period_of, mark=mark)
+        request = partial(self.store.release, self.key, token, opened_by=opened_by, mark=mark)
         return self._now_or_later(request, mark.ttl if mark is not None else 0.0)
 
     def release_if_dead(self, hold: Hold) -> bool:
@@ -210,10 +210,10 @@ class TaskLock(NamedTuple):
             logger.warning(line, hold.name, hold.owner, hold.facts.get("pid"))
         return True
 
-    def release_later(self, token: str, *, period_of: str | None = None) -> None:
+    def release_later(self, token: str, *, opened_by: str | None = None) -> None:
         """Owe the release of a token that an unanswered request may have left held; it is renewed no more."""
         watchdog_of(self.store).forget(token)
-        self._later(partial(self.store.release, self.key, token, period_of=period_of))
+        self._later(partial(self.store.release, self.key, token, opened_by=opened_by))
 
     def mark_done(self, message: str, ttl: float) -> None:
         """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""

@@ -74,7 +74,7 @@ class Claim:
                 self.ask()
         if self.is_alone:
             release = self.lock.release if self.is_granted else self.lock.release_later
-            release(self.call.token, period_of=self.call.token)
+            release(self.call.token, opened_by=self.call.token)
 
     def look(self) -> None:
         """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does."""

@@ -258,7 +258,7 @@ class Delivery:
     def end_period(self, opened_by: str) -> None:
         """End the period of this job, if it was opened under this token; for a body that has ended."""
         lock = self.lock.of_queue() if self.scope.claims_beside else self.lock
-        lock.release(opened_by, period_of=opened_by)
+        lock.release(opened_by, opened_by=opened_by)
 
     def release_unrun(self, *, later: bool = False) -> None:
         """Release what this message leaves because it will not run: its claim, and its period.
@@ -283,7 +283,7 @@ class Delivery:
                 return
             token = opened_by  # its claim is the period
         for claim in self.claims:
-            claim.release(token, period_of=opened_by)
+            claim.release(token, opened_by=opened_by)
         if opened_by is not None and self.scope.claims_beside:
             self.end_period(opened_by)
 
@@ -373,17 +373,17 @@ def _release_claim(
         lock = lock.of_queue()
     elif message.opened_by:
         # In a scope of two locks the period is kept with the claims of calls, also for a retry.
-        lock.of_queue().release(message.opened_by, period_of=None if may_have_run else message.opened_by)
+        lock.of_queue().release(message.opened_by, opened_by=None if may_have_run else message.opened_by)
     token = message.claim_token
     opened_by = None if may_have_run else message.opened_by or message.token
     if later:
-        lock.release_later(token, period_of=opened_by)
+        lock.release_later(token, opened_by=opened_by)
         return
     mark = None
     if message.must_run:
         # A run that it follows must not make a claim for it any more.
         mark = Mark(message.token, ttl, is_done=True)
-    lock.release(token, period_of=opened_by, mark=mark)
+    lock.release(token, opened_by=opened_by, mark=mark)
 
 
 def visibility_timeout(app: Any) -> float:

@@ -92,7 +92,7 @@ def _release_claim(run: Run, *, requeued: bool) -> None:
     if message is None or not message.claimed or run.locks.lease is None or requeued:
         return
     if run.locks.claim is not None:
-        run.locks.claim.release(message.token, period_of=run.failed_period)
+        run.locks.claim.release(message.token, opened_by=run.failed_period)
 
 
 def _hand_on(run: Run, lease: Lease) -> None:

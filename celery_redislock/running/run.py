@@ -83,7 +83,7 @@ class Run(Delivery):
     def release(self, lease: Lease) -> None:
         """Release the lock: the body has ended. Never raises an ``Exception``."""
         mark = self.mark() if self.can_come_again else None
-        was_held = self.locks.copies.finish(lease, period_of=self.failed_period, mark=mark)
+        was_held = self.locks.copies.finish(lease, opened_by=self.failed_period, mark=mark)
         if not was_held or lock_released.receivers:
             self._announce_release(lease, was_held=was_held)
 
@@ -97,7 +97,7 @@ class Run(Delivery):
             key,
             result,
             seconds,
-            period_of=self.failed_period,
+            opened_by=self.failed_period,
             mark=self.mark() if self.can_come_again else None,
         )
         if not was_held or lock_released.receivers:

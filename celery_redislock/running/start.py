@@ -194,7 +194,7 @@ def _try_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
         LockUnavailable: and the broker did not take it.
     """
     if run.options.on_lock_error == "run":
-        lock.release_later(run.token, period_of=run.token)
+        lock.release_later(run.token, opened_by=run.token)
         logger.warning(
             "running %s without its lock, so another one may run at the same time: %s", run.lock, error
         )
@@ -202,7 +202,7 @@ def _try_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
     try:
         return keep_trying(attempt, for_seconds=declaration_of(run.task).settings.start_timeout)
     except LockUnavailable as last:
-        lock.release_later(run.token, period_of=run.token)
+        lock.release_later(run.token, opened_by=run.token)
         if run.request.is_eager:
             raise last.with_remark(NEEDS_NO_SERVER) from last
         logger.warning("%s cannot start yet, and is published again for later: %s", run.lock, last)
@@ -222,7 +222,7 @@ def _leave(run: Run, error: BaseException) -> None:
     if not isinstance(error, Ignore | Reject | RedisLockError):
         # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
         for lock in may_be_held.values():
-            lock.release_later(run.token, period_of=run.token)
+            lock.release_later(run.token, opened_by=run.token)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
     if isinstance(error, Exception):

@@ -551,7 +551,7 @@ def test_a_repeated_request_opens_no_period_for_a_message_that_was_dropped(shop:
     """Law 2: nothing ran, and nothing will, so nothing refuses."""
     ask = partial(shop.store.claim_and_push, "k", A, 60.0, facts=ABOUT, period=60.0, queue="q", text="m")
     granted(ask())
-    shop.store.release("k", A, period_of=A)
+    shop.store.release("k", A, opened_by=A)
 
     assert granted(ask()).repeated
     assert shop.store.inspect("k") is None
@@ -669,7 +669,7 @@ def test_a_period_refuses_a_step_and_begins_with_one(server_case: RedisCase, *, 
     assert (hold.token, hold.is_period) == (A, not is_held)
     assert case.client.llen(queue) == 1
     assert case.redis.names() == ["n"]
-    case.redis.release("n", A, period_of=A)
+    case.redis.release("n", A, opened_by=A)
     assert isinstance(case.redis.claim_and_push("n", B, 30.0, **terms), Grant)
     case.client.delete(queue)
 

@@ -155,7 +155,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         assert store.look("name", "another/token", period=True) is not None
         assert store.names() == ["name"]
         assert store.hand_on("name", token, "owner/next", 5.0, facts="{}", mark=Mark("m", 5.0)).released
-        assert store.release("name", "owner/next", period_of="owner/next", mark=Mark("m", 5.0)).released
+        assert store.release("name", "owner/next", opened_by="owner/next", mark=Mark("m", 5.0)).released
         store.mark_done("name", "m", 5.0)
         assert not store.release("name", token).released
         for _ in range(300):  # by about one in sixteen expired entries are swept: by one of these

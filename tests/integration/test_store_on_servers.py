@@ -106,7 +106,7 @@ class TestWrongTypes:
         assert server_case.store.renew([Term("n", A, 30.0), Term("gone", A, 30.0)]).renewed == [True, None]
         assert server_case.store.hand_on("n", A, B, 30.0, facts="{}").released
         assert granted(server_case.take(A, instead_of=B)).taken_over
-        assert server_case.store.release("n", A, period_of=A).released
+        assert server_case.store.release("n", A, opened_by=A).released
         granted(server_case.take(A))
         assert server_case.store.force_release("n").released
 
@@ -193,7 +193,7 @@ class TestIndex:
         if verb == "renew":
             assert server_case.store.renew([Term("n", A, 60.0)]).renewed == [False]
         elif verb == "release":
-            assert not server_case.store.release("n", A, period_of=A).released
+            assert not server_case.store.release("n", A, opened_by=A).released
         else:
             assert not server_case.store.hand_on("n", A, "job-a/2", 60.0, facts="{}").released
 

@@ -67,7 +67,7 @@ class TestPeriod:
     def test_it_is_given_back_when_nothing_ran(self, case: StoreCase) -> None:
         """A publish that failed must not use up the hour."""
         case.take(A, period=60.0)
-        case.store.release("n", A, period_of=A)
+        case.store.release("n", A, opened_by=A)
 
         granted(case.take(B, period=60.0))
 
@@ -77,11 +77,11 @@ class TestPeriod:
         case.take(A, period=60.0)
         case.take(B, instead_of=A, period=60.0)
 
-        assert case.store.release("n", B, period_of=A, mark=mark).released
+        assert case.store.release("n", B, opened_by=A, mark=mark).released
         assert case.store.names() == []
         assert (case.remaining(part="mark:m") is not None) == (mark is not None)
         granted(case.take("job-c/1", period=60.0))
-        assert not case.store.release("n", B, period_of=A, mark=mark).released
+        assert not case.store.release("n", B, opened_by=A, mark=mark).released
         assert (case.holder(), case.remaining(part="period") is None) == ("job-c/1", False)
 
     @pytest.mark.parametrize("whose", [B, "job-a", "job-a/", "job-a/11"])
@@ -89,7 +89,7 @@ class TestPeriod:
         """Law 3: not even for a token that begins, or goes on, as the right one."""
         case.take(A, period=60.0)
         case.store.release("n", A)
-        case.store.release("n", whose, period_of=whose)
+        case.store.release("n", whose, opened_by=whose)
         case.store.release("n", A)
 
         assert refused(case.take(B, period=60.0)).hold.is_period
@@ -102,7 +102,7 @@ class TestPeriod:
             if taken:
                 granted(case.take(B))
 
-            assert not case.store.release("n", A, period_of=A).released
+            assert not case.store.release("n", A, opened_by=A).released
             assert case.remaining(part="period") is None
             assert case.holder() == (B if taken else None)
 
@@ -167,7 +167,7 @@ class TestListing:
 
     def test_a_period_that_was_given_back_is_not_listed(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
-        case.store.release("n", A, period_of=A)
+        case.store.release("n", A, opened_by=A)
         assert case.store.names() == []
 
         case.take(A, period=60.0)

@@ -6,14 +6,14 @@
 --       last  mark  to leave behind; only with a state
 -- ARGV  1  token    of the hold to release, and NUL
 --       2  name     of the lock, the index member
---       3  opener   token, and NUL, under which the period began that ends; absent without one
+--       3  opened_by  token, and NUL, under which the period began that ends; absent without one
 --       3 or 4      state of the mark: `ending` or `done`; absent: none is left
 --       last  keep  ms the mark lives
 -- RETURNS released
 --         missing                        expired, or released before
 --         {kept, held, 1, value, pttl}   held by another token, untouched
 local call = redis.call
-local opener = #ARGV % 2 == 1 and table.remove(ARGV, 3)
+local opened_by = #ARGV % 2 == 1 and table.remove(ARGV, 3)
 local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local mark = state and table.remove(KEYS)
 local lock, index, period = KEYS[1], KEYS[2], KEYS[3]
@@ -26,7 +26,7 @@ end
 -- a server short of memory refuses SET as a script's first write only.
 local held = call('GETEX', lock)
 local ours = belongs(held, token)
-local is_over = opener and belongs(call('GET', period), opener)
+local is_over = opened_by and belongs(call('GET', period), opened_by)
 if ours then
   call('DEL', lock)
 end

@@ -32,7 +32,7 @@ def _claims_next(scene: Scene) -> bool:
     lock = declaration_of(scene.project.executed).task_lock((scene.key,), {}, "next")
     is_granted = isinstance(lock.accept("next/1", 60.0, message="next/1"), Grant)
     if is_granted:
-        lock.release("next/1", period_of="next/1")
+        lock.release("next/1", opened_by="next/1")
     return is_granted
 
 
