@@ -526,11 +526,7 @@ class Beat:
 
 def _seen(state: State, entry: Any, now: float) -> datetime:
     """Return an entry's shared moment by this beat's clock, while the server's shows *now*."""
-    # An interval counts from the last time; other schedules name times of a clock, on which beats agree.
-    schedule = entry.schedule
-    is_counted = hasattr(schedule, "run_every") and not hasattr(schedule, "remaining_delta")
-    is_interval = is_counted and not getattr(schedule, "relative", False)
-    return state.seen_from(_utc(entry.default_now()), now, by_server=is_interval)
+    return state.seen_from(_utc(entry.default_now()), now)
 
 
 def _set_last_run(entry: Any, moment: datetime, count: int | None = None) -> None:

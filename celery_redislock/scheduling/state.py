@@ -113,15 +113,14 @@ class State(NamedTuple):
             logger.warning(form, name, text)
             return None
 
-    def seen_from(self, here: datetime, now: float, *, by_server: bool = False) -> datetime:
+    def seen_from(self, here: datetime, now: float) -> datetime:
         """Return ``at`` as a beat sees it whose clock shows *here* (UTC) while the server's shows *now*.
 
         The later of the sender's own reading, and as long ago as the server has seen it. So beats whose
-        clocks are seconds apart send what one would send. A reading over a minute ahead does not count;
-        *by_server*: none does, as due times that count from the last one need no common clock.
+        clocks are seconds apart send what one would send. A reading over a minute ahead does not count.
         """
-        ago = here - timedelta(seconds=max(0.0, now - self.taken_at))
-        return ago if by_server or self.at > here + timedelta(seconds=AHEAD) else max(self.at, ago)
+        by_server = here - timedelta(seconds=max(0.0, now - self.taken_at))
+        return by_server if self.at > here + timedelta(seconds=AHEAD) else max(self.at, by_server)
 
 
 class Answer(NamedTuple):

@@ -203,6 +203,7 @@ SINCE_5_7 = {
     "SystemExit, told",
     "exits in before_start",
     "killed when it is over",
+    "by the newer name",
 }
 
 

@@ -250,7 +250,7 @@ def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_i
     assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
 
 
-@pytest.mark.parametrize("clocks", [(0, 0), (0, 0.15), (0.15, 0), (0, 3), (3, 0), (20, 0)], ids=str)
+@pytest.mark.parametrize("clocks", [(0, 0), (0, 0.15), (0.15, 0)], ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
 @pytest.mark.parametrize(("interval", "bound"), [(1, 2.2), (5, 5.2), (10, 10.2)])
 def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_in_the_middle(
