@@ -13,16 +13,17 @@ TOLD = frozenset({*OPERATIONS, *SCRIPTS}) - {"acquire"}
 
 
 def operation_of(request: bytes) -> str | None:
-    """Return the operation, ``None`` for anything but a script call or a mark.
+    """Return the operation, ``None`` for anything but a call of the store's scripts or a mark.
 
-    One acquire script serves a publisher's claim and a run's start.
+    One acquire script serves a publisher's claim and a run's start. Kombu's own scripts are no operations: a
+    broker that does not answer one holds a plain worker up for ever as well (5.7.0, ``sweep_bindings``).
     """
     words = request.split(b"\r\n")[2::2]
     if len(words) > 1 and words[0] == b"SET" and b":mark:" in words[1]:
         return "mark_done"
     if len(words) < 3 or words[0] not in {b"EVALSHA", b"EVAL"}:
         return None
-    name = _NAMES.get(words[1].decode(), "unknown")
+    name = _NAMES.get(words[1].decode())
     if name != "acquire":
         return name
     value = words[3 + int(words[2]) :]
