@@ -8,7 +8,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab
 
 from celery_redislock import SingletonTask
-from celery_redislock.receiving.hooks import _problems
+from celery_redislock.receiving.check import _problems
 from celery_redislock.scheduling.entries import entries_of, problems_of
 
 
