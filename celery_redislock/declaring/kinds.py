@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from math import inf
 
 from celery_redislock.locks.store import TEN_YEARS
 
@@ -74,6 +75,22 @@ class Entries(Kind):
         if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
             return tuple(value)
         raise self.refusal(value)
+
+
+class Restore(Seconds):
+    """``redislock_restore``: after how many seconds, or a flag; ``False`` is read as infinite."""
+
+    def __init__(self, *, usual: float) -> None:
+        # A third of it is left for a worker to be late, and a message is in hand for over a second.
+        super().__init__(least=6.0)
+        self.wording = f"True, False, or {self.wording}"
+        self._usual = usual
+
+    def read(self, value: object) -> float:
+        """Return float seconds."""
+        if isinstance(value, bool):
+            return self._usual if value else inf
+        return super().read(value)
 
 
 def one_of(*values: str, or_callable: bool = False) -> Kind:

@@ -69,6 +69,7 @@ class LockSettings(NamedTuple):
     enabled: bool = DEFAULTS["redislock_enabled"]
     beat: tuple[str, ...] | None = DEFAULTS["redislock_beat"]
     catchup: str = DEFAULTS["redislock_catchup"]
+    restore: float = DEFAULTS["redislock_restore"]
     check: str = DEFAULTS["redislock_check"]
 
     def __repr__(self) -> str:

@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
-from celery_redislock.declaring.kinds import ENTRIES, FLAG, KEY, PREFIX, REPLICAS, URL, Kind, Seconds, one_of
+from celery_redislock.declaring.kinds import (
+    ENTRIES,
+    FLAG,
+    KEY,
+    PREFIX,
+    REPLICAS,
+    URL,
+    Kind,
+    Restore,
+    Seconds,
+    one_of,
+)  # fmt: skip
 from celery_redislock.declaring.scopes import CONFLICT, SCOPE, SCOPES, Asked
 
 
@@ -98,6 +109,9 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_catchup", default="one", kind=one_of("one", "none"),
         meaning="after all beats were away: Celery's one tick per entry, or none for what is over a minute "
         "late; an entry's option of this name wins"),
+    Row(setting="redislock_restore", default=30.0, kind=Restore(usual=30.0), default_note="`True`: 30 s",
+        meaning="after how long without a sign of life of a worker the messages of unique tasks that it had "
+        "in hand are back in their queues (broker Redis or Valkey); `False`: after its visibility timeout"),
     Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
         meaning="what a worker does at start about settings, options and a lock server that endanger "
         "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),

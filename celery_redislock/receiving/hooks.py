@@ -65,9 +65,10 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     import celery_redislock.running.unique  # noqa: F401  before the fork, so that pool children share them
     from celery_redislock.receiving.check import check_worker
     from celery_redislock.receiving.consumer import Unreceived
+    from celery_redislock.receiving.in_hand import InHand
 
     signals.celeryd_after_setup.connect(check_worker, weak=False, dispatch_uid="celery_redislock.check")
-    sender.app.steps["consumer"].add(Unreceived)
+    sender.app.steps["consumer"].update((Unreceived, InHand))
     program = sys.modules.get("celery.apps.worker")
     if program is None or not isinstance(sender, program.Worker):
         check_worker(sender)  # one in another program, whose log is its own matter

@@ -16,7 +16,7 @@ from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.options import LockOptions, read_settings
+from celery_redislock.declaring.options import LockOptions, LockSettings, read_settings
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import RedisLockError
@@ -45,6 +45,9 @@ DEFAULT_VISIBILITY_TIMEOUT = 3600.0
 #: kombu looks only every 100 s for what has to be delivered again (5.7.0, transport/redis.py), and that
 #: message may wait in its queue behind others.
 MARK_MARGIN = 3600.0
+
+#: The property of a message that names the worker that has it in hand (``receiving/in_hand.py``).
+IN_HAND_OF = "redislock_in_hand_of"
 
 #: Seconds for which the release of a claim is owed where the options that would say are not known.
 UNKNOWN_TTL = 3600.0
@@ -208,12 +211,18 @@ class Delivery:
         )
 
     def _was_kept_for_long(self, received_at: float | None) -> bool:
-        """Whether the message was kept unacknowledged for so long that the broker may deliver it again.
+        """Whether the message was kept unacknowledged for so long that it may be delivered again.
 
-        Half of the visibility timeout: the rest is left for clocks and queues.
+        Half of the time after which another worker restores it, or else the broker does: the rest is left for
+        clocks and queues.
         """
         kept = 0.0 if received_at is None else time.time() - received_at
-        return kept > OVERTAKEN_AFTER and kept > visibility_timeout(self.task.app) / 2
+        if kept <= OVERTAKEN_AFTER:
+            return False
+        restored_after = visibility_timeout(self.task.app)
+        if IN_HAND_OF in (self.request.properties or {}):
+            restored_after = min(restored_after, declaration_of(self.task).settings.restore)
+        return kept > restored_after / 2
 
     @property
     def claims(self) -> tuple[TaskLock, ...]:
@@ -350,11 +359,15 @@ def release_dropped(
     try:
         settings = read_settings("settings", app.conf.get, os.environ)
         if settings.enabled:
-            lives = (UNKNOWN_TTL, UNKNOWN_TTL, None)
-            lock = TaskLock(store_of(app, settings), "", *lives, message.key, "")
+            lock = lock_by_name(app, settings, message.key)
             _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
     except RedisLockError as problem:
         logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
+
+
+def lock_by_name(app: Any, settings: LockSettings, key: str) -> TaskLock:
+    """Return the lock of this name where no :class:`Delivery` can be made of its message."""
+    return TaskLock(store_of(app, settings), "", UNKNOWN_TTL, UNKNOWN_TTL, None, key, "")
 
 
 def _release_claim(

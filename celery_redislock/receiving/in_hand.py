@@ -1,0 +1,235 @@
+"""The name of a worker in each message it has in hand, and the thread that renews it.
+
+On Redis, kombu keeps a message that was received and is not acknowledged in the hash ``unacked`` until the
+visibility timeout, an hour, and nothing says which worker has it. So a worker writes its name into the
+properties of each message of a unique task when it receives it, and renews the name on the broker. Each
+renewal answers with names that have lapsed; what their workers had in hand is restored
+(``receiving/restore.py``).
+
+=================================  ======  ============================  ==================================
+key on the broker                  type    value                         written by
+=================================  ======  ============================  ==================================
+``{prefix}:workers``               zset    name, score lapses at (ms)    heartbeat, each ``ttl / 15``
+``{prefix}:workers:taken``         zset    name, score given again (ms)  heartbeat of who restores
+``{prefix}:workers:bearers``       hash    name -> JSON: node, host,     heartbeat, when a name is new
+                                           pid, start
+``{prefix}:deaths:TOKEN``          string  workers that died running it  count_death; a day
+=================================  ======  ============================  ==================================
+
+``prefix`` is ``redislock_prefix`` behind the broker's ``global_keyprefix``; all but the last key live for
+twice the visibility timeout. Times are the broker's own.
+
+A name that lapses proves no death: its worker may stand still, or be cut off. What is restored has been in
+hand for ``ttl - vouches`` at least, and a message that has been in hand for half the ``ttl`` leaves a mark
+when it runs (``running/delivery.py``). So of two copies one does nothing, whichever comes first.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+import weakref
+from collections.abc import Iterator
+from functools import cached_property, partial
+from math import inf
+from typing import Any
+
+from celery.bootsteps import StartStopStep
+from celery.worker.consumer.tasks import Tasks
+
+from celery_redislock.declaring.declaration import is_unique
+from celery_redislock.declaring.options import LockSettings, read_settings
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.thread import original, start_thread, tell
+from celery_redislock.publishing.message import HEADER
+from celery_redislock.receiving.restore import LATE, Restorer, run_script
+from celery_redislock.running.delivery import IN_HAND_OF, visibility_timeout
+
+__all__ = ["InHand", "WorkerName"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: What a server says that refuses scripts, or these keys, to the worker's user, and will again.
+_FORBIDDEN = ("NOPERM", "unknown command", "ACL failure", "The user executing the script")
+
+
+class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped
+    """A step of the worker's consumer, in the main process: it names what is received from now on.
+
+    Celery starts it when the consumer has its channel and has received nothing, and again after each
+    reconnection. Messages of plain tasks, and brokers other than kombu's Redis transport, are left alone.
+    """
+
+    requires = (Tasks,)
+    obj: "WorkerName | None"
+
+    def include_if(self, consumer: Any) -> bool:
+        """Only where there are unique tasks, and ``redislock_restore`` is not ``False``."""
+        app = consumer.app
+        self._settings = read_settings("settings", app.conf.get, os.environ)
+        wanted = self._settings.enabled and self._settings.restore < inf
+        return wanted and any(map(is_unique, app.tasks.values()))
+
+    def start(self, consumer: Any) -> None:
+        """Renew the name, and stand in for the channel's ``QoS.append``."""
+        channel = consumer.task_consumer.channel
+        if not _is_known(channel):
+            logger.debug("what a killed worker has in hand is not restored with %r", type(channel.qos))
+            return
+        if self.obj is None:
+            self.obj = WorkerName(consumer.app, self._settings, node=consumer.hostname)
+        if self.obj.begin(consumer.connection):
+            channel.qos.append = partial(self.obj.write, channel.qos.append)
+
+    def stop(self, consumer: Any) -> None:
+        """Leave the name to lapse: kombu restores what is in hand, and may be killed before it has."""
+
+    terminate = stop
+
+
+def _is_known(channel: Any) -> bool:
+    """Whether messages are kept in ``unacked`` as kombu's Redis transport does it (5.5.2 to 5.7.0)."""
+    if not hasattr(channel, "unacked_key"):
+        return False
+    from kombu.transport.redis import Channel, QoS  # noqa: PLC0415  imports redis; a worker on RabbitMQ need not
+
+    return isinstance(channel, Channel) and channel.QoS is QoS and bool(channel.ack_emulation)
+
+
+class WorkerName:
+    """The name of one worker, in what it has in hand and on the broker.
+
+    Attributes:
+        name: twelve random characters; another one where somebody has taken it, because it had lapsed.
+        ttl: seconds the name outlives its last renewal: ``redislock_restore``.
+    """
+
+    def __init__(self, app: Any, settings: LockSettings, *, node: str) -> None:
+        """Of this worker of the app; sends nothing yet."""
+        self._app = app
+        self._restorer = Restorer(app, settings)
+        self._prefix = settings.prefix
+        self.ttl = settings.restore
+        about = {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+        self._bearer = json.dumps(about)
+        self.name = ""
+        self._renewed_at = -inf
+        #: Since when each renewal was in time. A worker that has started, or was cut off, lets the others
+        #: return first: where the broker was away, every name has lapsed.
+        self._steady_since = 0.0
+        #: The consumer's connection, of which the thread makes its own.
+        self.source: Any = None
+        self._is_forbidden = False
+        self._has_thread = False
+        self._lock: Any = original("threading", "Lock")()
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two renewals."""
+        return self.ttl / 15
+
+    @property
+    def vouches(self) -> float:
+        """Seconds after a renewal for which messages are received under the name."""
+        return self.ttl / 3
+
+    def begin(self, connection: Any) -> bool:
+        """Renew the name over a connection like this one, before the first message comes, and from now on.
+
+        Returns ``False`` where the broker lets nobody run scripts.
+        """
+        self.source = connection
+        try:
+            with self.connect() as own:
+                self._renew(own.channel(), may_take=False)
+        except Exception as error:  # noqa: BLE001  the thread tries again
+            if any(words in str(error) for words in _FORBIDDEN):
+                log = logger.debug if self._is_forbidden else logger.info
+                log("what this worker has in hand is not restored if it is killed: %s", error)
+                self._is_forbidden = True
+                return False
+            logger.debug("could not renew the name of this worker: %r", error)
+        if not self._has_thread:
+            self._has_thread = True
+            start_thread(partial(_run, weakref.ref(self), self.pause), "redislock-in-hand")
+        return True
+
+    def write(self, append: Any, message: Any, tag: str) -> Any:
+        """Write into a message who has it; kombu stores it so. In the consumer's thread, for each message."""
+        properties = message.properties
+        properties.pop(IN_HAND_OF, None)  # of a worker that had it before
+        if HEADER in message.headers and boottime() - self._renewed_at < self.vouches:
+            name = self.name
+            properties[IN_HAND_OF] = name + LATE if message.headers.get("task") in self._late else name
+        return append(message, tag)
+
+    @cached_property
+    def _late(self) -> frozenset[str]:
+        """The names of tasks whose messages are acknowledged when the body has ended."""
+        return frozenset(name for name, task in self._app.tasks.items() if task.acks_late)
+
+    def look(self, channel: Any) -> None:
+        """Renew the name, and restore what lapsed workers had in hand; in the thread."""
+        for name, bearer in self._renew(channel):
+            for _ in self._restorer.restore(channel, name, bearer):
+                if boottime() - self._renewed_at > self.pause:
+                    self._renew(channel, may_take=False)
+
+    def _renew(self, channel: Any, *, may_take: bool = True) -> Iterator[tuple[str, str]]:
+        """Renew the name, or take another one; return the names that were taken, with who bore them."""
+        with self._lock:
+            asked_at = boottime()
+            if asked_at - self._renewed_at > self.vouches:
+                self._steady_since = asked_at  # the broker may have been away, for the others as well
+            may_take = may_take and asked_at - self._steady_since > self.ttl - self.vouches
+            word, *taken = self._ask(channel, self._bearer if not self.name else "", may_take)
+            if word == "taken":
+                self._steady_since = asked_at
+                self.name = ""
+                word, *taken = self._ask(channel, self._bearer, may_take=False)
+            if word == "late":
+                self._steady_since = asked_at
+            self._renewed_at = asked_at
+        return zip(taken[::2], taken[1::2], strict=True)
+
+    def _ask(self, channel: Any, bearer: str, may_take: bool) -> list[str]:
+        if not self.name:
+            self.name = uuid.uuid4().hex[:12]
+        times = (self.ttl, self.ttl - self.vouches, self.ttl / 6, 2 * visibility_timeout(self._app))
+        ttl, late, again, kept = (round(seconds * 1000) for seconds in times)
+        arguments = self.name, bearer, ttl, late, again if may_take else "", kept
+        prefix = f"{channel.global_keyprefix}{self._prefix}:workers"
+        keys = prefix, f"{prefix}:taken", f"{prefix}:bearers"
+        return [each.decode() for each in run_script(channel, "heartbeat", keys, *arguments)]
+
+    def connect(self) -> Any:
+        """Return a connection of this worker's own to the broker it receives from; each answer is bounded."""
+        bound = self.ttl / 6
+        theirs = self.source.transport_options or {}
+        bounded = {**theirs, "socket_timeout": bound, "socket_connect_timeout": bound}
+        connection = self.source.clone(transport_options=bounded)
+        connection.connect()
+        return connection
+
+
+def _run(reference: "weakref.ref[WorkerName]", pause: float) -> None:
+    """Renew a name until its worker is gone from this process; in a thread."""
+    sleep = original("time", "sleep")
+    source: Any = None
+    channel: Any = None
+    while True:
+        sleep(pause)
+        worker = reference()
+        if worker is None:
+            return
+        try:
+            if channel is None or source is not worker.source:
+                source = worker.source
+                channel = worker.connect().channel()
+            worker.look(channel)
+        except Exception as error:  # noqa: BLE001  the broker is away; what is received meanwhile is not named
+            channel = None
+            tell(logger.debug, "could not renew the name of this worker: %r", error)
+        del worker

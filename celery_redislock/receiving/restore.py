@@ -1,0 +1,211 @@
+"""What a worker had in hand whose name has lapsed goes back to its queue. kombu's Redis transport.
+
+The claims of these messages stay as they are, so that calls remain duplicates of a message that is about to
+run. What is decided for each, by what its locks say::
+
+    a run of it holds a lease          not yet: looked at again until the lease has ended
+    its claim is held                  it had not begun: restored
+    its claim is gone                  it had begun; acknowledged late: counted and restored; else left alone
+    it has no claim that could tell    acknowledged late: counted and restored; else restored
+
+What had begun is counted, because it may have killed its worker: after three deaths within a day it is left
+to the visibility timeout. What is left alone is delivered again after that, as without this module.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from kombu.exceptions import InconsistencyError
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import loads
+
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.locks.scripts import script
+from celery_redislock.locks.store import RUNNING
+from celery_redislock.locks.thread import tell
+from celery_redislock.publishing.message import Message
+from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
+
+__all__ = ["LATE", "Restorer", "run_script"]
+
+logger = logging.getLogger("celery_redislock")
+
+#: The end of a name in a message that is acknowledged when its body has ended.
+LATE = "+"
+
+#: Workers that may die within a day while they run a message, until it is left to the visibility timeout.
+MOST_DEATHS = 3
+_DAY = 86_400_000
+
+#: Entries of ``unacked`` that one request looks at: some tenths of a millisecond.
+_AT_ONCE = 500
+
+#: What has become of a message in the hands of its worker.
+_WAITS = "waits"
+_HAS_BEGUN = "has begun"
+_RUNS = "runs"
+_UNKNOWN = "unknown"
+
+
+class Entry(NamedTuple):
+    """A message in ``unacked``.
+
+    Attributes:
+        tag: its delivery tag, which it keeps when it is restored and received again.
+        text: as kombu has stored it: JSON of the payload, the exchange and the routing key.
+        is_late: it is acknowledged when its body has ended.
+        message: our header.
+    """
+
+    tag: str
+    text: bytes
+    payload: dict[str, Any]
+    exchange: str
+    routing_key: str
+    is_late: bool
+    message: Message
+
+    def __str__(self) -> str:
+        """As Celery's own log lines name a task."""
+        return f"{self.payload['headers'].get('task')}[{self.payload['headers'].get('id')}]"
+
+
+class Restorer:
+    """Restores what lapsed workers had in hand. Used by the thread that renews a worker's name."""
+
+    def __init__(self, app: Any, settings: LockSettings) -> None:
+        """For the messages of this app; sends nothing yet."""
+        self._app = app
+        self._settings = settings
+
+    def restore(self, channel: Any, name: str, bearer: str) -> Iterator[None]:
+        """Restore what a worker had in hand, a step at a time; forget its name when nothing is left.
+
+        Between the steps the caller renews its own name. Raises what broker and lock server raise: then the
+        name is given to the next worker that asks.
+        """
+        found: dict[str, Entry] = {}
+        for entries in self._search(channel, name):
+            found.update(entries)
+            yield
+        for queue in self._app.amqp.queues.values():
+            if queue.exchange.name:  # a fresh connection knows no types of exchanges; this sends nothing
+                queue.exchange(channel).declare()
+        states = []
+        for entry in found.values():
+            states.append((entry, self._state_of(entry)))
+            yield
+        is_done = True
+        # What may have killed the worker comes last: it may kill the next one, too.
+        for entry, state in sorted(states, key=lambda pair: pair[1] != _WAITS):
+            is_done &= self._restore_one(channel, entry, state, bearer)
+            yield
+        if is_done:
+            names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"
+            run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
+
+    def _search(self, channel: Any, name: str) -> Iterator[dict[str, Entry]]:
+        unacked = f"{channel.global_keyprefix}{channel.unacked_key}"
+        cursor = b"0"
+        while True:
+            cursor, *found = run_script(channel, "search", (unacked,), cursor, name, _AT_ONCE)
+            entries = map(partial(_read, name), found[::2], found[1::2])
+            yield {entry.tag: entry for entry in entries if entry is not None}
+            if cursor == b"0":
+                return
+
+    def _state_of(self, entry: Entry) -> str:
+        """Ask the lock server what has become of a message."""
+        message = entry.message
+        lock = lock_by_name(self._app, self._settings, str(message.key))
+        locks = [lock, lock.of_message(message.token)]
+        if message.claimed_beside:
+            locks.append(lock.of_queue())
+        has_claim = False
+        for one in locks:
+            hold = one.store.inspect(one.key, to_decide=True)
+            if hold is None or hold.message != message.token:
+                continue
+            if hold.state != RUNNING:
+                has_claim = True
+            elif one.release_if_dead(hold):
+                return _HAS_BEGUN
+            else:
+                return _RUNS
+        if has_claim:
+            return _WAITS
+        return _HAS_BEGUN if message.claimed and not message.stands_for_period else _UNKNOWN
+
+    def _restore_one(self, channel: Any, entry: Entry, state: str, bearer: str) -> bool:
+        """Restore one message, or leave it alone; ``False``: not yet, its run goes on."""
+        if state == _RUNS:
+            return False
+        if state == _HAS_BEGUN and not entry.is_late:
+            return True  # about to be acknowledged
+        if not _queues(channel, entry):
+            # kombu would delete it and push it nowhere (5.7.0, transport/redis.py).
+            line = "%s, which a lapsed worker has in hand, is left to the visibility timeout: no queue for %r"
+            tell(logger.warning, line, entry, entry.exchange or entry.routing_key)
+            return True
+        deaths = 0
+        if state == _HAS_BEGUN or (state == _UNKNOWN and entry.is_late):
+            key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
+            deaths = run_script(channel, "count_death", (key,), _DAY)
+        if deaths > MOST_DEATHS:
+            line = "%s is left to the visibility timeout: %d workers have died that ran it"
+            tell(logger.warning, line, entry, deaths)
+        # The front of its queue; from the second death on the end.
+        elif _push(channel, entry, leftmost=deaths > 1):
+            line = "%s is back in its queue: no sign of life of the worker that had it (%s)"
+            tell(logger.warning, line, entry, bearer)
+        return True
+
+
+def _read(name: str, tag: bytes, text: bytes) -> Entry | None:
+    """Read an entry of ``unacked`` in which the name stands; ``None`` where it is not for us."""
+    try:
+        payload, exchange, routing_key = loads(bytes_to_str(text))
+        in_hand_of = payload["properties"][IN_HAND_OF]
+        headers = payload["headers"]
+        message = Message.of(headers, str(headers["id"]))
+        is_named = in_hand_of.removesuffix(LATE) == name
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        line = "an entry of the broker's unacked messages cannot be read, and is left alone: %.300r (%r)"
+        tell(logger.warning, line, text, error)
+        return None
+    if not is_named or message is None or message.key is None:
+        return None
+    return Entry(bytes_to_str(tag), text, payload, exchange, routing_key, in_hand_of.endswith(LATE), message)
+
+
+def _queues(channel: Any, entry: Entry) -> Any:
+    try:
+        return channel._lookup(entry.exchange, entry.routing_key)
+    except InconsistencyError:  # of an exchange that nothing is bound to (kombu 5.5.2)
+        return ()
+
+
+def _push(channel: Any, entry: Entry, *, leftmost: bool) -> bool:
+    """Move an entry from ``unacked`` to its queue, as kombu's ``restore_by_tag`` does; atomic.
+
+    Only if it is still there as it was found: a restored message keeps its tag, and may be in the hands of
+    another worker by now. ``leftmost`` is the end of a queue: workers take from the right.
+    """
+
+    def move(pipe: Any) -> None:
+        found = pipe.hget(channel.unacked_key, entry.tag)
+        pipe.multi()
+        if found == entry.text:
+            channel.qos._remove_from_indices(entry.tag, pipe)
+            channel._do_restore_message(entry.payload, entry.exchange, entry.routing_key, pipe, leftmost)
+
+    with channel.conn_or_acquire() as client:
+        return bool(client.transaction(move, channel.unacked_key))
+
+
+def run_script(channel: Any, name: str, keys: Sequence[str], *arguments: Any) -> Any:
+    """Run a script of this room on the broker; keys in full, as kombu's client puts no prefix before them."""
+    with channel.conn_or_acquire() as client:
+        return client.eval(script(name, __package__)[0], len(keys), *keys, *arguments)
