@@ -52,7 +52,7 @@ __all__ = ["InHand", "WorkerName"]
 logger = logging.getLogger("celery_redislock")
 
 #: What a server says that refuses scripts, or these keys, to the worker's user, and will again.
-_FORBIDDEN = ("NOPERM", "unknown command", "ACL failure", "The user executing the script")
+_FORBIDDEN = ("NOPERM", "no permissions", "ACL failure", "unknown command")
 
 
 class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped

@@ -13,7 +13,7 @@ to the visibility timeout. What is left alone is delivered again after that, as 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ class Restorer:
         self._app = app
         self._settings = settings
 
-    def restore(self, channel: Any, name: str, bearer: str) -> Iterator[None]:
+    def restore(self, channel: Any, name: str, bearer: str) -> Generator[None, None, None]:
         """Restore what a worker had in hand, a step at a time; forget its name when nothing is left.
 
         Between the steps the caller renews its own name. Raises what broker and lock server raise: then the

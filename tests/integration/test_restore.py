@@ -1,0 +1,595 @@
+"""What a worker had in hand when it died goes back to its queue: kombu's own channels, and no worker process.
+
+A :class:`Hand` receives as a worker's main process does, runs nothing, and may begin a run by hand.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Consumer, Exchange, Queue
+
+from celery_redislock import SingletonTask
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.receiving import restore
+from celery_redislock.receiving.in_hand import InHand, WorkerName
+from celery_redislock.running.delivery import IN_HAND_OF
+from tests.servers import EmbeddedServer
+
+#: Seconds of a worker's name: the least there may be.
+TERM = 6.0
+
+#: Commands that receiving might take; kombu's own two are among them.
+REQUESTS = ("eval", "evalsha", "get", "hget", "hset", "set", "zadd", "zrem", "zscore")
+
+SCOPES: Mapping[str, dict[str, Any]] = {
+    "until_executed": {"lock": "until_executed"},
+    "until_executing": {"lock": "until_executing"},
+    "until_expired": {"lock": "until_expired", "lock_period": 500},
+    "while_executing": {"lock": "while_executing"},
+    "two_locks": {"lock": "until_and_while_executing"},
+}
+
+
+def _nothing(account: object) -> None:
+    """What is never run here."""
+
+
+def _plain() -> None:
+    """Nor is this."""
+
+
+class Yard:
+    """An app on a Redis broker, with one task for each scope, and the hands its messages fall into."""
+
+    def __init__(self, url: str, prefix: str, **conf: Any) -> None:
+        self.app = Celery(prefix, broker=url, backend=url, set_as_current=False)
+        self.app.conf.update(
+            broker_transport_options={"global_keyprefix": f"{prefix}:", "priority_steps": [0, 6, 9]},
+            result_backend_transport_options={"global_keyprefix": f"{prefix}:"},
+            redislock_restore=TERM,
+            **conf,
+        )
+        self.tasks = {}
+        for scope, options in SCOPES.items():
+            for acks_late in (False, True):
+                name = f"{scope}{'_late' if acks_late else ''}"
+                decorate = self.app.task(base=SingletonTask, name=name, acks_late=acks_late, **options)
+                self.tasks[name] = decorate(_nothing)
+        self.plain = self.app.task(name="plain")(_plain)
+        self.app.finalize()
+        self.server = redis.Redis.from_url(url)
+        self.prefix = f"{prefix}:"
+        self._stack = ExitStack()
+
+    def hand(self, *queues: Queue) -> "Hand":
+        """Return a new worker's hand, its name renewed; it receives from these queues."""
+        connection = self._stack.enter_context(self.app.connection_for_read())
+        return Hand(self, connection, queues or (self.app.amqp.queues["celery"],))
+
+    def unacked(self) -> dict[str, Any]:
+        """Return what is in hand, by task id."""
+        texts = self.server.hvals(f"{self.prefix}unacked")
+        return {json.loads(text)[0]["headers"]["id"]: json.loads(text)[0] for text in texts}
+
+    def queued(self, queue: str = "celery") -> list[Any]:
+        """Return the messages in a list, the next one to be received first."""
+        return [json.loads(text) for text in reversed(self.server.lrange(self.prefix + queue, 0, -1))]
+
+    def ids(self, queue: str = "celery") -> list[str]:
+        return [message["headers"]["id"] for message in self.queued(queue)]
+
+    def let_lapse(self, hand: "Hand") -> None:
+        """Let a name lapse, as it does when nobody renews it for its term."""
+        self.server.zadd(f"{self.prefix}redislock:workers", {hand.worker.name: 0})
+
+    def give_again(self, hand: "Hand") -> None:
+        """Let the time pass after which a taken name is given to the next worker."""
+        self.server.zadd(f"{self.prefix}redislock:workers:taken", {hand.worker.name: 0})
+
+    def close(self) -> None:
+        self._stack.close()
+        for key in self.server.scan_iter(f"{self.prefix}*"):
+            self.server.delete(key)
+        self.server.close()
+        self.app.close()
+
+
+class Hand:
+    """One worker, as far as receiving goes."""
+
+    def __init__(self, yard: Yard, connection: Any, queues: tuple[Queue, ...]) -> None:
+        settings = declaration_of(yard.tasks["until_executed"]).settings
+        self._yard = yard
+        self._connection = connection
+        self.worker = WorkerName(yard.app, settings, node="celery@one")
+        self.channel = connection.channel()
+        if self.worker.begin(connection):
+            self.channel.qos.append = partial(self.worker.write, self.channel.qos.append)
+        self._got: list[Any] = []
+        self._queues = queues
+
+    def receive(self, number: int = 1) -> list[Any]:
+        """Receive so many messages more, and acknowledge none."""
+        self._got.clear()
+        with Consumer(self.channel, self._queues, callbacks=[lambda _, message: self._got.append(message)]):
+            while len(self._got) < number:
+                self._connection.drain_events(timeout=10)
+        return self._got[:]
+
+    def begin(self, message: Any) -> Callable[[], object]:
+        """Begin the run of a message as a child does, and return what ends it."""
+        task = self._yard.tasks[message.headers["task"]]
+        header = Message.loads(message.headers[HEADER])
+        assert header is not None
+        assert header.key is not None
+        lock = declaration_of(task).task_lock((), {}, message.headers["id"], key=header.key)
+        lease = lock.start(
+            "run/1",
+            claim=header.token,
+            message=header.token,
+            may_be_done=False,
+            accepted=True,
+            max_hold=None,
+            on_lost=lambda _: None,
+        )
+        assert isinstance(lease, Lease)
+        return partial(lock.finish, lease)
+
+    def look(self) -> None:
+        """Renew the name, as one that was renewed in time for long, and restore what there is."""
+        self.worker._steady_since = boottime() - 10 * TERM
+        self.worker.look(self._connection.channel())
+
+
+@pytest.fixture
+def yard(tcp_server: EmbeddedServer, prefix: str) -> Iterator[Yard]:
+    yard = Yard(tcp_server.url, prefix)
+    yield yard
+    yard.close()
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_had_not_begun_is_back_in_its_queue_and_still_claimed(
+    yard: Yard, scope: str, acks_late: bool
+) -> None:
+    """Promise 4: it runs within the term of a name, and until then a call is its duplicate."""
+    task = yard.tasks[scope + ("_late" if acks_late else "")]
+    result = task.delay(7)
+    dead = yard.hand()
+    dead.receive()
+    other = yard.tasks["until_executed"].delay(8)
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert yard.ids() == [result.id, other.id]
+    assert yard.queued()[0]["headers"]["redelivered"] is True
+    assert yard.unacked() == {}
+    assert yard.server.zcard(f"{yard.prefix}unacked_index") == 0
+    assert task.delay(7).is_duplicate is (scope != "while_executing")
+
+
+def test_what_a_living_worker_has_in_hand_stays_there(yard: Yard) -> None:
+    """Never by age: only a name that has lapsed is searched for."""
+    result = yard.tasks["until_executed"].delay(7)
+    yard.hand().receive()
+
+    yard.hand().look()
+
+    assert list(yard.unacked()) == [result.id]
+    assert yard.queued() == []
+
+
+def test_a_plain_tasks_message_is_left_alone(yard: Yard) -> None:
+    """It has no mark that would keep its copy from running beside it."""
+    result = yard.plain.delay()
+    dead = yard.hand()
+    dead.receive()
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert IN_HAND_OF not in yard.unacked()[result.id]["properties"]
+
+
+# --- what it was, it is ------------------------------------------------------------------------
+
+
+def test_eta_expiry_and_priority_are_kept(yard: Yard) -> None:
+    """A restored message is the one that was published."""
+    eta = datetime.fromisoformat("2036-01-01T00:00:00+00:00")
+    task = yard.tasks["until_executed"]
+    task.apply_async((7,), eta=eta, expires=eta, priority=6)
+    dead = yard.hand()
+    (before,) = dead.receive()
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    (after,) = yard.queued("celery\x06\x166")
+    for name in ("id", "eta", "expires", HEADER):
+        assert after["headers"][name] == before.headers[name]
+    assert after["body"] == json.loads(json.dumps(before._raw["body"]))
+
+
+def test_each_message_is_back_in_its_own_queue(yard: Yard) -> None:
+    """A topic exchange too, whose type a fresh connection does not know."""
+    first = Queue("first", Exchange("topics", type="topic"), routing_key="a.*")
+    second = Queue("second", Exchange("topics", type="topic"), routing_key="b.#")
+    for queue in (first, second):
+        yard.app.amqp.queues.add(queue)
+    task = yard.tasks["until_executed"]
+    one = task.apply_async((1,), exchange="topics", routing_key="a.x", declare=[first, second])
+    two = task.apply_async((2,), exchange="topics", routing_key="b.x.y")
+    dead = yard.hand(first, second)
+    dead.receive(2)
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert (yard.ids("first"), yard.ids("second")) == ([one.id], [two.id])
+
+
+def test_a_message_whose_queue_is_not_known_is_left_where_it_is(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a message kombu would delete it and push it nowhere (5.7.0)."""
+    strange = Queue("strange", Exchange("strange", type="topic"), routing_key="*.x")
+    result = yard.tasks["until_executed"].apply_async(
+        (1,), exchange="strange", routing_key="a.x", declare=[strange]
+    )
+    dead = yard.hand(strange)
+    dead.receive()
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert list(yard.unacked()) == [result.id]
+    assert f"{result.id}], which a lapsed worker has in hand, is left" in caplog.text
+
+
+# --- what had begun ----------------------------------------------------------------------------
+
+
+def test_a_message_is_not_restored_while_its_run_goes_on(yard: Yard) -> None:
+    """A main process may die alone: its child goes on, and holds the lease."""
+    result = yard.tasks["until_executed_late"].delay(7)
+    dead = yard.hand()
+    (message,) = dead.receive()
+    end = dead.begin(message)
+    yard.let_lapse(dead)
+
+    rescuer = yard.hand()
+    rescuer.look()
+    assert list(yard.unacked()) == [result.id]
+    end()
+    yard.give_again(dead)
+    rescuer.look()
+
+    assert yard.ids() == [result.id]
+
+
+def test_what_had_begun_and_was_to_be_acknowledged_early_is_left(yard: Yard) -> None:
+    """It runs at most once, as with plain Celery; its acknowledgement was on the way."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    (message,) = dead.receive()
+    dead.begin(message)()
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert list(yard.unacked()) == [result.id]
+    assert yard.queued() == []
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+def test_a_message_that_kills_its_workers_is_left_after_the_third(
+    yard: Yard, scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A poison message; what waits behind it in the same hands is restored each time."""
+    poison = yard.tasks[f"{scope}_late"].delay(7)
+    neighbour = yard.tasks["until_executed"].delay(8)
+    for _ in range(restore.MOST_DEATHS + 1):
+        dead = yard.hand()
+        for message in dead.receive(2):
+            if message.headers["id"] == poison.id:
+                dead.begin(message)()
+        yard.let_lapse(dead)
+        caplog.clear()
+        yard.hand().look()
+
+    assert yard.ids() == [neighbour.id]
+    assert list(yard.unacked()) == [poison.id]
+    assert f"{poison.id}] is left to the visibility timeout: 4 workers have died" in caplog.text
+
+
+# --- who restores ------------------------------------------------------------------------------
+
+
+def test_two_workers_that_restore_push_a_message_once(yard: Yard) -> None:
+    """A name may be given to a second worker while the first is slow."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    rescuers = [yard.hand(), yard.hand()]
+    steps = [rescuer.worker._restorer.restore(rescuer.channel, dead.worker.name, "") for rescuer in rescuers]
+    for each in steps:
+        next(each)
+    for each in steps:
+        list(each)
+
+    assert yard.ids() == [result.id]
+
+
+def test_a_restored_message_is_not_taken_from_who_has_received_it_since(yard: Yard) -> None:
+    """It keeps its tag: a slow worker, which had found it before, must see whose it is now."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    slow = yard.hand()
+    steps = slow.worker._restorer.restore(slow.channel, dead.worker.name, "")
+    next(steps)
+    yard.let_lapse(dead)
+    yard.hand().look()
+    owner = yard.hand()
+    owner.receive()
+
+    list(steps)
+
+    assert yard.queued() == []
+    assert yard.unacked()[result.id]["properties"][IN_HAND_OF] == owner.worker.name
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_who_dies_while_it_restores_is_followed_by_the_next(yard: Yard, steps: int) -> None:
+    """After each step: the name stays taken, and is given to another worker some seconds later."""
+    ids = [yard.tasks["until_executed"].delay(account).id for account in range(2)]
+    dead = yard.hand()
+    dead.receive(2)
+    yard.let_lapse(dead)
+    dying = yard.hand()
+    dying.worker._steady_since = boottime() - 10 * TERM
+    ((name, bearer),) = dying.worker._renew(dying.channel)
+    restoring = dying.worker._restorer.restore(dying.channel, name, bearer)
+    for _ in range(steps):
+        next(restoring)
+    restoring.close()
+
+    rescuer = yard.hand()
+    rescuer.look()
+    yard.give_again(dead)
+    rescuer.look()
+
+    assert sorted(yard.ids()) == sorted(ids)
+    assert yard.unacked() == {}
+
+
+def test_an_acknowledgement_in_between_is_not_undone(yard: Yard) -> None:
+    """A worker that only stood still may go on at any moment."""
+    yard.tasks["until_executed"].delay(7)
+    paused = yard.hand()
+    (message,) = paused.receive()
+    rescuer = yard.hand()
+    steps = rescuer.worker._restorer.restore(rescuer.channel, paused.worker.name, "")
+    next(steps)
+    message.ack()
+
+    list(steps)
+
+    assert (yard.queued(), yard.unacked()) == ([], {})
+
+
+def test_an_unreachable_lock_server_restores_nothing(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 9: nothing goes back unseen; the name is given again."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    yard.let_lapse(dead)
+    store = declaration_of(yard.tasks["until_executed"]).store
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OSError("away")
+
+    rescuer = yard.hand()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "inspect", away)
+        with pytest.raises(OSError, match="away"):
+            rescuer.look()
+    assert list(yard.unacked()) == [result.id]
+    yard.give_again(dead)
+    rescuer.look()
+
+    assert yard.ids() == [result.id]
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def test_who_bears_a_name_stands_beside_it_as_long(yard: Yard) -> None:
+    """An operator asks which worker had a message."""
+    hand = yard.hand()
+    bearers = f"{yard.prefix}redislock:workers:bearers"
+
+    bearer = json.loads(yard.server.hget(bearers, hand.worker.name) or b"{}")
+    assert bearer["node"] == "celery@one"
+    assert {"host", "pid", "since"} < set(bearer)
+
+    yard.let_lapse(hand)
+    yard.hand().look()
+    assert not yard.server.hexists(bearers, hand.worker.name)
+
+
+def test_after_an_outage_each_living_worker_keeps_its_name(yard: Yard) -> None:
+    """The broker was away: all names have lapsed, and nobody takes one before all have had time to return."""
+    result = yard.tasks["until_executed"].delay(7)
+    hands = [yard.hand(), yard.hand()]
+    hands[0].receive()
+    names = [hand.worker.name for hand in hands]
+    for hand in hands:
+        yard.let_lapse(hand)
+
+    for hand in reversed(hands):
+        hand.look()
+        hand.worker.look(hand.channel)
+
+    assert [hand.worker.name for hand in hands] == names
+    assert list(yard.unacked()) == [result.id]
+
+
+def test_a_worker_that_has_just_started_takes_no_name(yard: Yard) -> None:
+    """It cannot know whether the broker was away until now."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    yard.let_lapse(dead)
+    new = yard.hand()
+
+    new.worker.look(new.channel)
+
+    assert list(yard.unacked()) == [result.id]
+
+
+def test_a_worker_whose_name_was_taken_bears_another_one(yard: Yard) -> None:
+    """It was paused: what it receives from now on must not be searched for under the old name."""
+    paused = yard.hand()
+    name = paused.worker.name
+    yard.let_lapse(paused)
+    yard.hand().look()
+
+    paused.worker.look(paused.channel)
+    yard.tasks["until_executed"].delay(7)
+    (message,) = paused.receive()
+
+    assert message.properties[IN_HAND_OF] == paused.worker.name != name
+
+
+def test_a_worker_that_has_not_renewed_in_time_names_nothing(yard: Yard) -> None:
+    """And takes off the name of who had it before: that one would be searched for."""
+    yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    yard.let_lapse(dead)
+    yard.hand().look()
+    late = yard.hand()
+    late.worker._renewed_at -= late.worker.vouches
+
+    (message,) = late.receive()
+
+    assert IN_HAND_OF not in message.properties
+
+
+def test_receiving_costs_no_request_more(yard: Yard) -> None:
+    """The name travels in what kombu stores anyway."""
+    for account in range(50):
+        yard.tasks["until_executed"].delay(account)
+    hand = yard.hand()
+
+    def calls() -> Counter[str]:
+        stats: Any = yard.server.info("commandstats")
+        return Counter({name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in REQUESTS})
+
+    before = calls()
+    hand.receive(50)
+
+    assert calls() - before == {"zadd": 50, "hset": 50}
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda name: f"no JSON, {name}",
+        lambda name: json.dumps([{"properties": {IN_HAND_OF: 7}, "x": name}, "", "q"]),
+        lambda name: json.dumps([name]),
+    ],
+    ids=["no JSON", "a number for a name", "of another shape"],
+)
+def test_an_entry_that_cannot_be_read_is_left_alone_with_one_warning(
+    yard: Yard, spoil: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And its neighbours are restored."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    unacked = f"{yard.prefix}unacked"
+    spoilt = spoil(dead.worker.name)
+    yard.server.hset(unacked, "spoilt", spoilt)
+    yard.let_lapse(dead)
+
+    rescuer = yard.hand()
+    rescuer.look()
+    rescuer.look()
+
+    assert yard.ids() == [result.id]
+    assert yard.server.hgetall(unacked) == {b"spoilt": spoilt.encode()}
+    assert caplog.text.count("cannot be read, and is left alone") == 1
+
+
+def test_the_same_text_elsewhere_in_a_message_is_no_name(yard: Yard) -> None:
+    """A worker's name may stand in an argument, or be the beginning of another one."""
+    dead = yard.hand()
+    result = yard.tasks["until_executed"].delay(dead.worker.name)
+    owner = yard.hand()
+    owner.receive()
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert list(yard.unacked()) == [result.id]
+
+
+def test_a_broker_without_scripts_works_as_before(
+    tcp_server: EmbeddedServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An ACL may forbid them: one line says what is missed."""
+    caplog.set_level(logging.INFO, "celery_redislock")
+    with EmbeddedServer(port=0) as server:
+        client = redis.Redis.from_url(server.redis_url)
+        client.acl_setuser("worker", enabled=True, passwords=["+pw"], commands=["+@all", "-eval"], keys=["*"])
+        broker = f"redis://worker:pw@127.0.0.1:{server.port}/0"
+        yard = Yard(broker, prefix, redislock_url=tcp_server.url)
+        yard.tasks["until_executed"].delay(7)
+        hand = yard.hand()
+        (message,) = hand.receive()
+        assert hand.worker.begin(hand._connection) is False
+        yard.close()
+        client.close()
+
+    assert IN_HAND_OF not in message.properties
+    lines = [record for record in caplog.records if "is not restored if it is killed" in record.message]
+    assert [record.levelname for record in lines] == ["INFO"]
+
+
+@pytest.mark.parametrize("broker", ["memory://", "redis"])
+def test_another_transport_is_left_alone(broker: str, celery_url: str) -> None:
+    """Workers on RabbitMQ pay nothing: no thread, no key, no property."""
+    app = Celery(broker=celery_url if broker == "redis" else broker, set_as_current=False)
+    connection = app.connection_for_read()
+    channel = connection.channel()
+    if broker == "redis":
+        channel.QoS = type("Other", (channel.QoS,), {})
+
+    class Consuming:
+        task_consumer = type("TaskConsumer", (), {"channel": channel})
+
+    InHand.start(object.__new__(InHand), Consuming)
+    append = channel.qos.append
+    connection.release()
+
+    assert append.__func__ is type(channel.qos).append
