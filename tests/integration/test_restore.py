@@ -27,8 +27,8 @@ from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF
 from tests.servers import EmbeddedServer
 
-#: Seconds of a worker's name: the least there may be.
-TERM = 6.0
+#: Seconds of a name: so long that no thread renews it meanwhile; tests let it lapse by hand.
+TERM = 600.0
 
 #: Commands that receiving might take; kombu's own two are among them.
 REQUESTS = ("eval", "evalsha", "get", "hget", "hset", "set", "zadd", "zrem", "zscore")

@@ -1,5 +1,6 @@
 """The laws of options: one table, every problem at once, and each source in its turn."""
 
+import math
 import pickle
 from datetime import timedelta
 from pathlib import Path
@@ -90,7 +91,7 @@ def test_inherit_survives_pickling_as_itself():
 
 # --- ranges ----------------------------------------------------------------------------------
 
-DURATIONS = [row for row in ROWS if "timedelta" in row.kind.wording]
+DURATIONS = [row for row in ROWS if row.kind.wording.startswith("seconds")]
 
 
 def asked_of(row, value):
@@ -110,6 +111,22 @@ def test_a_duration_out_of_range_is_refused(row, wrong):
 
     assert problem.startswith(f"{row.name} is ")
     assert "seconds (" in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(True, 30.0), (False, math.inf), (6, 6.0), (timedelta(minutes=2), 120.0)], ids=str
+)
+def test_what_a_killed_worker_had_is_restored_after_seconds_or_never(given, seconds):
+    """Its messages are in hand for over a second, and two thirds of the time are left for it to be late."""
+    assert settings_of({"redislock_restore": given}).restore == seconds
+
+
+@pytest.mark.parametrize("wrong", [5.9, 0, -1, "30", None.__class__, float("inf")], ids=str)
+def test_a_worker_needs_six_seconds_to_show_that_it_lives(wrong):
+    (problem,) = problems(settings_of, {"redislock_restore": wrong})
+
+    assert problem.startswith("redislock_restore is ")
+    assert "give True, False, or seconds (6 " in problem
 
 
 def test_the_bounds_of_durations_are_allowed():
