@@ -1,0 +1,157 @@
+"""What a worker had in hand when it was killed runs elsewhere, once. Redis only.
+
+The term of a worker's name is the least there may be; all that hangs on it is a part of it.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.paths import ELSEWHERE, FUSED
+from tests.acceptance.terms import PATIENCE
+from tests.acceptance.worker import Worker
+from tests.servers import EmbeddedServer
+
+#: Seconds of a worker's name.
+TERM = 6.0
+
+#: Room for four messages beside the one that runs.
+IN_HAND = {"redislock_restore": TERM, "worker_prefetch_multiplier": 5}
+
+#: One task of each scope; none of them runs longer than it must.
+EARLY = ("executed", "until_executing", "until_expired", "while_executing", "until_and_while")
+
+pytestmark = pytest.mark.law(2)
+
+
+def receive_all(project: Project, key: str) -> list[Any]:
+    """Publish a call of each scope that the one worker receives and cannot start."""
+    results = [getattr(project, task).delay(f"{key}-{task}") for task in EARLY[1:]]
+    for result in results:
+        project.wait_received(result.id)
+    return results
+
+
+@contextmanager
+def paused(worker: Worker) -> Iterator[None]:
+    """Stop a worker and its children, as a machine that stands still does."""
+    os.killpg(worker.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(worker.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("path", [FUSED, ELSEWHERE], indirect=True)
+def test_what_a_killed_worker_had_in_hand_runs_elsewhere_once(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """Promise 4: within the term of its name, instead of an hour later; calls meanwhile are duplicates."""
+    project = new_project(conf=IN_HAND)
+    worker = project.start_worker("prefork", concurrency=1)
+    with project.kept_on(key):
+        running = project.executed_acks_late.delay(key)
+        project.wait_started(key)
+        waiting = receive_all(project, key)
+        worker.end()
+    again = [project.until_executing.delay(f"{key}-until_executing") for _ in range(3)]
+    project.start_worker("prefork", concurrency=1)
+
+    for result in (running, *waiting):
+        result.get(timeout=2 * TERM + PATIENCE)
+
+    assert [result.is_duplicate for result in again] == [True] * 3
+    assert [len(project.bodies(f"{key}-{task}")) for task in EARLY[1:]] == [1] * 4
+    assert len(project.bodies(key)) == 2
+    assert project.executed.delay(f"{key}-executed").is_duplicate is False
+    wait_until(lambda: not project.redis.hlen(f"{project.plan['prefix']}:unacked"), PATIENCE, "all are over")
+
+
+def test_a_child_that_outlives_its_worker_ends_and_its_copy_does_nothing(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """Law 8: the main process was killed alone. Its message is restored when the run has ended."""
+    project = new_project(conf=IN_HAND)
+    worker = project.start_worker("prefork", concurrency=1)
+    with project.kept_on(f"{key} outliving"):
+        result = project.executed_acks_late.delay(key, 0.0, "outlive")
+        project.wait_started(key)
+        wait_until(lambda: project.notes(f"outliving {key}"), PATIENCE, "its main process may end")
+        worker.signal(signal.SIGKILL)
+        project.start_worker("prefork", concurrency=1)
+        assert set(throughout(1.5 * TERM, lambda: len(project.bodies(key)))) == {1}
+    project.wait_ended(key)
+
+    wait_until(lambda: not project.redis.hlen(f"{project.plan['prefix']}:unacked"), PATIENCE, "it is over")
+    assert len(project.bodies(key)) == 1
+    assert project.received()[result.id] == 2
+
+
+def test_a_worker_that_only_stood_still_runs_nothing_a_second_time(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """Law 8: nothing rests on its being dead. Others have run what it had in hand when it wakes."""
+    project = new_project(conf=IN_HAND)
+    worker = project.start_worker("prefork", concurrency=1)
+    with project.kept_on(key):
+        running = project.executed_acks_late.delay(key)
+        project.wait_started(key)
+        waiting = receive_all(project, key)
+        with paused(worker):
+            project.start_worker("prefork", concurrency=2)  # one for the copy of the message that ran
+            for result in waiting:
+                result.get(timeout=2 * TERM + PATIENCE)
+    running.get(timeout=PATIENCE)
+    for result in (running, *waiting):
+        project.wait_received(result.id, 2)
+    last = project.unlocked.delay(f"{key}-last")
+    last.get(timeout=PATIENCE)
+    wait_until(lambda: not project.redis.hlen(f"{project.plan['prefix']}:unacked"), PATIENCE, "all are over")
+
+    ended = [body for task in EARLY[1:] for body in project.bodies(f"{key}-{task}")]
+    assert [body.ended_by for body in ended] == [""] * 4
+    assert [body.ended_by for body in project.bodies(key)].count("") == 1
+
+
+def test_a_broker_that_was_away_restores_nothing(new_project: Callable[..., Project], key: str) -> None:
+    """Law 8: all names and leases have lapsed while a body goes on; each worker keeps its name."""
+    with EmbeddedServer() as server:
+        project = new_project(conf=IN_HAND, broker=server.url)
+        project.start_workers(2, "prefork")
+        with project.kept_on(key):
+            result = project.executed_acks_late.delay(key)
+            project.wait_started(key)
+            server.pause()
+            throughout(1.5 * TERM, lambda: None)
+            server.resume()
+            assert set(throughout(1.5 * TERM, lambda: len(project.bodies(key)))) == {1}
+        result.get(timeout=PATIENCE)
+
+    assert len(project.bodies(key)) == 1
+
+
+def test_a_worker_that_is_stopped_hands_over_each_message_once(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """A warm shutdown: kombu restores what is in hand, and the name that lapses is searched for in vain."""
+    project = new_project(conf=IN_HAND)
+    worker = project.start_worker("prefork", concurrency=1)
+    with project.kept_on(key):
+        running = project.executed.delay(key)
+        project.wait_started(key)
+        waiting = receive_all(project, key)
+        worker.signal(signal.SIGTERM)
+    running.get(timeout=PATIENCE)
+    wait_until(lambda: worker.process.poll() is not None, PATIENCE, "it has stopped")
+    project.start_worker("prefork", concurrency=1)
+    for result in waiting:
+        result.get(timeout=PATIENCE)
+    workers = f"{project.plan['prefix']}:redislock:workers"
+    wait_until(lambda: project.redis.zcard(workers) == 1, 3 * TERM, "its name has lapsed")
+
+    assert [len(project.bodies(f"{key}-{task}")) for task in EARLY[1:]] == [1] * 4
