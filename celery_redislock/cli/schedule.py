@@ -1,7 +1,6 @@
 """The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
 
 import logging
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from celery_redislock.cli.subject import (
     write_json,
 )
 from celery_redislock.declaring.kinds import hint
-from celery_redislock.declaring.options import read_settings
+from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
 from celery_redislock.scheduling.entries import entries_of, is_shared
@@ -63,7 +62,7 @@ class Schedule:
             raise Trouble(message) from error
         if type(self.scheduler).__module__.partition(".")[0] == "redbeat":
             raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
-        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+        settings = settings_of(app)
         self.patterns = settings.beat if settings.enabled else None
         self._app = app
         self.states = States(store, app.main)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shlex
 import time
@@ -58,13 +57,12 @@ class LockServer:
         root = ctx.find_root()
         if "url" in root.params:
             return cls._at(root.params["url"], root.params["prefix"])
-        from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
-        from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
+        from celery_redislock.declaring.server import settings_of, store_of  # noqa: PLC0415  only here
 
         app = ctx.obj.app
         name = root.params.get("app")
         try:
-            store = store_of(app, read_settings(app.main or "settings", app.conf.get, os.environ))
+            store = store_of(app, settings_of(app))
         except LockOptionError as error:
             if name:
                 raise

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
+from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.store import TEN_YEARS
 
 
@@ -46,9 +47,7 @@ class Seconds(Kind):
     def read(self, value: object) -> float:
         """Return float seconds."""
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        least = self._least
-        most = TEN_YEARS
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and least <= seconds <= most:
+        if is_seconds(seconds) and self._least <= seconds <= TEN_YEARS:
             return float(seconds)
         raise self.refusal(value)
 

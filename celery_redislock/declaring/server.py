@@ -5,6 +5,7 @@ sockets, Sentinel, credential providers) means here what it means there.
 """
 
 import logging
+import os
 import re
 import ssl
 import weakref
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.local import Proxy
 from celery.utils.collections import ConfigurationView
 
-from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.unknown import unknown_settings
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
@@ -36,6 +37,11 @@ _OF_THE_BACKEND = (
 #: The stores of an app by the settings they were made with; under ``None`` one given for tests.
 _stores: "weakref.WeakKeyDictionary[Any, dict[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
 _told: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def settings_of(app: Any) -> LockSettings:
+    """Return the app's settings, and the switch in the environment; raises as :func:`read_settings`."""
+    return read_settings(app.main or "settings", app.conf.get, os.environ)
 
 
 def store_of(app: Any, settings: LockSettings) -> LockStore:

@@ -4,7 +4,6 @@ Celery sends no signal for a message that is revoked while no worker has it, or 
 """
 
 import logging
-import os
 import threading
 import time
 from collections import ChainMap
@@ -17,8 +16,7 @@ from celery.utils.functional import maybe_list
 from celery.worker.consumer.control import Control
 
 from celery_redislock.declaring.declaration import is_unique
-from celery_redislock.declaring.options import read_settings
-from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import owner_name, owner_of
 from celery_redislock.running.delivery import release_dropped
@@ -81,7 +79,7 @@ class Revoked:
 
     def release_claims(self, ids: set[str]) -> None:
         """Release the claims of these task ids, in one look at the locks there are; safe to repeat."""
-        settings = read_settings("settings", self._app.conf.get, os.environ)
+        settings = settings_of(self._app)
         if not settings.enabled:
             return
         for name, token in store_of(self._app, settings).release_claims(ids):

@@ -5,7 +5,6 @@ was delivered before.
 """
 
 import logging
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -16,9 +15,9 @@ from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.options import LockOptions, read_settings
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import Scope
-from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Hold, Mark
@@ -348,7 +347,7 @@ def release_dropped(
         return
     may_have_run = (delivery_info or {}).get("redelivered") or message.was_delivered
     try:
-        settings = read_settings("settings", app.conf.get, os.environ)
+        settings = settings_of(app)
         if settings.enabled:
             lives = (UNKNOWN_TTL, UNKNOWN_TTL, None)
             lock = TaskLock(store_of(app, settings), "", *lives, message.key, "")

@@ -7,7 +7,6 @@ nothing but what Celery's own command line has imported before.
 """
 
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -48,15 +47,14 @@ def join(service: Any) -> "Beat | None":
     """
     from celery.beat import Scheduler
 
-    from celery_redislock.declaring.options import read_settings
-    from celery_redislock.declaring.server import store_of
+    from celery_redislock.declaring.server import settings_of, store_of
     from celery_redislock.scheduling.beat import WRAPPED, Beat
     from celery_redislock.scheduling.entries import problems_of
     from celery_redislock.scheduling.state import States
 
     app = service.app
     scheduler = service.scheduler
-    settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+    settings = settings_of(app)
     kind = type(scheduler)
     if not settings.enabled or settings.beat is None:
         return None
