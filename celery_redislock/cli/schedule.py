@@ -11,15 +11,8 @@ from typing import Any
 import click
 from celery.beat import Service
 
-from celery_redislock.cli.subject import (
-    LockServer,
-    Trouble,
-    as_json_option,
-    moment,
-    printable,
-    table,
-    write_json,
-)
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
@@ -75,7 +68,7 @@ class Schedule:
         """Return an entry; ``None`` *by_state* for one that only a beat has; for none exit with status 1."""
         if name not in self.entries and not (by_state and self.has_state(name)):
             remedy = hint(name, self.entries, "beat shows those there are")
-            click.echo(printable(f"the schedule has no entry {name!r}; {remedy}"))
+            output.say(f"the schedule has no entry {name!r}; {remedy}")
             ctx.exit(1)
         return self.entries.get(name)
 
@@ -117,10 +110,11 @@ def _due(entry: Any) -> float | None:
     return None
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[object]:
     """Return an entry's line of the table."""
     sent, due, since, end = (
-        row[key] and moment(row[key]) for key in ("last_run", "next_due", "sending_since", "paused_until")
+        row[key] and output.moment(row[key])
+        for key in ("last_run", "next_due", "sending_since", "paused_until")
     )
     said: list[Any] = [
         not row["in_schedule"] and "not in this schedule",
@@ -130,8 +124,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
     state = ", ".join(filter(None, said)) or "shared"
     sent = sent or (row["shared"] and "never")
-    cells = row["name"], row["task"], row["schedule"], sent, row["beat"], due, state
-    return [printable(cell or "-") for cell in cells]
+    return [row["name"], row["task"], row["schedule"], sent, row["beat"], due, state]
 
 
 @click.command()
@@ -152,10 +145,10 @@ def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
     schedule = Schedule(ctx, scheduler)
     rows = schedule.rows()
     if as_json:
-        write_json({"server": schedule.states.server, "entries": rows})
+        output.write_json({"server": schedule.states.server, "entries": rows})
     elif rows:
         head = ["NAME", "TASK", "SCHEDULE", "LAST RUN", "BEAT", "NEXT DUE", "STATE"]
-        click.echo(table([head, *map(_cells, rows)]))
+        click.echo(output.table([head, *map(_cells, rows)]))
     else:
         click.echo("the schedule has no entries")
 
@@ -188,9 +181,9 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
             raise Trouble(message) from error
         skipped = str(cause)
     if skipped:
-        click.echo(printable(f"skipped {name}: {skipped}"))
+        output.say(f"skipped {name}: {skipped}")
         ctx.exit(1)
-    click.echo(printable(f"sent {name}: {entry.task}[{result.id}]"))
+    output.say(f"sent {name}: {entry.task}[{result.id}]")
 
 
 def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
@@ -226,9 +219,9 @@ def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str |
         message = f"{name} is not shared, so no beat asks whether it is paused; {remedy}"
         raise Trouble(message)
     schedule.states.pause(name, seconds)
-    until = "until it is resumed" if seconds is None else f"until {moment(time.time() + seconds)}"
+    until = "until it is resumed" if seconds is None else f"until {output.moment(time.time() + seconds)}"
     logger.warning("paused the entry %r of the schedule by hand, %s", name, until)
-    click.echo(printable(f"paused {name} {until}"))
+    output.say(f"paused {name} {until}")
 
 
 @click.command()
@@ -243,10 +236,10 @@ def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
     schedule = Schedule(ctx, scheduler)
     if not schedule.states.resume(name):
         schedule.find(ctx, name)
-        click.echo(printable(f"{name} is not paused"))
+        output.say(f"{name} is not paused")
         ctx.exit(1)
     logger.warning("resumed the entry %r of the schedule by hand", name)
-    click.echo(printable(f"resumed {name}"))
+    output.say(f"resumed {name}")
 
 
 COMMANDS: Mapping[str, click.Command] = {"beat": beat, "pause": pause, "resume": resume, "run-now": run_now}

@@ -1,21 +1,19 @@
-"""What every command needs: the lock server, the holders that its words name, and how these are printed."""
+"""What every command needs: the lock server, and the holders that its words name."""
 
 import json
-import math
 import re
 import shlex
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from celery_redislock.cli import output
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import YEAR_10000, LockStore
+from celery_redislock.locks.store import LockStore
 from celery_redislock.publishing.handle import Holder, LockHandle
 
 #: More names than this are not looked through.
@@ -34,7 +32,7 @@ class Trouble(click.ClickException):
 
     def format_message(self) -> str:
         """Escape what a terminal would obey."""
-        return printable(self.message)
+        return output.printable(self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,61 +177,4 @@ def nobody(server: LockServer, key: str, words: Sequence[str]) -> str:
     elif [*words] == [key]:
         remedy = hint(key, server.tasks(), "list shows what is held")
         text += f", and no task of that id holds a lock; {remedy}"
-    return printable(text)
-
-
-def age(holder: Holder) -> float | None:
-    """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
-    return None if holder.since is None else round(max(0.0, time.time() - holder.since), 3)
-
-
-def process(holder: Holder) -> str:
-    """Host and process id."""
-    return "-" if holder.host is None else f"{holder.host}:{holder.pid}"
-
-
-def in_brief(holder: Holder) -> str:
-    """Name a holder in a sentence."""
-    return printable(f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})")
-
-
-def as_json(holder: Holder) -> dict[str, Any]:
-    """Return a holder's object of ``--json``; times are seconds, to the millisecond, ``None`` for no end."""
-    remaining = holder.remaining if math.isfinite(holder.remaining) else None
-    return {**asdict(holder), "age": age(holder), "remaining": remaining}
-
-
-def write_json(document: Mapping[str, object]) -> None:
-    """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
-    click.echo(json.dumps(document, indent=2, default=as_json))
-
-
-def moment(when: float) -> str:
-    """Write seconds since the epoch for people: local time, and how long ago that is, or how long until."""
-    text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(max(0.0, min(YEAR_10000, when))))
-    age = time.time() - when
-    return f"{text} ({duration(age)} ago)" if age >= 0 else f"{text} (in {duration(-age)})"
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align the columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def duration(seconds: float | None) -> str:
-    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``.
-
-    ``-`` for ``None``, ``no end`` for ``inf``.
-    """
-    if seconds is None or math.isinf(seconds):
-        return "no end" if seconds else "-"
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(min(seconds, YEAR_10000))))
-
-
-def printable(text: object) -> str:
-    """Escape what a terminal would obey: keys and holders may have been written by anybody."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text)
-    )
+    return text
