@@ -10,13 +10,7 @@ from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from celery_redislock.exceptions import (
-    LockBusy,
-    LockKeyError,
-    LockLost,
-    LockOptionError,
-    RedisLockError,
-)
+from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, LockOptionError, RedisLockError
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.naming import lock_name

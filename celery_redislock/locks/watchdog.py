@@ -156,11 +156,8 @@ class Watchdog:
                 self._do_what_is_due()
             except BaseException as error:  # noqa: BLE001
                 # Also the SystemExit of an on_lost: a thread that dies would lose every lease of the process.
-                tell(
-                    logger.error,
-                    "the redislock watchdog continues after an unexpected error",
-                    exc_info=error,
-                )
+                what = "the redislock watchdog continues after an unexpected error"
+                tell(logger.error, what, exc_info=error)
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""

@@ -197,22 +197,16 @@ class Delivery:
         else:
             self.is_tick = message.is_tick
         redelivered = (request.delivery_info or {}).get("redelivered")
+        kept = 0.0 if received_at is None else time.time() - received_at
         self.may_be_done = True
         self.was_delivered = bool(redelivered or (message is not None and message.was_delivered))
         self.can_come_again = not request.is_eager and (
             self.was_delivered
             or self.is_tick
             or bool(self.task.acks_late or request.eta)
-            or self._was_kept_for_long(received_at)
+            # Kept unacknowledged for half of the visibility timeout: the rest is left for clocks and queues.
+            or kept > max(OVERTAKEN_AFTER, visibility_timeout(self.task.app) / 2)
         )
-
-    def _was_kept_for_long(self, received_at: float | None) -> bool:
-        """Whether the message was kept unacknowledged for so long that the broker may deliver it again.
-
-        Half of the visibility timeout: the rest is left for clocks and queues.
-        """
-        kept = 0.0 if received_at is None else time.time() - received_at
-        return kept > OVERTAKEN_AFTER and kept > visibility_timeout(self.task.app) / 2
 
     @property
     def claims(self) -> tuple[TaskLock, ...]:
@@ -373,7 +367,9 @@ def _release_claim(
     elif message.opened_by:
         # In a scope of two locks the period is kept with the claims of calls, also for a retry.
         lock.of_queue().release(message.opened_by, opened_by=None if may_have_run else message.opened_by)
-    token = message.claim_token
+    token = message.token
+    if message.stands_for_period and message.opened_by:
+        token = message.opened_by
     opened_by = None if may_have_run else message.opened_by or message.token
     if later:
         lock.release_later(token, opened_by=opened_by)
