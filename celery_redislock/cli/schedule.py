@@ -1,6 +1,5 @@
 """The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
 
-import logging
 import re
 import time
 from collections.abc import Mapping
@@ -17,10 +16,9 @@ from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
+from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import LONGEST_PAUSE, NOTHING, State, States
-
-logger = logging.getLogger("celery_redislock")
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -4,7 +4,6 @@ URLs are read by Celery itself (``celery.app.backends.by_url``), so that every f
 sockets, Sentinel, credential providers) means here what it means there.
 """
 
-import logging
 import os
 import re
 import ssl
@@ -19,14 +18,13 @@ from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.unknown import unknown_settings
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
+from celery_redislock.log import logger
 
 if TYPE_CHECKING:
     import redis
 
 #: Where a task keeps its resolved declaration, with the store.
 DECLARATION = "_redislock_declaration"
-
-logger = logging.getLogger("celery_redislock")
 
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
 #: Settings with which Celery completes its result backend's URL. They say nothing about the broker's server.

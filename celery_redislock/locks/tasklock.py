@@ -11,7 +11,6 @@ The life of one message::
 A request at the end that the server does not answer is owed to the watchdog.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -38,10 +37,9 @@ from celery_redislock.locks.store import (
     Term,
 )
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.log import logger
 
 T = TypeVar("T")
-
-logger = logging.getLogger("celery_redislock")
 
 
 class TaskLock(NamedTuple):

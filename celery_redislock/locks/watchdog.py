@@ -15,7 +15,6 @@ until the hold has expired.
 """
 
 import atexit
-import logging
 import os
 import time
 import weakref
@@ -32,8 +31,7 @@ from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import LockStore, Renewal, Term
 from celery_redislock.locks.thread import greenlets, original, start_thread, tell
-
-logger = logging.getLogger("celery_redislock")
+from celery_redislock.log import logger
 
 #: Seconds the thread stays when there is nothing to watch.
 LINGER = 30.0

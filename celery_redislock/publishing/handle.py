@@ -1,14 +1,12 @@
 """A look at a task's lock from outside: who holds it, and taking it away."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_redislock.locks.store import QUEUED, Hold, LockStore, Release
+from celery_redislock.log import logger
 
 __all__ = ["Holder", "LockHandle", "take_away"]
-
-logger = logging.getLogger("celery_redislock")
 
 
 @dataclass(frozen=True, slots=True)

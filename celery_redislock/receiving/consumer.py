@@ -3,7 +3,6 @@
 Celery sends no signal for a message that is revoked while no worker has it, or whose body cannot be read.
 """
 
-import logging
 import threading
 import time
 from collections import ChainMap
@@ -19,11 +18,10 @@ from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import owner_name, owner_of
+from celery_redislock.log import logger
 from celery_redislock.running.delivery import release_dropped
 
 __all__ = ["Unreceived"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Seconds for which revoked ids are gathered, so that many revocations cost one look at the locks.
 GATHERING = 1.0

@@ -1,6 +1,5 @@
 """Signals of Celery: what ends a run or a message without us, and what a worker checks when it starts."""
 
-import logging
 import sys
 from typing import Any
 
@@ -10,11 +9,10 @@ from celery.states import FAILURE, IGNORED, REJECTED
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.store import LockStore
+from celery_redislock.log import logger
 from celery_redislock.scheduling import plug
 
 __all__ = ["install"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
 _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})

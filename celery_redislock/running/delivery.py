@@ -4,7 +4,6 @@ Both make it of the same request, and so agree on what the message locks, under 
 was delivered before.
 """
 
-import logging
 import re
 import time
 from collections.abc import Mapping
@@ -22,11 +21,10 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Hold, Mark
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 
 __all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_dropped", "visibility_timeout"]
-
-logger = logging.getLogger("celery_redislock")
 
 D = TypeVar("D", bound="Delivery")
 

@@ -20,7 +20,6 @@ wrapped, on the scheduler's instance. All this runs in the thread that calls ``t
 A long file, because the way of one tick is to be read in one place, from top to bottom.
 """
 
-import logging
 import os
 import socket
 import threading
@@ -38,13 +37,12 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import boottime
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.scheduling.entries import is_shared
 from celery_redislock.scheduling.state import NOTHING, Answer, State, States, finished, prolonged
 
 __all__ = ["WRAPPED", "Beat"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Another beat may send a tick whose sender has not said that it is sent: after an interval and ``STAND_BY``.
 #: In seconds; an interval counts as no longer than this, and as no shorter than a publish may take.

@@ -6,18 +6,17 @@ Two modules call :func:`connect`: ``receiving/hooks.py``, when a program declare
 nothing but what Celery's own command line has imported before.
 """
 
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init
 
+from celery_redislock.log import logger
+
 if TYPE_CHECKING:
     from celery_redislock.scheduling.beat import Beat
 
 __all__ = ["connect", "join", "prepare_beat"]
-
-logger = logging.getLogger("celery_redislock")
 
 
 def connect() -> None:

@@ -15,7 +15,6 @@ by the server's clock. The JSON has the other fields of :class:`State`.
 """
 
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,10 +24,9 @@ from typing import Any, NamedTuple
 
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import LockStore
+from celery_redislock.log import logger
 
 __all__ = ["NOTHING", "Answer", "State", "States"]
-
-logger = logging.getLogger("celery_redislock")
 
 _VERSION = 1
 

@@ -252,6 +252,7 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
     assert output.split() == [
         "celery_redislock",
         "celery_redislock.cli",
+        "celery_redislock.log",
         "celery_redislock.scheduling",
         "celery_redislock.scheduling.plug",
     ]
