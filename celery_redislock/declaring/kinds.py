@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.store import TEN_YEARS
 
 
+@dataclass(eq=False)
 class Kind:
     """A kind of value. Values may be anything: they come from users.
 
@@ -15,9 +17,8 @@ class Kind:
         wording: what is allowed, for people.
     """
 
-    def __init__(self, wording: str, is_allowed: Callable[[object], bool] = lambda _: True) -> None:
-        self.wording = wording
-        self._is_allowed = is_allowed
+    wording: str
+    _is_allowed: Callable[[object], bool] = lambda _: True
 
     def read(self, value: object) -> object:
         """Return the value to use.

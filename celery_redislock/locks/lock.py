@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
@@ -23,16 +24,14 @@ FIRST_WAIT = 0.01
 LONGEST_WAIT = 0.25
 
 
+@dataclass(eq=False, slots=True)
 class _Entry:
     """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
 
-    __slots__ = ("coroutine", "depth", "lease", "pid")
-
-    def __init__(self, lease: Lease, coroutine: object | None, pid: int) -> None:
-        self.lease = lease
-        self.coroutine = coroutine
-        self.pid = pid
-        self.depth = 1
+    lease: Lease
+    coroutine: object | None
+    pid: int
+    depth: int = 1
 
 
 class Lock:

@@ -53,6 +53,7 @@ class Holder:
         )
 
 
+@dataclass(eq=False, repr=False)
 class LockHandle:
     """One task's lock for given arguments, from :meth:`SingletonTask.lock_for`.
 
@@ -63,12 +64,10 @@ class LockHandle:
         key: the lock's name.
     """
 
-    def __init__(self, task: Any, store: LockStore, key: str, queued_key: str | None = None) -> None:
-        """Point at a lock, and at the second name of a scope that has two; sends nothing."""
-        self.key = key
-        self._task = task
-        self._store = store
-        self._queued_key = queued_key
+    _task: Any
+    _store: LockStore
+    key: str
+    _queued_key: str | None = None
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"
