@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 from celery_redislock.locks.clock import Clock
@@ -117,6 +118,7 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
     return left
 
 
+@dataclass(eq=False)
 class Answers:
     """Reads answers: the bytes that have come, and the rest until ``give_up``.
 
@@ -125,12 +127,11 @@ class Answers:
     several follow, a word for them, how many they are, and so many fields for each.
     """
 
-    def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
-        self._sock = sock
-        self._give_up = give_up
-        self._clock = clock
-        self.data = data
-        self._at = 0
+    _sock: Any
+    data: bytes
+    _give_up: float
+    _clock: Clock
+    _at: int = 0
 
     def read(self, count: int, *, of_script: bool = False) -> list[Any]:
         """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
