@@ -194,14 +194,13 @@ class SingletonTask(Task):
             LockKeyError: no key can be made of these arguments.
             TypeError: the arguments do not fit the task.
         """
-        from celery_redislock.locks.naming import queued_name
         from celery_redislock.publishing.handle import LockHandle
 
         declaration = declaration_of(self)
         lock = declaration.task_lock(args, kwargs, "")
         scope = declaration.options.scope
         has_queue = scope is not None and scope.claims_beside
-        return LockHandle(self, lock.store, lock.key, queued_name(lock.key) if has_queue else None)
+        return LockHandle(self, lock.store, lock.key, lock.of_queue().key if has_queue else None)
 
     @property
     def lease(self) -> "Lease | InertLease":
