@@ -278,6 +278,7 @@ def _of_django(task: SingletonTask, name: str) -> Callable[..., Any]:
     try:
         from celery.contrib.django.task import DjangoTask
     except ImportError as error:
-        message = f"{name} needs Django ({error}): install that, or use {name.removesuffix('_on_commit')}"
-        raise AttributeError(message) from error
+        raise AttributeError(
+            f"{name} needs Django ({error}): install that, or use {name.removesuffix('_on_commit')}"
+        ) from error
     return functools.partial(getattr(DjangoTask, name), task)

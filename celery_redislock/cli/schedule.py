@@ -49,8 +49,9 @@ class Schedule:
             self.scheduler = Service(app, scheduler_cls=name).get_scheduler(lazy=True)
             self.entries = {entry.name: entry for entry in entries_of(app, self.scheduler)}
         except Exception as error:
-            message = f"the entries of the scheduler {name} cannot be read: {type(error).__name__}: {error}"
-            raise Trouble(message) from error
+            raise Trouble(
+                f"the entries of the scheduler {name} cannot be read: {type(error).__name__}: {error}"
+            ) from error
         if type(self.scheduler).__module__.partition(".")[0] == "redbeat":
             raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
         settings = settings_of(app)
@@ -175,8 +176,7 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
         if not isinstance(cause, DuplicateTask):
             if isinstance(cause, RedisLockError):
                 raise cause from None
-            message = f"{name} was not sent: {type(cause).__name__}: {cause}"
-            raise Trouble(message) from error
+            raise Trouble(f"{name} was not sent: {type(cause).__name__}: {cause}") from error
         skipped = str(cause)
     if skipped:
         output.say(f"skipped {name}: {skipped}")
@@ -190,8 +190,7 @@ def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
     found = re.fullmatch("([0-9]{1,12})([smhd]?)", value)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= LONGEST_PAUSE:
-        message = f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d"
-        raise click.BadParameter(message)
+        raise click.BadParameter(f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d")
     return seconds
 
 
@@ -214,8 +213,7 @@ def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str |
         remedy = "name it in redislock_beat, or make its task a unique one"
         if schedule.patterns is None:
             remedy = "redislock_beat is False, or locking is switched off"
-        message = f"{name} is not shared, so no beat asks whether it is paused; {remedy}"
-        raise Trouble(message)
+        raise Trouble(f"{name} is not shared, so no beat asks whether it is paused; {remedy}")
     schedule.states.pause(name, seconds)
     until = "until it is resumed" if seconds is None else f"until {output.moment(time.time() + seconds)}"
     logger.warning("paused the entry %r of the schedule by hand, %s", name, until)

@@ -90,11 +90,10 @@ class LockServer:
             self.app.loader.import_default_modules()
             self.app.finalize(auto=True)
         except Exception as error:
-            message = (
+            raise Trouble(
                 f"the app's task modules cannot be imported: {type(error).__name__}: {error}; "
                 "run this command where its workers run"
-            )
-            raise Trouble(message) from error
+            ) from error
         return dict(self.app.tasks)
 
     def holders(self) -> Iterator[Holder]:
@@ -129,11 +128,10 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
         remedy = "name a task of the app: celery -A proj redislock …"
         if server.app is not None:
             remedy = hint(name, server.tasks(), "give its full name, with its module")
-        message = (
+        raise Trouble(
             f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
             f"{remedy}"
         )
-        raise Trouble(message)
     handle = _handle(task, given)
     holder = handle.holder(only="queued") if queued else None
     holder = holder or handle.holder()
@@ -142,17 +140,15 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
 
 def _handle(task: Any, words: Sequence[str]) -> LockHandle:
     if not is_unique(task):
-        message = f"{task.name} takes no lock: its base is not SingletonTask"
-        raise Trouble(message)
+        raise Trouble(f"{task.name} takes no lock: its base is not SingletonTask")
     args, kwargs = _arguments(words)
     try:
         handle: LockHandle = task.lock_for(*args, **kwargs)
     except TypeError as error:
-        message = (
+        raise Trouble(
             f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
             f"(list --task {shlex.quote(task.name)} shows those that are held)"
-        )
-        raise Trouble(message) from error
+        ) from error
     return handle
 
 

@@ -118,8 +118,9 @@ class Declaration:
         except TypeError as error:
             if self.task.typing:
                 # The interpreter names the missing argument, and not the task.
-                message = f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
-                raise TypeError(message) from error
+                raise TypeError(
+                    f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
+                ) from error
             return self.binder.bind_loosely(args, kwargs)
 
 

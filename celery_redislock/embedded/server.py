@@ -209,11 +209,10 @@ class _Launch:
         answer: str = self._answers.readline().decode().strip()
         state, _, fact = answer.partition(" ")
         if state not in ("running", "ended"):
-            problem = (
+            raise EmbeddedServerError(
                 f"the process that looks after the server ended ({fact or 'killed'}); "
                 f"check that {self.directory} can be made, and start the server again"
             )
-            raise EmbeddedServerError(problem)
         if state == "running":
             self.pid = int(fact)
         return answer

@@ -190,8 +190,7 @@ def check_options(pool: "redis.ConnectionPool") -> None:
     """
     pool.connection_class(**pool.connection_kwargs)
     if isinstance(pool.connection_kwargs.get("credential_provider"), str):
-        message = "credential_provider must be an object"
-        raise TypeError(message)
+        raise TypeError("credential_provider must be an object")
 
 
 _SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)

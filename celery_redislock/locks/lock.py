@@ -239,19 +239,17 @@ class Lock:
 
     def _required(self) -> _Entry:
         if (entry := self._entry) is None:
-            message = f"this thread does not hold the lock {self.name!r}; acquire it first"
-            raise RuntimeError(message)
+            raise RuntimeError(f"this thread does not hold the lock {self.name!r}; acquire it first")
         return entry
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         if (entry := self._entry) is not None:
             if entry.coroutine is not _coroutine():
-                message = (
+                raise RuntimeError(
                     f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
                     "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
                 )
-                raise RuntimeError(message)
             # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
             entry.lease.check()
             entry.depth += 1

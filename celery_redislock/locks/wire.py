@@ -113,8 +113,7 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
     """
     left = min(patience, give_up - clock())
     if left <= 0:
-        message = "no answer in time"
-        raise TimeoutError(message)
+        raise TimeoutError("no answer in time")
     return left
 
 
@@ -173,6 +172,5 @@ class Answers:
         data: bytes = self._sock.recv(1 << 20)
         self.data += data
         if not data:
-            message = "the server closed the connection"
-            raise ConnectionError(message)
+            raise ConnectionError("the server closed the connection")
         return data

@@ -87,8 +87,7 @@ class LockHandle:
             ValueError: ``only`` is something else.
         """
         if only not in {None, QUEUED}:
-            message = f"only is {only!r}; give 'queued', or None for a run as well"
-            raise ValueError(message)
+            raise ValueError(f"only is {only!r}; give 'queued', or None for a run as well")
         # The queued call first: one that starts in between is seen then, twice rather than not at all.
         queued = None if self._queued_key is None else self._store.inspect(self._queued_key)
         hold = self._store.inspect(self.key)

@@ -93,8 +93,7 @@ class LockResult(AnyResult):
             if name == "on_ready":
                 self.on_ready = promise(self._on_fulfilled, weak=True)  # as celery 5.7.0, result.py
                 return self.on_ready
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
         """Wait for the task, and return its result, as Celery's does."""

@@ -91,8 +91,9 @@ def _check_worker(instance: Any = None, **_: Any) -> None:
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":
         # An Exception would be swallowed by the signal; this one ends the worker.
-        message = "redislock_check is 'error': the worker does not start with the problems logged above"
-        raise SystemExit(message)
+        raise SystemExit(
+            "redislock_check is 'error': the worker does not start with the problems logged above"
+        )
 
 
 def _problems(worker: Any) -> list[str]:

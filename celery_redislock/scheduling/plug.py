@@ -31,8 +31,7 @@ def prepare_beat(sender: Any = None, **_: Any) -> None:
     try:
         join(sender)
     except Exception as error:  # or it would send each tick beside the others
-        message = f"redislock: beat does not start: {error}"
-        raise SystemExit(message) from error
+        raise SystemExit(f"redislock: beat does not start: {error}") from error
 
 
 def join(service: Any) -> "Beat | None":
@@ -64,12 +63,11 @@ def join(service: Any) -> "Beat | None":
             )
         return None
     if kind.tick is not Scheduler.tick or not all(hasattr(scheduler, each) for each in WRAPPED):
-        message = (
+        raise TypeError(
             f"the scheduler {kind.__module__}.{kind.__qualname__} has a tick() of its own, so its ticks "
             "cannot be shared between beats; use celery.beat:PersistentScheduler or "
             "django_celery_beat.schedulers:DatabaseScheduler, or set redislock_beat = False and run one beat"
         )
-        raise TypeError(message)
     store = store_of(app, settings)
     if not store.is_shared:
         return None  # a test's, in memory: nobody shares it
