@@ -7,6 +7,7 @@ import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -45,14 +46,13 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
         node.handlers = ChainMap(ours, node.handlers)
 
 
+@dataclass(eq=False)
 class Revoked:
     """Ids that were revoked, until a thread has released their claims; runs and periods end by themselves."""
 
-    def __init__(self, app: Any) -> None:
-        """Of this worker's app; starts no thread yet."""
-        self._app = app
-        self._ids: set[str] = set()
-        self._lock = threading.Lock()
+    _app: Any
+    _ids: set[str] = field(default_factory=set)
+    _lock: Any = field(default_factory=threading.Lock)
 
     def add(self, ids: object) -> None:
         """Release the claims of a task id, or of several, within seconds; called where nothing may block."""

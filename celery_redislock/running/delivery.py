@@ -207,14 +207,6 @@ class Delivery:
         )
 
     @property
-    def claims(self) -> tuple[TaskLock, ...]:
-        """The locks under which this message may have a claim: of its publish, of a run that requeued it."""
-        claim = self.locks.claim or self.lock
-        if self.scope.claims_beside and self.was_delivered and self.locks.lease is not None:
-            return claim, self.locks.lease
-        return (claim,)
-
-    @property
     def is_accepted(self) -> bool:
         """The message was accepted before, at its publish or as the run it is a retry of."""
         return bool(self.request.retries) or (self.message is not None and self.message.claimed)
@@ -273,10 +265,13 @@ class Delivery:
             if opened_by is None:
                 return
             token = opened_by  # its claim is the period
-        for claim in self.claims:
-            claim.release(token, opened_by=opened_by)
-        if opened_by is not None and self.scope.claims_beside:
-            self.end_period(opened_by)
+        (self.locks.claim or self.lock).release(token, opened_by=opened_by)
+        if self.scope.claims_beside:
+            if self.was_delivered and self.locks.lease is not None:
+                # Requeued by its run, it has its claim where that run's lease was.
+                self.locks.lease.release(token, opened_by=opened_by)
+            if opened_by is not None:
+                self.end_period(opened_by)
 
     def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.
