@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from celery_redislock.locks import connect
-from celery_redislock.scheduling.state import TAKEN, State, States, finished
+from celery_redislock.scheduling.state import State, States, finished
 from tests.integration.commands import run_command
 from tests.integration.test_cli import Shell
 from tests.states import state_of
@@ -58,7 +58,7 @@ class Beats(Shell):
         }
         known = self.states.read([entry])[1][0]
         answer = self.states.take(entry, known, about, bound=bound, next_in=600.0)
-        assert answer.status == TAKEN
+        assert answer.status == "taken"
         if is_sent:
             following = finished(answer.text, is_sent=True)
             assert self.states.replace(entry, answer.text, following, 600.0)

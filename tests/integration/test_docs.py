@@ -18,7 +18,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Mark, Term
-from celery_redislock.scheduling.state import NOTHING, REFUSED, TAKEN, States
+from celery_redislock.scheduling.state import NOTHING, States
 from tests.pages import PAGES, ROOT, blocks_of
 
 #: In the pages this is where the server is.
@@ -170,9 +170,9 @@ def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
     """Share an entry of the schedule as a beat does that sends its tick, and pause it."""
     states = States(store, "APP")
     refused = states.take(entry, NOTHING, {}, bound=5.0, next_in=6.0)
-    assert refused.status == REFUSED  # what is no state is there
+    assert refused.status == "refused"  # what is no state is there
     taken = states.take(entry, refused.text, {}, bound=5.0, next_in=6.0)
-    assert taken.status == TAKEN
+    assert taken.status == "taken"
     assert states.replace(entry, taken.text, "", 6.0)
     states.pause(entry, 5.0)
     assert states.resume(entry)
@@ -230,7 +230,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
         store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         states = States(store, "APP")
-        assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == TAKEN
+        assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
         states.pause("ENTRY", 5.0)
     kinds = {b"zset": "sorted set", b"string": "string"}
     keys = ask(admin, "KEYS", "*")

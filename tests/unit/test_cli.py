@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.commands import _table
+from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
-from celery_redislock.cli.subject import _arguments, age, as_json, duration, in_brief, printable
+from celery_redislock.cli.subject import _arguments
 from celery_redislock.locks.store import QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder, LockHandle
 from tests.stores import hold_of
@@ -96,10 +97,11 @@ class TestHolder:
         assert f"  {'a' * 39}…  " in _table([holder])
         assert as_json(holder)["owner"] == "a" * 300
 
-    def test_what_a_terminal_would_obey_is_escaped(self) -> None:
+    def test_what_a_terminal_would_obey_is_escaped(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
         assert "\x1b" not in _table([_holder(name="a\x1b[2J")])
-        assert "\x1b" not in in_brief(_holder(token="\x1b[2J/n"))  # noqa: S106  no password
+        say(in_brief(_holder(token="\x1b[2J/n")))  # noqa: S106  no password
+        assert "\x1b" not in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -250,6 +252,7 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
     assert output.split() == [
         "celery_redislock",
         "celery_redislock.cli",
+        "celery_redislock.log",
         "celery_redislock.scheduling",
         "celery_redislock.scheduling.plug",
     ]
