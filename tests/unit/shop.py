@@ -50,9 +50,18 @@ SCOPES: Mapping[str, dict[str, Any]] = {
 }
 
 
-def body(account_id: int = 7) -> int:
+def body(account_id: int = 7, amount: int = 0) -> int:
     """What most tasks of these tests do."""
-    return account_id
+    return account_id + amount
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return what raises this, whatever it is called with."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
 
 
 def no_broker(*_: Any, **__: Any) -> None:

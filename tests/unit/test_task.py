@@ -15,12 +15,7 @@ from celery_redislock.publishing import duplicate as at_publish
 from celery_redislock.publishing.results import LockEagerResult, LockResult
 from celery_redislock.running import duplicate as at_start
 from celery_redislock.testing import hold
-from tests.unit.shop import Shop
-
-
-def body(account_id: int = 7, amount: int = 0) -> int:
-    return account_id + amount
-
+from tests.unit.shop import Shop, body
 
 # --- ways to declare -------------------------------------------------------------------------
 

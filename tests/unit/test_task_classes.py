@@ -5,13 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from celery_redislock import SingletonTask
-from tests.unit.shop import Shop
-
-KEY = "account:7"
-
-
-def body(account_id: int) -> int:
-    return account_id
+from tests.unit.shop import KEY, Shop, body
 
 
 class Seen(SingletonTask):

@@ -8,8 +8,7 @@ import pytest
 from celery_redislock import SingletonTask
 from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
-from tests.unit.publishing.messages import body, header_of, only_header
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, body, carried, no_broker
 
 WAYS = {
     "retry": lambda task: task.retry(countdown=50),
@@ -48,7 +47,7 @@ def followed(
     task = shop.unique(again, bind=True, lock_key="account:{account_id}", lock_period=90, **options)
     task.apply_async((7,), task_id=task_id)
     first = shop.message()
-    seen["first"] = header_of(first)
+    seen["first"] = carried(first)
     shop.run(shop.receive(first))
     seen["after"] = shop.held().get("account:7")
     return seen
@@ -62,7 +61,7 @@ def test_a_retry_is_published_at_once_under_its_own_token_and_noted_after_that(
     """Law 7: no death of the child loses it. It asks nothing; its claim is made when the body has unwound."""
     seen = followed(shop, monkeypatch, way, task_id=task_id)
 
-    header = only_header(shop)
+    header = carried(shop.message())
     first = seen["first"].token
     assert header == Message("account:7", header.token, claimed=True, must_run=True, opened_by=first)
     assert header.token.startswith(f"{owner_name(task_id)}/")
@@ -88,7 +87,7 @@ def test_what_follows_a_run_travels_as_claimed_in_every_scope(
     """What was accepted once is never a duplicate. Where the run holds nothing, its retry takes a claim."""
     seen = followed(shop, monkeypatch, "retry", lock=lock)
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert (header.claimed, header.must_run) == (True, True)
     assert header.stands_for_period is (lock == "until_expired")
     assert (seen["requests"], [state for state in seen["held"] if state != "period"]) == (requests, held)
@@ -109,7 +108,7 @@ def test_a_retry_that_can_have_no_claim_is_published_without_one(
 
     seen = followed(shop, monkeypatch, "retry", before=before, lock="until_executing")
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert (header.claimed, header.must_run) == (False, True)
     assert (seen["after"] and seen["after"].owner) == (None if trouble == "no server" else "newcomer")
 
@@ -118,12 +117,8 @@ def test_a_retry_that_can_have_no_claim_is_published_without_one(
 def test_a_retry_that_cannot_be_published_leaves_nothing(shop: Shop, monkeypatch: Any, lock: str) -> None:
     """Law 2: a claim without a message would keep the key closed for an hour."""
 
-    def fail(*_: Any, **__: Any) -> None:
-        message = "the broker is gone"
-        raise OSError(message)
-
     def before() -> None:
-        monkeypatch.setattr(shop.app, "send_task", fail)
+        monkeypatch.setattr(shop.app, "send_task", no_broker)
 
     seen = followed(shop, monkeypatch, "retry", before=before, lock=lock)
 
@@ -153,7 +148,7 @@ def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop, lock: str
 
     claims = lock != "while_executing" and meets == "nobody"
     holder = {"nobody": "same" if claims else None, "a run": "somebody", "a period": None}[meets]
-    header = only_header(shop)
+    header = carried(shop.message())
     assert header == Message("account:8", header.token, claimed=claims, must_run=True)
     assert {key: hold.owner for key, hold in shop.held().items()} == ({"account:8": holder} if holder else {})
 
@@ -184,8 +179,8 @@ def test_what_is_published_beside_the_body_keeps_or_gets_a_claim(shop: Shop, whe
 
     shop.run(shop.receive(first))
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert header == Message("account:7", header.token, claimed=True, must_run=True)
-    assert (header.token == header_of(first).token) is (when == "before")
+    assert (header.token == carried(first).token) is (when == "before")
     assert shop.held()["account:7"].token == header.token
     assert shop.store.calls.count("release") == (when == "after")

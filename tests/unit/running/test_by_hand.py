@@ -7,9 +7,7 @@ import pytest
 from celery.app.trace import build_tracer
 
 from celery_redislock.publishing.message import Message
-from tests.unit.shop import Shop
-
-KEY = "account:7"
+from tests.unit.shop import KEY, Shop
 
 
 def headers_seen(self: Any) -> Any:

@@ -13,12 +13,7 @@ from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
 from celery_redislock.testing import hold
-from tests.unit.shop import KEY, Shop, carried
-
-
-def body(account_id: int = 7, amount: int = 0) -> int:
-    return account_id + amount
-
+from tests.unit.shop import KEY, Shop, body, carried
 
 # --- strategies ------------------------------------------------------------------------------
 

@@ -7,15 +7,7 @@ from celery.exceptions import Ignore
 
 from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
-from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, revoke
-
-
-def raising(error: BaseException) -> Any:
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    return fail
-
+from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, raising, revoke
 
 # --- released --------------------------------------------------------------------------------
 

@@ -7,9 +7,7 @@ import pytest
 from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
 from celery_redislock.publishing import duplicate as at_publish
 from celery_redislock.running import duplicate as at_start
-from tests.unit.shop import Shop
-
-KEY = "account:7"
+from tests.unit.shop import KEY, Shop
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
