@@ -1,7 +1,6 @@
 """The watchdog: what it renews, and when; what it owes; and its thread over its whole life."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from celery_redislock.locks import watchdog as watchdog_module
 from celery_redislock.locks.store import Grant, Renewal, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
+from tests.forks import gets_through
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable
 
 
@@ -465,29 +465,21 @@ class TestThread:
     ) -> None:
         """No thread survives a fork, and a lock its thread held would stay locked for ever."""
         watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
-        parents, childs = lease_on(renewer, name="parent"), lease_on(renewer, name="child")
+        parents = lease_on(renewer, name="parent")
         watchdog.watch(parents)
         watchdog.owe(_raising(unavailable()), within=30.0, what="a lock")
-        reader, writer = os.pipe()
+
+        def work() -> None:
+            assert parents.token not in watchdog._watched
+            assert not watchdog._debts
+            childs = lease_on(renewer, name="child")
+            renewer.clock.advance(30.0)
+            watchdog.watch(childs)
+            assert wait_until(lambda: watchdog.renewals == 1, 10)
+            assert [term.name for call in renewer.calls for term in call] == ["child"]
 
         with watchdog._lock:
-            pid = os.fork()
-        if not pid:
-            try:
-                inherited = parents.token in watchdog._watched or len(watchdog._debts) > 0
-                renewer.clock.advance(30.0)
-                watchdog.watch(childs)
-                renewed = wait_until(lambda: watchdog.renewals == 1, 10)
-                names = [term.name for call in renewer.calls for term in call]
-                os.write(writer, repr((inherited, renewed, names)).encode())
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        os.close(writer)
-        with os.fdopen(reader) as answer:
-            told = answer.read()
-
-        assert told == "(False, True, ['child'])"
+            assert gets_through(work, within=20)
         assert parents.token in watchdog._watched
         watchdog.forget(parents.token)
 

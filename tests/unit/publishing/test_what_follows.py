@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import celery
 import pytest
 
 from celery_redislock import SingletonTask
 from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
-from tests.unit.shop import Shop, body, carried, no_broker
+from tests.unit.shop import Shop, body, carried
 
 WAYS = {
     "retry": lambda task: task.retry(countdown=50),
@@ -111,20 +110,6 @@ def test_a_retry_that_can_have_no_claim_is_published_without_one(
     header = carried(shop.message())
     assert (header.claimed, header.must_run) == (False, True)
     assert (seen["after"] and seen["after"].owner) == (None if trouble == "no server" else "newcomer")
-
-
-@pytest.mark.parametrize("lock", ["until_executed", "until_executing"])
-def test_a_retry_that_cannot_be_published_leaves_nothing(shop: Shop, monkeypatch: Any, lock: str) -> None:
-    """Law 2: a claim without a message would keep the key closed for an hour."""
-
-    def before() -> None:
-        monkeypatch.setattr(shop.app, "send_task", no_broker)
-
-    seen = followed(shop, monkeypatch, "retry", before=before, lock=lock)
-
-    assert (seen["noted"], seen["after"], shop.messages()) == ([], None, [])
-    # Celery stores the failure of a rejected message since 5.7.
-    assert shop.state("same") == ("FAILURE" if celery.VERSION >= (5, 7) else "PENDING")
 
 
 def other_key(task: Any, account_id: int) -> None:

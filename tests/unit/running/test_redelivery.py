@@ -102,20 +102,6 @@ def running(shop: Shop, *, message: str, task_id: str = "t1") -> None:
     shop.store.acquire(KEY, f"{task_id}/run", 30, facts=json.dumps(about))
 
 
-def test_the_mark_is_looked_at_before_the_holder(shop: Shop) -> None:
-    """Law 8: a late copy does nothing, also while somebody else holds the key."""
-    runs: list[int] = []
-    task = counted(shop, runs, acks_late=True, lock_period=50)
-    task.delay(7)
-    message = shop.message()
-    shop.run(shop.receive(message))
-
-    with hold(task, 7):
-        shop.run(shop.receive(message, redelivered=True))
-
-    assert (runs, shop.messages()) == ([0], [])
-
-
 def test_publishing_a_task_id_again_is_a_new_job_and_waits_as_one(shop: Shop) -> None:
     """A message's identity is its token: it is no copy, and runs when the first has ended."""
     runs: list[int] = []
