@@ -151,11 +151,16 @@ class FlakyStore(MemoryStore):
 
 
 class Shop:
-    """An app, its one queue, and its locks."""
+    """An app, its one queue, and its locks.
 
-    def __init__(self, **settings: Any) -> None:
-        self.queue = f"shop-{secrets.token_hex(6)}"
-        self.app = Celery(self.queue, set_as_current=False)
+    Tests of the lock store's way give it a server: ``in_memory=False`` leaves the locks to its settings.
+    """
+
+    def __init__(
+        self, *, name: str = "", kind: type[Celery] = Celery, in_memory: bool = True, **settings: Any
+    ) -> None:
+        self.queue = name or f"shop-{secrets.token_hex(6)}"
+        self.app = kind(self.queue, set_as_current=False)
         self.app.conf.update(
             {
                 "broker_url": "memory://localhost",  # kombu warns of a URL without a host
@@ -168,7 +173,7 @@ class Shop:
             }
         )
         self.store = FlakyStore()
-        use_store(self.app, self.store)
+        use_store(self.app, self.store if in_memory else None)
         self.acks: list[str] = []
         self._reader = self.app.connection_for_read()
         self._children: list[threading.Thread] = []
