@@ -182,6 +182,7 @@ def test_a_publish_asks_the_server_once_in_all(shop: Publisher, client: Any) -> 
 
     assert (trips(), shop.asked) == ({"evalsha": 1}, ["claim_and_push"])
     assert (shop.names(), shop.count(client)) == ({"n:1"}, 1)
+    assert shop.store.inspect("n:1").facts["published"]  # nobody need wait for a publish that may still fail
 
 
 @pytest.mark.parametrize("task_id", ["é-1", 'a"b', "a\\b", "a\0b"], ids=ascii)
@@ -267,31 +268,25 @@ def test_a_key_that_is_taken_after_the_look_is_refused_by_the_step(shop: Publish
     assert shop.asked == ["look", "claim_and_push"]
 
 
-def test_a_member_of_a_workflow_is_claimed_and_published_in_one_step(shop: Publisher) -> None:
-    """Law 2: no claim without its message there either."""
-    result = shop.pay.apply_async((1,), group_id="g")
-
-    assert (result.is_duplicate, shop.asked) == (False, ["look", "claim_and_push"])
-    assert [header.claimed for header in map(carried, shop.messages())] == [True]
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["held", "taken after the look"])
-def test_a_member_of_a_workflow_that_is_refused_is_published_without_a_claim(
-    shop: Publisher, *, is_late: bool
+@pytest.mark.parametrize("taken", ["never", "before the look", "after the look"])
+def test_a_member_of_a_workflow_is_published_with_a_claim_if_it_can_have_one(
+    shop: Publisher, taken: str
 ) -> None:
-    """Law 6: it waits on the worker, and runs in its turn."""
-    if is_late:
+    """Law 2: no claim without its message. Law 6: else it waits on the worker, and runs in its turn."""
+    if taken == "after the look":
         taken_after_a_look(shop)
-    else:
+    elif taken == "before the look":
         granted(shop.store.acquire("n:1", B, 30.0, facts=ABOUT))
     shop.asked.clear()
+    is_claimed = taken == "never"
 
     result = shop.pay.apply_async((1,), group_id="g")
 
     assert not result.is_duplicate
-    assert [(header.claimed, header.must_run) for header in map(carried, shop.messages())] == [(False, True)]
-    assert shop.asked == (["look", "claim_and_push"] if is_late else ["look"])
-    assert shop.store.inspect("n:1").token == B
+    header = carried(shop.message())
+    assert (header.claimed, header.must_run) == (is_claimed, True)
+    assert shop.asked == ["look", *["claim_and_push"] * (taken != "before the look")]
+    assert shop.store.inspect("n:1").token == (header.token if is_claimed else B)
 
 
 def test_a_dead_runs_lease_is_released_for_a_look(
@@ -377,15 +372,21 @@ def test_a_look_that_nobody_answers_publishes_nothing(
     assert not watchdog_of(shop.store)._debts
 
 
-def test_a_member_whose_look_nobody_answers_is_published_without_a_claim(
-    shop: Publisher, proxy: FaultyProxy
+@pytest.mark.parametrize(
+    ("request_of", "options"),
+    [("look", {"group_id": "g"}), ("claim_and_push", {"on_lock_error": "run"})],
+    ids=["a workflow needs it", "as its task says"],
+)
+def test_what_must_be_published_is_without_a_claim_where_nobody_answers(
+    shop: Publisher, proxy: FaultyProxy, request_of: str, options: dict[str, Any]
 ) -> None:
-    """Law 6: a workflow needs it."""
-    proxy.fail(Fault.BLACK_HOLE, of="look", at=(1, 2))
+    """Law 6; and ``on_lock_error="run"``."""
+    proxy.fail(Fault.BLACK_HOLE, of=request_of, at=(1, 2))
 
-    shop.pay.apply_async((1,), group_id="g")
+    result = shop.pay.apply_async((1,), **options)
 
-    assert [header.claimed for header in map(carried, shop.messages())] == [False]
+    assert not result.is_duplicate
+    assert [carried(message).claimed for message in shop.messages()] == [False]
     assert shop.names() == set()
 
 
@@ -403,16 +404,6 @@ def test_a_tick_is_claimed_and_pushed_without_a_look(proxy: FaultyProxy, client:
 
     assert (result.id, result.is_duplicate, shop.asked) == (TICK_ID, False, ["claim_and_push"])
     assert (told, shop.names(), client.llen(shop.queue)) == (["pay"], {"n:1"}, 1)
-
-
-# --- what a claim says -----------------------------------------------------------------------
-
-
-def test_a_claim_that_has_its_message_says_so(shop: Publisher) -> None:
-    """Law 2: nobody need wait for a publish that may still fail."""
-    shop.pay.delay(1)
-
-    assert shop.store.inspect("n:1").facts["published"]
 
 
 # --- nothing, or both ------------------------------------------------------------------------
@@ -445,18 +436,6 @@ def test_without_an_answer_claim_and_message_are_both_there_or_neither(
     assert (shop.names(), shop.count(client)) == ({"n:1"} if there else set(), int(there))
     assert not watchdog_of(shop.store)._debts
     assert shop.pay.delay(1).is_duplicate is there
-
-
-def test_run_publishes_without_a_claim_where_nobody_answers(
-    shop: Publisher, proxy: FaultyProxy, client: Any
-) -> None:
-    """``on_lock_error="run"``."""
-    proxy.fail(Fault.BLACK_HOLE, of="claim_and_push", at=(1, 2))
-
-    result = shop.pay.apply_async((1,), on_lock_error="run")
-
-    assert not result.is_duplicate
-    assert (shop.names(), shop.count(client)) == (set(), 1)
 
 
 def test_a_server_that_is_away_is_no_lock_server_in_time_and_leaves_nothing(client: Any) -> None:
@@ -503,12 +482,19 @@ def test_a_lock_server_that_is_away_is_asked_before_celery_waits_for_its_results
     assert shop.asked[-1] == "begin"
 
 
-def test_an_error_of_the_callers_claims_nothing(shop: Publisher, client: Any) -> None:
-    """A body that cannot be encoded."""
+@pytest.mark.parametrize(("db", "asked"), [(0, []), (1, ["begin"])], ids=["one step", "elsewhere"])
+def test_a_message_that_cannot_be_built_leaves_no_claim(
+    proxy: FaultyProxy, client: Any, monkeypatch: pytest.MonkeyPatch, db: int, asked: list[str]
+) -> None:
+    """Law 2: what was asked for meanwhile is released, at once."""
+    shop = Publisher(proxy.url, redislock_url=f"{proxy.url.removesuffix('/0')}/{db}").warm_up()
+    owed: list[object] = []
+    monkeypatch.setattr(watchdog_of(shop.store), "owe", lambda *args, **_: owed.append(args))
+
     with pytest.raises(EncodeError, match="not JSON serializable"):
         shop.pay.apply_async((1, object()))
 
-    assert (shop.asked, shop.names(), shop.count(client)) == ([], set(), 0)
+    assert (shop.asked, shop.names(), shop.count(client), owed) == (asked, set(), 0, [])
 
 
 @pytest.mark.parametrize("db", [0, 1], ids=["one step", "elsewhere"])
@@ -790,16 +776,11 @@ def test_a_broker_that_takes_no_message_leaves_no_claim(proxy: FaultyProxy, clie
     assert not watchdog_of(shop.store)._debts
 
 
-@pytest.fixture
-def away(proxy: FaultyProxy) -> Publisher:
-    """A shop whose locks are in another database than the broker's messages."""
-    return Publisher(proxy.url, redislock_url=proxy.url.removesuffix("/0") + "/1").warm_up()
-
-
 def test_elsewhere_the_message_is_built_while_the_lock_server_answers(
-    away: Publisher, client: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law 10: the time of one, not of both; and it leaves after the answer was read."""
+    away = Publisher(proxy.url, redislock_url=proxy.url.removesuffix("/0") + "/1").warm_up()
     steps: list[str] = []
     begin = away.store.begin
 
@@ -821,20 +802,6 @@ def test_elsewhere_the_message_is_built_while_the_lock_server_answers(
     assert [result.is_duplicate for result in results] == [False, True, True]
     assert steps == [*["asked", "built", "answered"] * 2, "asked", "answered"]
     assert away.count(client) == 1
-
-
-def test_elsewhere_a_message_that_cannot_be_built_leaves_no_claim(
-    away: Publisher, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law 2: what was asked for meanwhile is released, at once."""
-    owed: list[object] = []
-    monkeypatch.setattr(watchdog_of(away.store), "owe", lambda *args, **_: owed.append(args))
-
-    with pytest.raises(EncodeError):
-        away.pay.apply_async((1, object()))
-
-    assert (away.asked, away.names(), away.count(client)) == (["begin"], set(), 0)
-    assert owed == []
 
 
 def test_a_step_that_the_server_refuses_is_taken_apart_from_then_on(

@@ -7,11 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks import connect
-from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.scheduling.state import (
     KEPT,
     LONGEST_PAUSE,
@@ -30,6 +27,7 @@ from tests.clocks import ManualClock
 from tests.facts import wait_until
 from tests.integration.conftest import SERVER_CASES, SERVER_IDS
 from tests.states import MemoryStates, state_of
+from tests.stores import RedisCase
 
 #: Longer than any test takes, unless it waits for the end itself.
 BOUND = 30.0
@@ -87,14 +85,8 @@ def server(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix:
 
 
 def on_server(url_of: Callable[[str], str], name: str, options: str, prefix: str) -> Iterator[Case]:
-    url = url_of(name)
-    url += f"{'&' if '?' in url else '?'}{options}" if options else ""
-    store = connect(url, prefix=prefix)
-    assert isinstance(store, RedisStore)
-    with closing(store), redis.Redis.from_url(url_of(name)) as client:
-        yield Case(States(store, "shop"), prefix, client, store)
-        if keys := client.keys(f"{prefix}*"):
-            client.delete(*keys)
+    with closing(RedisCase(url_of(name), options)) as case:
+        yield Case(States(case.redis, "shop"), case.prefix, case.client, case.redis)
 
 
 def test_one_of_two_beats_that_know_the_same_takes_the_tick(case: Case) -> None:
