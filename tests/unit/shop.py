@@ -195,6 +195,15 @@ class Shop:
         # Shared, it would be declared for every app of every test.
         return self.app.task(name=name, shared=False, **options)(body)
 
+    def noting(self, seen: list[Any], fact: Callable[[Any], Any], **options: Any) -> Any:
+        """Declare a task whose body notes a fact of it, and returns its argument."""
+
+        def note(task: Any, account_id: int = 7) -> int:
+            seen.append(fact(task))
+            return account_id
+
+        return self.unique(note, bind=True, **options)
+
     def messages(self) -> list[Any]:
         """Take every message from the queue, oldest first."""
         found = []

@@ -248,12 +248,12 @@ def test_eager_mode_finds_duplicates_where_redislock_eager_is_set(
 def test_eager_mode_goes_by_the_calls_own_options(shop: Shop) -> None:
     """They travel in the header, in place as on the way."""
     shop.app.conf.update(task_always_eager=True, redislock_eager=True)
-    seen = []
+    seen: list[Any] = []
 
-    def look(account_id: int) -> None:
-        seen.append({name: round(held.expires_in) for name, held in shop.held().items()})
+    def terms(_task: Any) -> dict[str, int]:
+        return {name: round(held.expires_in) for name, held in shop.held().items()}
 
-    shop.unique(look).apply_async((7,), lock_key="account:{account_id}", lock_ttl=90)
+    shop.noting(seen, terms).apply_async((7,), lock_key="account:{account_id}", lock_ttl=90)
 
     assert (seen, shop.held()) == ([{"account:7": 90}], {})
 

@@ -94,13 +94,8 @@ def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
     shop: Shop, is_imported: bool
 ) -> None:
     """Law 8, acknowledged early as well; also where beat knows the task by its name only."""
-    runs: list[int] = []
-
-    def sync(account_id: int) -> int:
-        runs.append(account_id)
-        return account_id
-
-    task = shop.unique(sync, lock_key=KEY)
+    runs: list[str] = []
+    task = shop.noting(runs, lambda task: task.request.id, lock_key=KEY)
     for _ in range(2):
         if is_imported:
             send(task)
@@ -109,5 +104,5 @@ def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
             Task.apply_async(task, (7,), **options)
         shop.run(shop.receive(shop.message()))
 
-    assert runs == [7]
+    assert runs == [TASK_ID]
     assert shop.held() == {}

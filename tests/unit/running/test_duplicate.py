@@ -243,14 +243,6 @@ def run_all(shop: Shop) -> None:
             shop.run(shop.receive(message))
 
 
-def noting(shop: Shop, runs: list[int], **options: Any) -> Any:
-    def note(account_id: int) -> int:
-        runs.append(account_id)
-        return account_id
-
-    return shop.unique(note, lock_key=KEY, **options)
-
-
 @pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
 @pytest.mark.parametrize("form", ["group", "chord", "chain", "link", "errback"])
 def test_members_links_and_errbacks_wait_and_run_as_often_as_in_plain_celery(
@@ -259,7 +251,7 @@ def test_members_links_and_errbacks_wait_and_run_as_often_as_in_plain_celery(
     """Law 6: a workflow finishes, results are fresh, and nothing of it is skipped."""
     runs: list[int] = []
     total: list[Any] = []
-    task = noting(shop, runs, lock=scope)
+    task = shop.noting(runs, lambda task: task.request.args[0], lock_key=KEY, lock=scope)
 
     def sum_up(values: list[int]) -> None:
         total.append(values)

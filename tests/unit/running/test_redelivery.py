@@ -19,12 +19,7 @@ from tests.unit.shop import KEY, SCOPES, Shop, body, carried, replace
 
 def counted(shop: Shop, runs: list[int], **options: Any) -> Any:
     """Declare a task that notes its runs."""
-
-    def sync(self: Any, account_id: int) -> int:
-        runs.append(self.request.retries)
-        return account_id
-
-    return shop.unique(sync, bind=True, lock_key=KEY, **options)
+    return shop.noting(runs, lambda task: task.request.retries, lock_key=KEY, **options)
 
 
 def assert_put_off(message: Any, pause: float, began: datetime) -> None:

@@ -17,12 +17,8 @@ from tests.unit.shop import KEY, Down, Shop, body, carried, debts, no_patience
 
 def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
     """Declare a task whose body notes who holds its key."""
-
-    def look(account_id: int = 7) -> int:
-        seen.append(shop.holder(KEY))
-        return account_id
-
-    return shop.unique(look, **{"lock_key": "account:{account_id}", **options})
+    options = {"lock_key": "account:{account_id}", **options}
+    return shop.noting(seen, lambda _task: shop.holder(KEY), **options)
 
 
 # --- scopes that hold while they run ---------------------------------------------------------
@@ -59,10 +55,7 @@ def test_a_header_copied_from_another_message_lends_no_hold(shop: Shop) -> None:
     """Law 3: whoever hands on all headers of its request must not hand on its lock."""
     keys: list[str] = []
 
-    def note(self: Any, account_id: int) -> None:
-        keys.append(self.lease.key)
-
-    task = shop.unique(note, bind=True)
+    task = shop.noting(keys, lambda task: task.lease.key)
     task.apply_async((7,), task_id="t0", lock_key=KEY)
     other = shop.message()
     shop.app.send_task("shop.sync", (7,), task_id="t1", headers={HEADER: other.headers[HEADER]})
@@ -278,11 +271,7 @@ def test_what_takes_no_lock_asks_nobody(shop: Shop, switch: str) -> None:
     """``lock=None`` for a task or a call, ``redislock_enabled``; a request without an id has no identity."""
     seen: list[Any] = []
 
-    def look(self: Any, account_id: int) -> int:
-        seen.append(self.lease)
-        return account_id
-
-    task = shop.unique(look, bind=True, lock=None if switch == "task" else "until_executed")
+    task = shop.noting(seen, lambda task: task.lease, lock=None if switch == "task" else "until_executed")
     header = Message(None if switch == "call" else KEY, "t1/x", claimed=switch == "environment")
     bare = {"id": None, "headers": None, "properties": None, "delivery_info": None}
     request = bare if switch == "made by hand" else {}
@@ -339,11 +328,7 @@ def test_after_the_start_timeout_the_message_is_published_again(
 def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) -> None:
     """``on_lock_error="run"``."""
     leases: list[Any] = []
-
-    def look(self: Any, account_id: int) -> None:
-        leases.append(self.lease)
-
-    task = shop.unique(look, bind=True, lock_key=KEY, on_lock_error="run")
+    task = shop.noting(leases, lambda task: task.lease, lock_key=KEY, on_lock_error="run")
     shop.store.failures = 1
 
     with shop.running(task):
