@@ -24,7 +24,7 @@ from kombu.utils.json import dumps
 
 from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks import MemoryStore, connect, tasklock
+from celery_redislock.locks import connect, tasklock
 from celery_redislock.locks.store import LARGEST
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import claim, kombu
@@ -627,17 +627,6 @@ def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(server_case: R
     assert case.holder() == A
     assert (case.remaining(part="period") or 0.0) > 0.0
     assert case.redis.names() == ["n"]
-
-
-def test_a_store_that_reaches_no_queue_says_that_it_did_nothing() -> None:
-    """So that the caller claims and publishes one after the other."""
-    store = MemoryStore()
-
-    assert not store.reaches({"host": "localhost"})
-    with pytest.raises(LockUnavailable, match="no queue") as caught:
-        store.claim_and_push("n", A, 30.0, queue="q", text="", facts=ABOUT)
-    assert caught.value.was_refused
-    assert store.inspect("n") is None
 
 
 @pytest.mark.parametrize("is_held", [True, False])

@@ -91,20 +91,15 @@ class TestLostMessages:
         assert (answer.released, answer.repeated) == (False, True)
         assert answer.gave_back(trusted=lease.trusted)
 
-    def test_a_with_block_ends_in_peace_when_the_release_s_reply_is_lost(
-        self, proxy: FaultyProxy, case: RedisCase
-    ) -> None:
-        with Lock(case.redis, "n"):
-            proxy.fail(Fault.REPLY_LOST)
-
-        assert case.remaining() is None
-
-    def test_a_with_block_begins_in_peace_when_the_acquire_s_reply_is_lost(
+    def test_a_with_block_begins_and_ends_in_peace_when_both_replies_are_lost(
         self, proxy: FaultyProxy, case: RedisCase
     ) -> None:
         proxy.fail(Fault.REPLY_LOST)
         with Lock(case.redis, "n", timeout=0) as lock:
             lock.check()
+            proxy.fail(Fault.REPLY_LOST)
+
+        assert (proxy.fired, case.remaining()) == (2, None)
 
     def test_two_losses_in_a_row_are_said(self, proxy: FaultyProxy, case: RedisCase) -> None:
         proxy.fail(Fault.REQUEST_LOST)

@@ -46,16 +46,6 @@ def test_a_server_restarted_between_two_calls_costs_no_call(
     granted(case.take(B))
 
 
-def test_a_server_that_is_gone_is_unavailable(own_server: EmbeddedServer, case: RedisCase) -> None:
-    granted(case.take(A))
-    own_server.kill()
-    try:
-        with pytest.raises(LockUnavailable):
-            case.redis.acquire("n", B, 30.0, facts=ABOUT)
-    finally:
-        own_server.restart()
-
-
 class TestOutOfMemory:
     @pytest.fixture(autouse=True)
     def _full(self, case: RedisCase) -> Iterator[None]:

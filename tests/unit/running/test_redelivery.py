@@ -158,19 +158,34 @@ def test_a_retry_that_arrives_before_its_body_has_ended_waits(shop: Shop, scope:
 
 
 @pytest.mark.parametrize(
-    ("held_for", "pause"), [(None, 5.0), (0.0, 0.1), (2.0, 2.0), (3600.0, 5.0), (-60, 5)], ids=str
+    ("held_for", "delay", "visibility", "pause"),
+    [
+        (None, 5, None, 5.0),
+        (0.0, 5, None, 0.1),
+        (2.0, 5, None, 2.0),
+        (3600.0, 5, None, 5.0),
+        (-60, 5, None, 5),
+        # Redis would deliver what a worker holds for its ETA a second time.
+        (9000.0, 50.0, None, 50.0),
+        (9000.0, 50.0, 20, 20.0),
+        (9000.0, 9000.0, None, 3600.0),
+    ],
+    ids=str,
 )
 def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
-    shop: Shop, monkeypatch: Any, held_for: float | None, pause: float
+    shop: Shop, monkeypatch: Any, held_for: float | None, delay: float, visibility: int | None, pause: float
 ) -> None:
     """Law 7: between 0.1 s and ``lock_retry_delay``; nothing is counted, and no retry spent.
 
-    Where the holder's clock is ahead, nobody looks ten times a second until this one has caught up.
+    It is never longer than the broker's visibility timeout. Where the holder's clock is ahead, nobody looks
+    ten times a second until this one has caught up.
     """
     monkeypatch.setattr(random, "uniform", lambda _least, most: most)
     monkeypatch.setattr(time, "time", lambda: 9000.0)
+    if visibility:
+        shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     began = datetime.now(timezone.utc)
-    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=5).delay(7)
+    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
     about = {} if held_for is None else {"since": 9000.0 - held_for}
     shop.store.acquire(KEY, "t2/run", 30, facts=json.dumps(about))
 
@@ -179,26 +194,6 @@ def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
     again = shop.message()
     assert_put_off(again, pause, began)
     assert again.headers["retries"] == 0
-
-
-@pytest.mark.parametrize(
-    ("delay", "visibility", "expected"), [(50.0, None, 50.0), (50.0, 20, 20.0), (9000.0, None, 3600.0)]
-)
-def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
-    shop: Shop, monkeypatch: Any, delay: float, visibility: float | None, expected: float
-) -> None:
-    """Redis would deliver what a worker holds for its ETA a second time."""
-    monkeypatch.setattr(random, "uniform", lambda _least, most: most)
-    if visibility:
-        shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
-    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
-    shop.store.acquire(KEY, "t2/run", 30, facts='{"since": 0.0}')
-
-    began = datetime.now(timezone.utc)
-
-    shop.run()
-
-    assert_put_off(shop.message(), expected, began)
 
 
 def test_on_quorum_queues_a_message_waits_for_a_second_at_least(shop: Shop, monkeypatch: Any) -> None:

@@ -11,8 +11,8 @@ from celery_redislock import DuplicateTask, LockUnavailable
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import KEY, Down, Shop, body, carried, debts, no_patience
+from celery_redislock.testing import locks_off
+from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, no_patience
 
 
 def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
@@ -151,13 +151,17 @@ def test_until_executing_without_a_claim_yields_to_a_queued_one(
         assert isinstance(outcome, DuplicateTask) is (strategy == "raise")
 
 
-@pytest.mark.parametrize("more", [{"must_run": True}, {}], ids=["a member", "a retry"])
-def test_until_executing_does_not_decide_again_about_members_and_retries(
-    shop: Shop, more: dict[str, Any]
+@pytest.mark.parametrize(
+    ("scope", "more"),
+    [("until_executing", {"must_run": True}), ("until_executing", {}), ("until_expired", {})],
+    ids=["a member", "a retry", "a retry of until_expired"],
+)
+def test_members_and_retries_are_not_decided_about_again(
+    shop: Shop, scope: str, more: dict[str, Any]
 ) -> None:
     """Laws 6 and 7: a member of a workflow, and what was accepted before its retry, run."""
     seen: list[Any] = []
-    task = looking(shop, seen, lock="until_executing")
+    task = looking(shop, seen, **SCOPES[scope])
     shop.store.acquire(KEY, "queued/claim", 100, facts='{"state": "queued"}')
 
     with shop.running(task, header=Message(KEY, "t1/bare", **more), retries=0 if more else 1):
@@ -253,14 +257,6 @@ def test_a_member_of_a_workflow_waits_for_the_period_to_pass(shop: Shop, lock: s
     assert isinstance(end, Ignore)
     shop.store.let_pass(51)
     assert shop.run() == 7
-
-
-def test_a_retry_of_until_expired_runs_whoever_was_accepted_meanwhile(shop: Shop) -> None:
-    """Law 7: it belongs to a job that was accepted."""
-    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
-
-    with hold(task, 7), shop.running(task, header=Message(KEY, "t1/x"), retries=1):
-        assert task(7) == 7
 
 
 # --- what takes no lock ----------------------------------------------------------------------
