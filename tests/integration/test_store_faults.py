@@ -42,34 +42,22 @@ class TestLostMessages:
     """A lost message costs one more trip, never an answer."""
 
     @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
-    def test_an_acquire_is_granted_all_the_same(
+    def test_a_grant_a_refusal_and_a_renewal_stay_what_they_are(
         self, proxy: FaultyProxy, case: RedisCase, fault: Fault
     ) -> None:
         """redis-py's own Lock waits out its orphan here: the repeated SET NX finds the first one's key."""
         proxy.fail(fault)
-
-        answer = granted(_acquire(case))
-
+        answer = granted(_acquire(case, ttl=5.0))
         assert answer.repeated == (fault is Fault.REPLY_LOST)
         assert not answer.taken_over
+
+        proxy.fail(fault)
         assert refused(_acquire(case, B)).hold.token == A
 
-    @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
-    def test_a_refusal_stays_a_refusal(self, proxy: FaultyProxy, case: RedisCase, fault: Fault) -> None:
-        _acquire(case)
         proxy.fail(fault)
-
-        assert refused(_acquire(case, B)).hold.token == A
-
-    @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
-    def test_a_renewal_is_confirmed_and_not_doubled(
-        self, proxy: FaultyProxy, case: RedisCase, fault: Fault
-    ) -> None:
-        _acquire(case, ttl=5.0)
-        proxy.fail(fault)
-
         assert case.redis.renew([Term("n", A, 10.0)]).renewed == [True]
         assert 5.0 < (case.remaining() or 0.0) <= 10.0
+        assert proxy.fired == 3
 
     def test_a_release_whose_request_was_lost_is_a_release(self, proxy: FaultyProxy, case: RedisCase) -> None:
         _acquire(case)

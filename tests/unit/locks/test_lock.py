@@ -191,7 +191,9 @@ class TestHolding:
         assert hold is not None
         assert (hold.owner, hold.facts["state"]) == ("nightly", "running")
 
-    def test_renewing_starts_the_ttl_anew(self, clock: ManualClock, lock: Lock) -> None:
+    def test_renewing_starts_the_ttl_anew_and_says_when_the_lock_is_gone(
+        self, clock: ManualClock, lock: Lock
+    ) -> None:
         lock.acquire()
         clock.advance(20.0)
         assert lock.renew()
@@ -199,9 +201,12 @@ class TestHolding:
         lock.check()
         assert lock.renew(ttl=100.0)
         clock.advance(90.0)
-
         lock.check()
-        assert lock.release()
+        clock.advance(11.0)
+
+        assert not lock.renew()
+        with pytest.raises(LockLost):
+            lock.check()
 
     @pytest.mark.parametrize(
         ("ttl", "asked"), [(30.0, 1.0), (2.0, 60.0)], ids=["a shorter ttl is believed", "a longer one is not"]
@@ -236,14 +241,6 @@ class TestHolding:
 
         hold = store.inspect("n")
         assert hold is None or hold.expires_in == pytest.approx(1.0)
-
-    def test_renewing_what_is_gone_says_so(self, clock: ManualClock, lock: Lock) -> None:
-        lock.acquire()
-        clock.advance(31.0)
-
-        assert not lock.renew()
-        with pytest.raises(LockLost):
-            lock.check()
 
     def test_another_ttl_moves_the_next_renewal(self) -> None:
         """Thirty seconds became one: a renewal due in ten would come too late."""

@@ -12,7 +12,7 @@ from celery.exceptions import Ignore
 from kombu.serialization import prepare_accept_content
 
 from celery_redislock.locks.store import owner_of
-from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.publishing.message import HEADER
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, replace
 
@@ -77,19 +77,6 @@ def test_a_message_that_waited_in_a_worker_finds_the_mark_of_a_copy_that_overtoo
     monkeypatch.setattr(time, "time", lambda: clock() + kept)
 
     assert isinstance(shop.run(request), Ignore) == finds_it
-
-
-@pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
-def test_a_copy_of_a_running_message_waits_whatever_the_strategy(shop: Shop, strategy: str) -> None:
-    """Law 8: a redelivery is no duplicate, and no state is written for an id that is running."""
-    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
-    running(shop, message="t1/m")
-
-    with shop.running(task, header=Message(KEY, "t1/m", claimed=True)), pytest.raises(Ignore):
-        task(7)
-
-    assert carried(shop.message()) == Message(KEY, "t1/m", claimed=True, was_delivered=True)
-    assert shop.state("t1") == "PENDING"
 
 
 def running(shop: Shop, *, message: str, task_id: str = "t1") -> None:
