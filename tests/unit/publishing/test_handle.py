@@ -38,12 +38,6 @@ def test_the_second_name_of_a_lock_can_be_read(store: MemoryStore) -> None:
     assert lock.of_queue().key == "queued:account:7"
 
 
-def test_nobody_runs_and_nothing_is_queued(handle: LockHandle) -> None:
-    assert handle.holder() is None
-    assert handle.holder(only="queued") is None
-    assert handle.release(reason="x") is None
-
-
 def test_the_holder_is_the_run_and_names_the_queued_call_beside_it(
     store: MemoryStore, handle: LockHandle
 ) -> None:
@@ -63,6 +57,8 @@ def test_the_holder_is_the_run_and_names_the_queued_call_beside_it(
 
 
 def test_a_queued_call_is_the_holder_where_nothing_runs(store: MemoryStore, handle: LockHandle) -> None:
+    """And nobody is where nothing is queued."""
+    assert handle.holder() is handle.holder(only="queued") is handle.release(reason="x") is None
     take(store, "queued:account:7", "second", QUEUED)
 
     holder = handle.holder()
