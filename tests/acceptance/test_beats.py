@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.acceptance.harness import Project
-from tests.acceptance.terms import PATIENCE, SOCKET_TIMEOUT
+from tests.acceptance.terms import SOCKET_TIMEOUT
 from tests.acceptance.ticks import Tick, gaps
 from tests.acceptance.worker import Worker
 from tests.faults import faulty_proxy
@@ -128,16 +128,6 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
     assert len(waits) <= (trouble == "pause")
     assert max(waits, default=0.0) < 2 * SOCKET_TIMEOUT + SLACK
     assert beat.runs
-
-
-def test_a_scheduler_that_goes_its_own_way_ends_beat_with_a_sentence(project: Project, key: str) -> None:
-    """Its ticks could come twice, which nobody would notice."""
-    beat = project.launch_beat("-S", "tests.acceptance.scheduled:OwnTick")
-
-    assert beat.wait_ended(PATIENCE) != 0
-    assert "OwnTick" in beat.log
-    assert "redislock_beat" in beat.log
-    assert not project.ticks(key)
 
 
 @pytest.mark.slow
