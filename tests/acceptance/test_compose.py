@@ -81,8 +81,8 @@ def test_the_shop_works_as_composed(rabbitmq_port: int, redis_port: int, folder:
     ):
         until(lambda: len(reports(running.log)) > 2, 60, running, "three reports ran")
         is_healthy = run_check(moved(beats[1].check, here[1]), environment).returncode == 0
-        first.popen.kill()
-        first.popen.wait()
+        first.process.kill()
+        first.process.wait()
         ran = len(reports(running.log))
         until(lambda: len(reports(running.log)) > ran + 1, 60, second, "the other beat goes on")
     is_healthy_after = run_check(moved(beats[1].check, here[1]), environment).returncode == 0
