@@ -185,14 +185,6 @@ def _spin(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
-def _compute(task: Any, key: str, more: Any) -> str:
-    """Run bytecodes for ``more`` seconds, and let no other greenlet run."""
-    until = time.monotonic() + more
-    while time.monotonic() < until:
-        pass
-    return f"{key} done"
-
-
 def _doze(task: Any, key: str, more: Any) -> str:
     """Sleep for ``more`` seconds in one piece."""
     time.sleep(more)
@@ -235,7 +227,6 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _give_in,
         _swallow,
         _spin,
-        _compute,
         _doze,
         _quit,
         _look_at_lease,
