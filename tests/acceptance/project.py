@@ -87,7 +87,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "while_executing_too": _RUNNING,
     "while_executing_acks_late": {**_RUNNING, **_LATE},
     "while_executing_or_skip": {**_RUNNING, "on_conflict": "skip"},
-    "while_executing_or_raise": {**_RUNNING, "on_conflict": "raise"},
     "until_executing": {"lock": "until_executing"},
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},
