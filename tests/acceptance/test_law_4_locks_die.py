@@ -6,7 +6,6 @@ The endings of a task are in ``endings/``.
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -61,30 +60,6 @@ def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork: Project,
 # --- a run known to be dead holds nothing ----------------------------------------------------
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of other processes")
-
-
-@ON_LINUX
-@pytest.mark.parametrize("pool", ["prefork", slow("threads")])
-@pytest.mark.parametrize("task", ["executed", slow("while_executing_or_skip")])
-def test_the_key_of_a_killed_worker_can_be_used_at_once(
-    new_project: Callable[..., Project], key: str, pool: str, task: str
-) -> None:
-    """Its lease has minutes left; a worker that is started at once need not wait for them."""
-    project = new_project()
-    worker, work = project.start_worker(pool), getattr(project, task)
-    with project.kept_on(key):
-        work.apply_async((key,), lock_ttl=LONG_LEASE)
-        body = project.wait_started(key)
-        os.killpg(worker.process.pid, signal.SIGKILL)
-        wait_until(lambda: not lives(worker.process.pid) and not lives(body.pid), PATIENCE, "both are dead")
-    project.start_worker(pool)
-    asked = time.monotonic()
-    result = work.delay(key)
-
-    assert not result.is_duplicate
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert project.bodies(key)[1].start - asked < DEAD
-    assert project.overlaps(key, killed=1) == []
 
 
 @ON_LINUX
