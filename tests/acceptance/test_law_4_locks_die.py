@@ -12,38 +12,16 @@ import pytest
 
 from tests.acceptance.brokers import REDIS_FIRST, Site
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.terms import (
-    DEAD,
-    KILLED,
-    LEASE,
-    LONG_LEASE,
-    LOST,
-    PATIENCE,
-)
+from tests.acceptance.terms import DEAD, KILLED, LEASE, LONG_LEASE, LOST, PATIENCE
 from tests.facts import lives
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(4)
 
 
-@pytest.mark.slow
-@pytest.mark.timing
-def test_a_body_that_keeps_the_interpreter_keeps_its_lock(prefork: Project, key: str) -> None:
-    """C code starves the child's watchdog, and the main process renews beside it."""
-    result = prefork.executed.apply_async((key, 0.0, "hold_interpreter", 2 * LEASE), lock_ttl=LEASE)
-    body = prefork.wait_started(key)
-    free = prefork.wait_free(key, 2 * PATIENCE)
-    result.get(timeout=PATIENCE)
-
-    (held_for,) = prefork.notes(f"interpreter {key}")
-    assert held_for >= 2 * LEASE
-    assert free - body.start >= held_for
-    assert not [line for line in prefork.lines(LOST) if body.task_id in line]
-
-
 @pytest.mark.timing
 def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork: Project, key: str) -> None:
-    """A paused body may go on at any moment, so its lock must not be free."""
+    """It renews nothing, as one whose body keeps the interpreter; it may go on at any moment."""
     with prefork.running(prefork.executed, key, lock_ttl=LEASE) as result:
         (body,) = prefork.bodies(key)
         os.kill(body.pid, signal.SIGSTOP)

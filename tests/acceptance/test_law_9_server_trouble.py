@@ -17,13 +17,7 @@ from celery_redislock import LockUnavailable
 from celery_redislock.locks import Lock, connect
 from tests.acceptance.harness import Project
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
-from tests.acceptance.terms import (
-    CANNOT_START,
-    CLAIM_GONE,
-    FREED,
-    PATIENCE,
-    WORKFLOW,
-)
+from tests.acceptance.terms import CANNOT_START, CLAIM_GONE, FREED, PATIENCE, WORKFLOW
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
 

@@ -218,21 +218,20 @@ class TestRunNow:
         assert beats.state(ODD) == before
 
     def test_a_plain_task_gets_its_evaluated_arguments_and_no_option_of_ours(self, beats: Beats) -> None:
-        """``redislock_catchup`` is the entry's own; ``BeatLazyFunc`` is called as beat calls it."""
-        done = beats.celery("run-now", "alone")
+        """``redislock_catchup`` is the entry's own; ``BeatLazyFunc`` is called as beat calls it.
 
-        assert done.returncode == 0, done.stderr
+        A task that this program does not know is sent by its name.
+        """
+        for entry in ("alone", "by name"):
+            done = beats.celery("run-now", entry)
+            assert done.returncode == 0, done.stderr
+
+        assert [message["task"] for message in beats.messages()] == ["another.programs"]
         (message,) = beats.messages("other\x06\x163")  # of priority 3
         assert message["body"] == [[1], {"lazy": beats.prefix}]
         assert message["properties"]["priority"] == 3
         assert not [name for name in message if "redislock" in name]
         assert "catchup" not in json.dumps(message)
-
-    def test_a_task_that_this_program_does_not_know_is_sent_by_its_name(self, beats: Beats) -> None:
-        done = beats.celery("run-now", "by name")
-
-        assert done.returncode == 0, done.stderr
-        assert [message["task"] for message in beats.messages()] == ["another.programs"]
 
     @pytest.mark.parametrize("entry", ["nightly", "refused"])
     def test_a_duplicate_is_not_sent_and_says_of_what(self, beats: Beats, entry: str) -> None:

@@ -69,6 +69,11 @@ def once(scheduler: Any, act: Callable[[Any], None]) -> None:
     scheduler.publish = publish
 
 
+def pass_time(world: World, seconds: float) -> None:
+    """Let time pass in the middle of something, while no beat does anything."""
+    world.now += timedelta(seconds=seconds)
+
+
 def kill_at_publish(scheduler: Any, *, after: bool) -> None:
     """Let a beat die at its next publish, before the message has left or after."""
 
@@ -276,14 +281,7 @@ def test_a_slow_answer_is_not_taken_for_a_schedule_that_is_always_due(world: Wor
     """The entry is due again by then, and still its next tick stands in the place of the dead beat's."""
     sender, _ = world.pair(every(interval), interval * 2.5)
     kill_at_publish(sender, after=True)
-    take = world.states.take
-
-    def take_slowly(*args: Any, **kwargs: Any) -> Any:
-        if world.is_dead(sender):
-            world.now += timedelta(seconds=interval)
-        return take(*args, **kwargs)
-
-    world.states.take = take_slowly  # type: ignore[method-assign]
+    world.states.before_take = lambda: pass_time(world, interval if world.is_dead(sender) else 0)
     world.run(interval + 12)
 
     assert len(world.sent) > 4
@@ -297,14 +295,8 @@ def test_a_beat_that_stood_still_while_it_asked_goes_on_from_when_it_woke_up(wor
     world.stop(first, 80)
     world.run(60)
     world.kill(second)
-    take = world.states.take
-
-    def take_later(*args: Any, **kwargs: Any) -> Any:
-        world.states.take = take  # type: ignore[method-assign]
-        world.now += timedelta(seconds=30)
-        return take(*args, **kwargs)
-
-    world.states.take = take_later  # type: ignore[method-assign]
+    waits = iter([30])
+    world.states.before_take = lambda: pass_time(world, next(waits, 0))
     world.run(120)
 
     assert [each.minute for each in world.times("entry")] == [1, 2, 3]
@@ -435,16 +427,16 @@ def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World
     sender, _ = world.pair(every(60), 65)
     still_has = sender.beat._still_has
 
-    def pass_time(seconds: float) -> None:
+    def stand_still(seconds: float) -> None:
         world.stop(sender, 30)
         world.run(seconds)
 
-    def stand_still(tick: Any) -> bool:
-        pass_time(8)
+    def still_has_it(tick: Any) -> bool:
+        stand_still(8)
         return bool(still_has(tick))
 
-    sender.beat._still_has = stand_still
-    once(sender, lambda _entry: pass_time(5))
+    sender.beat._still_has = still_has_it
+    once(sender, lambda _entry: stand_still(5))
     world.run(75)
 
     assert len(world.sent) == 2
