@@ -304,6 +304,10 @@ class Project:
             except amqp.NotFound:  # nobody has published yet
                 return 0
 
+    def undelivered(self) -> int:
+        """Return how many messages the broker, which is Redis, would still deliver."""
+        return self.queued() + int(self.redis.hlen(f"{self.plan['prefix']}:unacked"))
+
     @property
     def aside(self) -> str:
         """A queue that no worker looks into."""
