@@ -75,13 +75,8 @@ class Beats(Shell):
 
 @pytest.fixture
 def beats(redis_url: str, celery_url: str, prefix: str) -> Iterator[Beats]:
-    store = connect(redis_url, prefix=f"{prefix}-redislock")
-    shell = Beats(redis_url, celery_url, f"{prefix}-", store)
-    yield shell
-    keys = [*shell.client.scan_iter(f"{prefix}*", count=1000)]
-    if keys:
-        shell.client.delete(*keys)
-    store.close()
+    with Beats.on(redis_url, celery_url, prefix) as beats:
+        yield beats
 
 
 def _line(done: subprocess.CompletedProcess[str], name: str) -> str:
@@ -102,9 +97,8 @@ class TestBeat:
         cells = re.split("  +", _line(done, "nightly"))
         assert cells[:3] == ["nightly", "shop.nightly", "crontab: 0 3 * * * (m/h/dM/MY/d)"]
         assert before.ran is not None
-        assert cells[3].startswith(
-            time.strftime("%Y-%m-%d %H:%M:%S %z (", time.localtime(before.at.timestamp()))
-        )
+        at = time.localtime(before.at.timestamp())
+        assert cells[3].startswith(time.strftime("%Y-%m-%d %H:%M:%S %z (", at))
         assert re.search(r"\(\d\.\d s ago\)$|\(0:\d\d:\d\d ago\)$", cells[3])
         assert cells[4] == "web1:77"
         assert re.search(r"\(in (0:59:\d\d|1:00:00)\)$", cells[5])
@@ -114,9 +108,8 @@ class TestBeat:
         """Shared is what a beat shares: unique tasks, and what ``redislock_beat`` names."""
         done = beats.celery("beat")
 
-        states = {
-            name: re.split("  +", _line(done, name)) for name in ("tick", "nightly", "alone", "by name")
-        }
+        names = ("tick", "nightly", "alone", "by name")
+        states = {name: re.split("  +", _line(done, name)) for name in names}
         assert (states["tick"][3], states["tick"][6]) == ("never", "shared")
         assert (states["nightly"][3], states["nightly"][6]) == ("never", "shared")
         assert states["alone"][6] == states["by name"][6] == "not shared: each beat sends it"
