@@ -21,6 +21,7 @@ class MemoryStates(States):
     Attributes:
         texts: the states by entry; paused: the entries that are.
         asked: the requests so far, by their names.
+        before_take: called before a tick is asked for.
         is_away: no request is answered; is_full: no tick is taken, for lack of memory, but reads are.
     """
 
@@ -30,6 +31,7 @@ class MemoryStates(States):
         self.paused: set[str] = set()
         self.asked: list[str] = []
         self.is_away = self.is_full = False
+        self.before_take: Callable[[], None] = lambda: None
         self.server, self.app = "memory", "shop"
 
     def _count(self, what: str) -> None:
@@ -38,6 +40,7 @@ class MemoryStates(States):
             raise LockUnavailable(self.server, what, "away")
 
     def take(self, entry: str, known: str, about: dict[str, Any], *, bound: float, next_in: float) -> Answer:
+        self.before_take()
         self._count("take")
         if self.is_full:
             raise LockUnavailable(self.server, "take", "no memory")

@@ -9,6 +9,7 @@ from celery import chord
 
 from celery_redislock import LockUnavailable
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site
+from tests.acceptance.conftest import ProjectMaker, opening
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import LONG_LEASE, PATIENCE, SOCKET_TIMEOUT, WORKFLOW
 from tests.faults import FaultyProxy
@@ -25,7 +26,10 @@ SLOW = {"solo", "classic"}
     params=[slow(place) if place in SLOW else place for place in (*POOLS, *RABBITMQ_QUEUES)],
 )
 def somewhere(
-    request: pytest.FixtureRequest, open_site: Callable[..., Site], network: FaultyProxy
+    request: pytest.FixtureRequest,
+    open_on: ProjectMaker,
+    open_site: Callable[..., Site],
+    network: FaultyProxy,
 ) -> Iterator[Project]:
     """A project with each pool on Redis, and with each kind of RabbitMQ's queues; its locks are elsewhere."""
     place = request.param
@@ -33,12 +37,12 @@ def somewhere(
         pytest.skip("gevent is not installed")
     # Nothing is renewed while trips are counted, and a debt outlives a slow test.
     conf = {"redislock_url": network.url, "redislock_ttl": LONG_LEASE}
-    project = open_site(place if place in RABBITMQ_QUEUES else "redis", conf=conf).project
     pool = place if place in POOLS else "prefork"
     is_solo = pool == "solo"
-    project.start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
-    yield project
-    project.close()
+    with opening(open_on, []) as make:
+        project = open_site(make, place if place in RABBITMQ_QUEUES else "redis", conf=conf).project
+        project.start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
+        yield project
 
 
 @pytest.mark.law(1, 2)

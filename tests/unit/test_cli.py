@@ -16,7 +16,7 @@ from celery_redislock.cli.output import age, as_json, duration, in_brief, printa
 from celery_redislock.cli.schedule import pause
 from celery_redislock.cli.subject import _arguments
 from celery_redislock.locks.store import QUEUED, RUNNING
-from celery_redislock.publishing.handle import Holder, LockHandle
+from celery_redislock.publishing.handle import Holder
 from tests.stores import hold_of
 from tests.unit.shop import Shop
 
@@ -115,18 +115,11 @@ class TestTwoLocks:
     """A scope that keeps its queued call under a second name, beside the lock of its run."""
 
     @pytest.fixture
-    def shop(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    def shop(self, shop: Shop) -> Shop:
         """One runs, one is queued, for ``shop.sync`` of account 7."""
-        task = shop.unique(sync, lock_key="account:{account_id}")
-        one_lock = type(task).lock_for
+        shop.unique(sync, lock_key="account:{account_id}", lock="until_and_while_executing")
         for key, owner, state in (("account:7", "first", RUNNING), ("queued:account:7", "second", QUEUED)):
             shop.store.acquire(key, f"{owner}/x", 30.0, facts=json.dumps({"state": state}))
-
-        def two_locks(self: Any, *args: Any) -> LockHandle:
-            key = one_lock(self, *args).key
-            return LockHandle(self, shop.store, key, f"queued:{key}")
-
-        monkeypatch.setattr(type(task), "lock_for", two_locks)
         return shop
 
     def run(self, shop: Shop, *words: str) -> dict[str, Any]:
