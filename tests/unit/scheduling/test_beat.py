@@ -579,8 +579,12 @@ def test_on_lock_error_run_sends_without_asking(world: World, caplog: pytest.Log
     assert "as any other beat may" in caplog.text
 
 
-def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(world: World) -> None:
+@pytest.mark.parametrize("policy", ["raise", "run"])
+def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(
+    world: World, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The server went away between the send and its note: the next tick goes on from this beat's state."""
+    world.app.conf.redislock_on_lock_error = policy
     scheduler = world.beat({"entry": every(5)})
 
     def go_away(_entry: Any) -> None:
@@ -588,6 +592,8 @@ def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(world
 
     once(scheduler, go_away)
     world.run(6)
+    assert len(world.sent) == 1
+    assert "waits until the lock server" not in caplog.text
     world.server_is_back()
     world.run(5)
 
