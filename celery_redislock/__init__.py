@@ -49,8 +49,7 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         others = "publishing.signals" if name.startswith("lock_") else "exceptions"
         home = import_module(f"{__name__}.{_HOMES.get(name, others)}")
         value = globals()[name] = getattr(home, name)

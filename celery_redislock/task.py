@@ -19,17 +19,8 @@ if TYPE_CHECKING:
     from celery import Task as CeleryTask
     from typing_extensions import Unpack
 
+    from celery_redislock.declaring import types
     from celery_redislock.declaring.table import Inherit
-    from celery_redislock.declaring.types import (
-        CallOptions,
-        ConflictChoice,
-        ErrorChoice,
-        FailureChoice,
-        KeyChoice,
-        LockChoice,
-        LossChoice,
-        Seconds,
-    )
     from celery_redislock.locks.lease import InertLease, Lease
     from celery_redislock.publishing.handle import LockHandle
     from celery_redislock.publishing.results import LockEagerResult, LockResult
@@ -47,7 +38,7 @@ if TYPE_CHECKING:
             self,
             args: Sequence[Any] | None = None,
             kwargs: Mapping[str, Any] | None = None,
-            **options: Unpack[CallOptions],
+            **options: Unpack[types.CallOptions],
         ) -> None:
             """Publish with these arguments and options when Django's transaction commits."""
 
@@ -76,27 +67,27 @@ class SingletonTask(Task):
     Request = _REQUEST
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
-    lock: "LockChoice | Inherit" = INHERIT
+    lock: "types.LockChoice | Inherit" = INHERIT
     #: The key: ``None`` for the task and all its arguments; see the table of keys.
-    lock_key: "KeyChoice" = None
+    lock_key: "types.KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
-    on_conflict: "ConflictChoice" = None
+    on_conflict: "types.ConflictChoice" = None
     #: Seconds a run's lease outlives its last renewal; 30, at least 0.1.
-    lock_ttl: "Seconds | None" = None
+    lock_ttl: "types.Seconds | None" = None
     #: Seconds a claim outlives its publish, or the last sign of life of its message; 3600.
-    lock_queue_ttl: "Seconds | None" = None
+    lock_queue_ttl: "types.Seconds | None" = None
     #: Longest time in seconds one run may be renewed; its hard time limit and 10 s, if it has one.
-    lock_max_hold: "Seconds | None" = None
+    lock_max_hold: "types.Seconds | None" = None
     #: Least time in seconds between two accepted calls of one key; none.
-    lock_period: "Seconds | None" = None
+    lock_period: "types.Seconds | None" = None
     #: What becomes of the period when a job ends without success: ``release``, or ``keep``.
-    lock_period_on_failure: "FailureChoice" = None
+    lock_period_on_failure: "types.FailureChoice" = None
     #: Longest pause in seconds until a waiting run looks again; 5.
-    lock_retry_delay: "Seconds | None" = None
+    lock_retry_delay: "types.Seconds | None" = None
     #: What happens when a running task loses its lease: ``log``, ``terminate`` or a callable.
-    on_lock_lost: "LossChoice" = None
+    on_lock_lost: "types.LossChoice" = None
     #: What happens when the lock server cannot be reached: ``raise``, or ``run`` without a lock.
-    on_lock_error: "ErrorChoice" = None
+    on_lock_error: "types.ErrorChoice" = None
 
     #: This class's own names, which are no options of a subclass.
     _lock_names: frozenset[str] = frozenset()
@@ -111,14 +102,8 @@ class SingletonTask(Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
-        if (request := _outermost(self)) is not None:
-            from celery_redislock.running.unique import run_unique
-
-            # Celery's own __call__ would push a second request here.
-            return run_unique(self, request, self.run, args, kwargs)
-        if self.request_stack.top is None and declaration_of(self).settings.eager:
-            return _run_in_place(self, args, kwargs)
-        return super().__call__(*args, **kwargs)
+        # Under the lock without Celery's own __call__, which would push a second request there.
+        return _enter(self, self.run, super().__call__, args, kwargs)
 
     if not TYPE_CHECKING:  # a checker knows them as methods; lent by Celery's Django base class
         delay_on_commit = property(lambda self: _of_django(self, "delay_on_commit"))
@@ -151,7 +136,7 @@ class SingletonTask(Task):
         link: Any = None,
         link_error: Any = None,
         shadow: str | None = None,
-        **options: "Unpack[CallOptions]",
+        **options: "Unpack[types.CallOptions]",
     ) -> "LockResult":
         """Publish the task unless it is a duplicate; all of Celery's options and this package's.
 
@@ -209,14 +194,13 @@ class SingletonTask(Task):
             LockKeyError: no key can be made of these arguments.
             TypeError: the arguments do not fit the task.
         """
-        from celery_redislock.locks.naming import queued_name
         from celery_redislock.publishing.handle import LockHandle
 
         declaration = declaration_of(self)
         lock = declaration.task_lock(args, kwargs, "")
         scope = declaration.options.scope
         has_queue = scope is not None and scope.claims_beside
-        return LockHandle(self, lock.store, lock.key, queued_name(lock.key) if has_queue else None)
+        return LockHandle(self, lock.store, lock.key, lock.of_queue().key if has_queue else None)
 
     @property
     def lease(self) -> "Lease | InertLease":
@@ -254,31 +238,33 @@ class SingletonTask(Task):
 SingletonTask._lock_names = frozenset(dir(SingletonTask))
 
 
-def _outermost(task: SingletonTask) -> Context | None:
-    """Return the request where Celery's tracer calls, not a body, and nobody directly."""
+def _enter(
+    task: SingletonTask,
+    body: Callable[..., Any],
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a body under the lock where Celery's tracer calls; elsewhere make the call as Celery does."""
     request: Context | None = task.request_stack.top
-    is_inner = request is None or request.called_directly or "redislock_run" in request.__dict__
-    return None if is_inner else request
+    if request is None:
+        if declaration_of(task).settings.eager:
+            # The result is there: nobody waits, so Celery need not forbid it inside another task's body.
+            return task.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
+    elif not request.called_directly and "redislock_run" not in request.__dict__:
+        from celery_redislock.running.unique import run_unique
 
-
-def _run_in_place(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # The result is there: nobody waits, so Celery need not forbid it inside another task's body.
-    return task.apply(args, kwargs, throw=True).get(disable_sync_subtasks=False)
+        return run_unique(task, request, body, args, kwargs)
+    return call(*args, **kwargs)
 
 
 def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Put a subclass's own ``__call__`` under the lock, however it reaches the body."""
+    """Put a subclass's own ``__call__`` under the lock from its beginning, however it reaches the body."""
 
     @functools.wraps(call)
     def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
-        if (request := _outermost(self)) is not None:
-            from celery_redislock.running.unique import run_unique
-
-            return run_unique(self, request, call, (self, *args), kwargs)
-        if self.request_stack.top is None and declaration_of(self).settings.eager:
-            # Here and not where it calls this class: the tracer calls it from its beginning.
-            return _run_in_place(self, args, kwargs)
-        return call(self, *args, **kwargs)
+        own = functools.partial(call, self)
+        return _enter(self, own, own, args, kwargs)
 
     locked._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return locked
@@ -292,6 +278,7 @@ def _of_django(task: SingletonTask, name: str) -> Callable[..., Any]:
     try:
         from celery.contrib.django.task import DjangoTask
     except ImportError as error:
-        message = f"{name} needs Django ({error}): install that, or use {name.removesuffix('_on_commit')}"
-        raise AttributeError(message) from error
+        raise AttributeError(
+            f"{name} needs Django ({error}): install that, or use {name.removesuffix('_on_commit')}"
+        ) from error
     return functools.partial(getattr(DjangoTask, name), task)

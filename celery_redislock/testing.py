@@ -94,12 +94,10 @@ def hold(
 
     given: object = task
     if not isinstance(given, SingletonTask):
-        message = f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}"
-        raise TypeError(message)
+        raise TypeError(f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}")
     scope = declaration_of(task).options.scope
     if scope is None:
-        message = f"{task.name} takes no lock (lock=None), so nobody would notice that it is held"
-        raise TypeError(message)
+        raise TypeError(f"{task.name} takes no lock (lock=None), so nobody would notice that it is held")
     lock = declaration_of(task).task_lock(args, kwargs, task_id)
     if scope.claims_beside and not running:
         lock = lock.of_queue()
@@ -112,8 +110,7 @@ def hold(
         raise error.with_remark(NEEDS_NO_SERVER) from error
     if not isinstance(answer, Grant):
         holder = answer.hold.owner if isinstance(answer, Refusal) else "nobody"
-        message = f"{lock.key!r} is held already, by {holder}; let that end first"
-        raise AssertionError(message)  # noqa: TRY004  a test's own arrangement failed
+        raise AssertionError(f"{lock.key!r} is held already, by {holder}; let that end first")  # noqa: TRY004  a test's own arrangement failed
     lease = Lease(lock.store, Term(lock.key, token, lock.ttl), answer)
     watchdog_of(lock.store).watch(lease)
     try:

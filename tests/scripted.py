@@ -81,14 +81,25 @@ def lock_on(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:
 
 
 class Driven(Watchdog):
-    """A watchdog whose thread is the test."""
+    """A watchdog whose thread is the test; ``renewer`` is the store that it asks."""
 
     def __init__(self, renewer: ScriptedRenewer) -> None:
+        self.renewer = renewer
         self.manual = renewer.clock
         super().__init__(cast("LockStore", renewer), clock=renewer.clock)
 
     def _run_thread(self) -> None:
         pass
+
+    def watched(self, *, max_hold: float | None = None, **options: Any) -> Lease:
+        """Watch a lease granted just now."""
+        lease = lease_on(self.renewer, **options)
+        self.watch(lease, max_hold=max_hold)
+        return lease
+
+    def asked(self) -> list[list[str]]:
+        """Return the names in each call so far."""
+        return [[term.name for term in call] for call in self.renewer.calls]
 
     def run_until(self, time: float) -> None:
         """Do all that becomes due up to a moment, each at its moment."""

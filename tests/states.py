@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.scheduling.state import PAUSED, REFUSED, SENDING, TAKEN, Answer, State, States
+from celery_redislock.scheduling.state import Answer, State, States
 
 
 def state_of(text: str) -> State:
@@ -21,6 +21,7 @@ class MemoryStates(States):
     Attributes:
         texts: the states by entry; paused: the entries that are.
         asked: the requests so far, by their names.
+        before_take: called before a tick is asked for.
         is_away: no request is answered; is_full: no tick is taken, for lack of memory, but reads are.
     """
 
@@ -30,6 +31,7 @@ class MemoryStates(States):
         self.paused: set[str] = set()
         self.asked: list[str] = []
         self.is_away = self.is_full = False
+        self.before_take: Callable[[], None] = lambda: None
         self.server, self.app = "memory", "shop"
 
     def _count(self, what: str) -> None:
@@ -38,6 +40,7 @@ class MemoryStates(States):
             raise LockUnavailable(self.server, what, "away")
 
     def take(self, entry: str, known: str, about: dict[str, Any], *, bound: float, next_in: float) -> Answer:
+        self.before_take()
         self._count("take")
         if self.is_full:
             raise LockUnavailable(self.server, "take", "no memory")
@@ -46,14 +49,14 @@ class MemoryStates(States):
         now, found = round(self._clock(), 3), self.texts.get(entry, "")
         until, _, rest = found.partition(" ")
         if rest.partition(" ")[2] == said:
-            return Answer(TAKEN if until != "0" else PAUSED, found, now)
+            return Answer("taken" if until != "0" else "paused", found, now)
         is_sending = until.isdigit() and 0 < int(until) - now * 1000 <= 60_000
         if is_sending or found != known:
-            return Answer(SENDING if is_sending else REFUSED, found, now)
+            return Answer("sending" if is_sending else "refused", found, now)
         is_paused = entry in self.paused
         until = "0" if is_paused else str(round((now + bound) * 1000))
         self.texts[entry] = f"{until} {round(now * 1000)} {said}"
-        return Answer(PAUSED if is_paused else TAKEN, self.texts[entry], now)
+        return Answer("paused" if is_paused else "taken", self.texts[entry], now)
 
     def replace(self, entry: str, mine: str, following: str, next_in: float) -> bool:  # noqa: ARG002  nothing expires
         self._count("replace")

@@ -8,21 +8,8 @@ from itertools import islice
 
 import click
 
-from celery_redislock.cli.subject import (
-    LockServer,
-    Trouble,
-    age,
-    as_json_option,
-    duration,
-    find,
-    in_brief,
-    moment,
-    nobody,
-    printable,
-    process,
-    table,
-    write_json,
-)
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, find, nobody
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder, take_away
 
@@ -58,31 +45,24 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     # Some may have been renewed since the names were read.
     shown = sorted(found[:limit], key=lambda holder: holder.remaining)
     if as_json:
-        write_json({"server": server.store.server, "locks": shown, "more": len(found) > limit})
+        output.write_json({"server": server.store.server, "locks": shown, "more": len(found) > limit})
     elif shown:
         click.echo(_table(shown))
         if len(found) > limit:
             click.echo(f"… there are more: --limit is {limit}", err=True)
     else:
         which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
-        click.echo(printable(f"no lock{which} is held on {server.store.server}"))
+        output.say(f"no lock{which} is held on {server.store.server}")
 
 
 def _table(shown: Sequence[Holder]) -> str:
-    rows: list[list[str]] = [["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]]
+    rows: list[list[object]] = [["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]]
     for holder in shown:
         owner = holder.owner if len(holder.owner) <= 40 else f"{holder.owner[:39]}…"
-        cells = [
-            holder.key,
-            holder.state,
-            holder.task or "-",
-            owner,
-            process(holder),
-            duration(age(holder)),
-            duration(holder.remaining),
-        ]
-        rows.append([printable(cell) for cell in cells])
-    return table(rows)
+        age = output.duration(output.age(holder))
+        remaining = output.duration(holder.remaining)
+        rows.append([holder.key, holder.state, holder.task, owner, output.process(holder), age, remaining])
+    return output.table(rows)
 
 
 @click.command()
@@ -102,11 +82,11 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     key, found = find(server, subject)
     if as_json:
         lock = {"lock": found[0] if found else None, "release_command": server.release_command(key)}
-        write_json({"server": server.store.server, "key": key, **lock, "locks": found})
+        output.write_json({"server": server.store.server, "key": key, **lock, "locks": found})
     elif found:
         click.echo("\n\n".join(_description(server, holder) for holder in found))
     else:
-        click.echo(nobody(server, key, subject))
+        output.say(nobody(server, key, subject))
     ctx.exit(0 if found else 1)
 
 
@@ -117,15 +97,15 @@ def _description(server: LockServer, holder: Holder) -> str:
         "state": holder.state,
         "task": holder.task or "-",
         "owner": holder.owner,
-        "where": process(holder),
-        "since": "-" if holder.since is None else moment(holder.since),
-        "remaining": duration(holder.remaining) + (", unless renewed" if can_be_renewed else ""),
+        "where": output.process(holder),
+        "since": "-" if holder.since is None else output.moment(holder.since),
+        "remaining": output.duration(holder.remaining) + (", unless renewed" if can_be_renewed else ""),
         "token": holder.token,
         "queued": holder.queued,
         "server": server.store.server,
         "release with": server.release_command(holder.key),
     }
-    return "\n".join(f"{name:<13} {printable(value)}" for name, value in rows.items() if value is not None)
+    return output.table(row for row in rows.items() if row[1] is not None)
 
 
 @click.command()
@@ -166,14 +146,14 @@ def release(
         elif answer.held_by is not None:
             kept.append(Holder.of(answer.held_by))
     if as_json:
-        write_json({"server": server.store.server, "released": released, "kept": kept})
+        output.write_json({"server": server.store.server, "released": released, "kept": kept})
     else:
         for holder in released:
-            click.echo(f"released {printable(holder.key)}: taken from {in_brief(holder)}")
+            output.say(f"released {holder.key}: taken from {output.in_brief(holder)}")
         for holder in kept:
-            click.echo(f"kept {printable(holder.key)}: held by {in_brief(holder)}")
+            output.say(f"kept {holder.key}: held by {output.in_brief(holder)}")
         if not seen:
-            click.echo(nobody(server, key, subject))
+            output.say(nobody(server, key, subject))
         if not released:
             click.echo("nothing was released")
     ctx.exit(0 if released else 1)
@@ -185,7 +165,7 @@ def _confirm(chosen: Sequence[Holder]) -> None:
             "standard input is no terminal, so nobody can be asked: add --yes to release without asking"
         )
     for holder in chosen:
-        click.echo(f"{printable(holder.key)} is held by {in_brief(holder)}")
+        output.say(f"{holder.key} is held by {output.in_brief(holder)}")
     if any(holder.state == RUNNING for holder in chosen):
         click.echo("A running task continues without its lock.")
     if not click.confirm("Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"):

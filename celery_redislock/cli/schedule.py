@@ -1,7 +1,5 @@
 """The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
 
-import logging
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -12,23 +10,15 @@ from typing import Any
 import click
 from celery.beat import Service
 
-from celery_redislock.cli.subject import (
-    LockServer,
-    Trouble,
-    as_json_option,
-    moment,
-    printable,
-    table,
-    write_json,
-)
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
 from celery_redislock.declaring.kinds import hint
-from celery_redislock.declaring.options import read_settings
+from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
+from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import LONGEST_PAUSE, NOTHING, State, States
-
-logger = logging.getLogger("celery_redislock")
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -59,11 +49,12 @@ class Schedule:
             self.scheduler = Service(app, scheduler_cls=name).get_scheduler(lazy=True)
             self.entries = {entry.name: entry for entry in entries_of(app, self.scheduler)}
         except Exception as error:
-            message = f"the entries of the scheduler {name} cannot be read: {type(error).__name__}: {error}"
-            raise Trouble(message) from error
+            raise Trouble(
+                f"the entries of the scheduler {name} cannot be read: {type(error).__name__}: {error}"
+            ) from error
         if type(self.scheduler).__module__.partition(".")[0] == "redbeat":
             raise Trouble("the schedule is RedBeat's, one beat of which sends all: nothing of it is shared")
-        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+        settings = settings_of(app)
         self.patterns = settings.beat if settings.enabled else None
         self._app = app
         self.states = States(store, app.main)
@@ -76,7 +67,7 @@ class Schedule:
         """Return an entry; ``None`` *by_state* for one that only a beat has; for none exit with status 1."""
         if name not in self.entries and not (by_state and self.has_state(name)):
             remedy = hint(name, self.entries, "beat shows those there are")
-            click.echo(printable(f"the schedule has no entry {name!r}; {remedy}"))
+            output.say(f"the schedule has no entry {name!r}; {remedy}")
             ctx.exit(1)
         return self.entries.get(name)
 
@@ -118,10 +109,11 @@ def _due(entry: Any) -> float | None:
     return None
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[object]:
     """Return an entry's line of the table."""
     sent, due, since, end = (
-        row[key] and moment(row[key]) for key in ("last_run", "next_due", "sending_since", "paused_until")
+        row[key] and output.moment(row[key])
+        for key in ("last_run", "next_due", "sending_since", "paused_until")
     )
     said: list[Any] = [
         not row["in_schedule"] and "not in this schedule",
@@ -131,8 +123,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
     state = ", ".join(filter(None, said)) or "shared"
     sent = sent or (row["shared"] and "never")
-    cells = row["name"], row["task"], row["schedule"], sent, row["beat"], due, state
-    return [printable(cell or "-") for cell in cells]
+    return [row["name"], row["task"], row["schedule"], sent, row["beat"], due, state]
 
 
 @click.command()
@@ -153,10 +144,10 @@ def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
     schedule = Schedule(ctx, scheduler)
     rows = schedule.rows()
     if as_json:
-        write_json({"server": schedule.states.server, "entries": rows})
+        output.write_json({"server": schedule.states.server, "entries": rows})
     elif rows:
         head = ["NAME", "TASK", "SCHEDULE", "LAST RUN", "BEAT", "NEXT DUE", "STATE"]
-        click.echo(table([head, *map(_cells, rows)]))
+        click.echo(output.table([head, *map(_cells, rows)]))
     else:
         click.echo("the schedule has no entries")
 
@@ -185,13 +176,12 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
         if not isinstance(cause, DuplicateTask):
             if isinstance(cause, RedisLockError):
                 raise cause from None
-            message = f"{name} was not sent: {type(cause).__name__}: {cause}"
-            raise Trouble(message) from error
+            raise Trouble(f"{name} was not sent: {type(cause).__name__}: {cause}") from error
         skipped = str(cause)
     if skipped:
-        click.echo(printable(f"skipped {name}: {skipped}"))
+        output.say(f"skipped {name}: {skipped}")
         ctx.exit(1)
-    click.echo(printable(f"sent {name}: {entry.task}[{result.id}]"))
+    output.say(f"sent {name}: {entry.task}[{result.id}]")
 
 
 def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
@@ -200,8 +190,7 @@ def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
     found = re.fullmatch("([0-9]{1,12})([smhd]?)", value)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= LONGEST_PAUSE:
-        message = f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d"
-        raise click.BadParameter(message)
+        raise click.BadParameter(f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d")
     return seconds
 
 
@@ -224,12 +213,11 @@ def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str |
         remedy = "name it in redislock_beat, or make its task a unique one"
         if schedule.patterns is None:
             remedy = "redislock_beat is False, or locking is switched off"
-        message = f"{name} is not shared, so no beat asks whether it is paused; {remedy}"
-        raise Trouble(message)
+        raise Trouble(f"{name} is not shared, so no beat asks whether it is paused; {remedy}")
     schedule.states.pause(name, seconds)
-    until = "until it is resumed" if seconds is None else f"until {moment(time.time() + seconds)}"
+    until = "until it is resumed" if seconds is None else f"until {output.moment(time.time() + seconds)}"
     logger.warning("paused the entry %r of the schedule by hand, %s", name, until)
-    click.echo(printable(f"paused {name} {until}"))
+    output.say(f"paused {name} {until}")
 
 
 @click.command()
@@ -244,10 +232,10 @@ def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
     schedule = Schedule(ctx, scheduler)
     if not schedule.states.resume(name):
         schedule.find(ctx, name)
-        click.echo(printable(f"{name} is not paused"))
+        output.say(f"{name} is not paused")
         ctx.exit(1)
     logger.warning("resumed the entry %r of the schedule by hand", name)
-    click.echo(printable(f"resumed {name}"))
+    output.say(f"resumed {name}")
 
 
 COMMANDS: Mapping[str, click.Command] = {"beat": beat, "pause": pause, "resume": resume, "run-now": run_now}

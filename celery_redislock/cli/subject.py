@@ -1,22 +1,19 @@
-"""What every command needs: the lock server, the holders that its words name, and how these are printed."""
+"""What every command needs: the lock server, and the holders that its words name."""
 
 import json
-import math
-import os
 import re
 import shlex
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from celery_redislock.cli import output
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import YEAR_10000, LockStore
+from celery_redislock.locks.store import LockStore
 from celery_redislock.publishing.handle import Holder, LockHandle
 
 #: More names than this are not looked through.
@@ -35,7 +32,7 @@ class Trouble(click.ClickException):
 
     def format_message(self) -> str:
         """Escape what a terminal would obey."""
-        return printable(self.message)
+        return output.printable(self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +55,12 @@ class LockServer:
         root = ctx.find_root()
         if "url" in root.params:
             return cls._at(root.params["url"], root.params["prefix"])
-        from celery_redislock.declaring.options import read_settings  # noqa: PLC0415  only here
-        from celery_redislock.declaring.server import store_of  # noqa: PLC0415  imports redis
+        from celery_redislock.declaring.server import settings_of, store_of  # noqa: PLC0415  only here
 
         app = ctx.obj.app
         name = root.params.get("app")
         try:
-            store = store_of(app, read_settings(app.main or "settings", app.conf.get, os.environ))
+            store = store_of(app, settings_of(app))
         except LockOptionError as error:
             if name:
                 raise
@@ -94,11 +90,10 @@ class LockServer:
             self.app.loader.import_default_modules()
             self.app.finalize(auto=True)
         except Exception as error:
-            message = (
+            raise Trouble(
                 f"the app's task modules cannot be imported: {type(error).__name__}: {error}; "
                 "run this command where its workers run"
-            )
-            raise Trouble(message) from error
+            ) from error
         return dict(self.app.tasks)
 
     def holders(self) -> Iterator[Holder]:
@@ -133,11 +128,10 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
         remedy = "name a task of the app: celery -A proj redislock …"
         if server.app is not None:
             remedy = hint(name, server.tasks(), "give its full name, with its module")
-        message = (
+        raise Trouble(
             f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
             f"{remedy}"
         )
-        raise Trouble(message)
     handle = _handle(task, given)
     holder = handle.holder(only="queued") if queued else None
     holder = holder or handle.holder()
@@ -146,17 +140,15 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
 
 def _handle(task: Any, words: Sequence[str]) -> LockHandle:
     if not is_unique(task):
-        message = f"{task.name} takes no lock: its base is not SingletonTask"
-        raise Trouble(message)
+        raise Trouble(f"{task.name} takes no lock: its base is not SingletonTask")
     args, kwargs = _arguments(words)
     try:
         handle: LockHandle = task.lock_for(*args, **kwargs)
     except TypeError as error:
-        message = (
+        raise Trouble(
             f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
             f"(list --task {shlex.quote(task.name)} shows those that are held)"
-        )
-        raise Trouble(message) from error
+        ) from error
     return handle
 
 
@@ -181,61 +173,4 @@ def nobody(server: LockServer, key: str, words: Sequence[str]) -> str:
     elif [*words] == [key]:
         remedy = hint(key, server.tasks(), "list shows what is held")
         text += f", and no task of that id holds a lock; {remedy}"
-    return printable(text)
-
-
-def age(holder: Holder) -> float | None:
-    """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
-    return None if holder.since is None else round(max(0.0, time.time() - holder.since), 3)
-
-
-def process(holder: Holder) -> str:
-    """Host and process id."""
-    return "-" if holder.host is None else f"{holder.host}:{holder.pid}"
-
-
-def in_brief(holder: Holder) -> str:
-    """Name a holder in a sentence."""
-    return printable(f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})")
-
-
-def as_json(holder: Holder) -> dict[str, Any]:
-    """Return a holder's object of ``--json``; times are seconds, to the millisecond, ``None`` for no end."""
-    remaining = holder.remaining if math.isfinite(holder.remaining) else None
-    return {**asdict(holder), "age": age(holder), "remaining": remaining}
-
-
-def write_json(document: Mapping[str, object]) -> None:
-    """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
-    click.echo(json.dumps(document, indent=2, default=as_json))
-
-
-def moment(when: float) -> str:
-    """Write seconds since the epoch for people: local time, and how long ago that is, or how long until."""
-    text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(max(0.0, min(YEAR_10000, when))))
-    age = time.time() - when
-    return f"{text} ({duration(age)} ago)" if age >= 0 else f"{text} (in {duration(-age)})"
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align the columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def duration(seconds: float | None) -> str:
-    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``.
-
-    ``-`` for ``None``, ``no end`` for ``inf``.
-    """
-    if seconds is None or math.isinf(seconds):
-        return "no end" if seconds else "-"
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(min(seconds, YEAR_10000))))
-
-
-def printable(text: object) -> str:
-    """Escape what a terminal would obey: keys and holders may have been written by anybody."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text)
-    )
+    return text

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
 from celery_redislock.declaring.keys import Binder, KeyRule, parse_key
-from celery_redislock.declaring.options import (
-    ENABLED_VARIABLE,
-    LockOptions,
-    LockSettings,
-    read_options,
-    read_settings,
-)
-from celery_redislock.declaring.server import DECLARATION, store_of
+from celery_redislock.declaring.options import ENABLED_VARIABLE, LockOptions, LockSettings, read_options
+from celery_redislock.declaring.server import DECLARATION, settings_of, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
@@ -124,8 +118,9 @@ class Declaration:
         except TypeError as error:
             if self.task.typing:
                 # The interpreter names the missing argument, and not the task.
-                message = f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
-                raise TypeError(message) from error
+                raise TypeError(
+                    f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
+                ) from error
             return self.binder.bind_loosely(args, kwargs)
 
 
@@ -162,7 +157,7 @@ def _resolve(task: Any) -> Declaration:
     binder = Binder(task.run)
     options = settings = rule = None
     try:
-        settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+        settings = settings_of(app)
     except LockOptionError as error:
         problems += error.problems
     try:

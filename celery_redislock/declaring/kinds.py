@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
+from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.store import TEN_YEARS
 
 
+@dataclass(eq=False)
 class Kind:
     """A kind of value. Values may be anything: they come from users.
 
@@ -15,9 +18,8 @@ class Kind:
         wording: what is allowed, for people.
     """
 
-    def __init__(self, wording: str, is_allowed: Callable[[object], bool] = lambda _: True) -> None:
-        self.wording = wording
-        self._is_allowed = is_allowed
+    wording: str
+    _is_allowed: Callable[[object], bool] = lambda _: True
 
     def read(self, value: object) -> object:
         """Return the value to use.
@@ -47,9 +49,7 @@ class Seconds(Kind):
     def read(self, value: object) -> float:
         """Return float seconds."""
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        least = self._least
-        most = TEN_YEARS
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and least <= seconds <= most:
+        if is_seconds(seconds) and self._least <= seconds <= TEN_YEARS:
             return float(seconds)
         raise self.refusal(value)
 

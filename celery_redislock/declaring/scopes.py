@@ -119,11 +119,10 @@ class _ScopeKind(Kind):
             return value
         if isinstance(value, str):
             return SCOPES[_known(value, SCOPES)]
-        message = (
+        raise ValueError(
             f"is {value!r}, which is no scope; give {self.wording} (an attribute of your own with this name "
             "must be renamed)"
         )
-        raise ValueError(message)
 
 
 class _ConflictKind(Kind):
@@ -137,8 +136,9 @@ class _ConflictKind(Kind):
             choice = self._choice(value)
             return Asked(choice, choice)
         if not value or not value.keys() <= {"client", "server"}:
-            message = f"is {dict(value)!r}; its keys are 'client' (at publish) and 'server' (on the worker)"
-            raise ValueError(message)
+            raise ValueError(
+                f"is {dict(value)!r}; its keys are 'client' (at publish) and 'server' (on the worker)"
+            )
         sides = {side: None if one is None else self._choice(one) for side, one in value.items()}
         return Asked(sides.get("client"), sides.get("server"), by_side=True)
 
@@ -165,5 +165,4 @@ def _known(value: str, known: Collection[str]) -> str:
     if value in known:
         return value
     remedy = hint(value, known, f"known are {', '.join(map(repr, known))}")
-    message = f"is {value!r}, which is unknown; {remedy}"
-    raise ValueError(message)
+    raise ValueError(f"is {value!r}, which is unknown; {remedy}")

@@ -4,7 +4,7 @@ URLs are read by Celery itself (``celery.app.backends.by_url``), so that every f
 sockets, Sentinel, credential providers) means here what it means there.
 """
 
-import logging
+import os
 import re
 import ssl
 import weakref
@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.local import Proxy
 from celery.utils.collections import ConfigurationView
 
-from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.unknown import unknown_settings
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
+from celery_redislock.log import logger
 
 if TYPE_CHECKING:
     import redis
 
 #: Where a task keeps its resolved declaration, with the store.
 DECLARATION = "_redislock_declaration"
-
-logger = logging.getLogger("celery_redislock")
 
 _REDIS_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "sentinel", "unix", "valkey", "valkeys"})
 #: Settings with which Celery completes its result backend's URL. They say nothing about the broker's server.
@@ -36,6 +35,11 @@ _OF_THE_BACKEND = (
 #: The stores of an app by the settings they were made with; under ``None`` one given for tests.
 _stores: "weakref.WeakKeyDictionary[Any, dict[LockSettings | None, LockStore]]" = weakref.WeakKeyDictionary()
 _told: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def settings_of(app: Any) -> LockSettings:
+    """Return the app's settings, and the switch in the environment; raises as :func:`read_settings`."""
+    return read_settings(app.main or "settings", app.conf.get, os.environ)
 
 
 def store_of(app: Any, settings: LockSettings) -> LockStore:

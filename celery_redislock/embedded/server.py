@@ -79,12 +79,6 @@ class EmbeddedServer:
         self._launch: _Launch | None = None
         self._lock = threading.RLock()
 
-    def __enter__(self) -> "EmbeddedServer":
-        return self.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
     @property
     def url(self) -> str:
         """The URL for Celery's ``broker_url`` and ``result_backend``: the port's if there is one."""
@@ -124,6 +118,11 @@ class EmbeddedServer:
                 self._launch = _Launch(self.binary, self._extra_args, _unused_directory(), port)
                 atexit.register(self.stop)
             return self
+
+    __enter__ = start
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """End the server and remove its directory; return when both are gone. Idempotent.
@@ -210,11 +209,10 @@ class _Launch:
         answer: str = self._answers.readline().decode().strip()
         state, _, fact = answer.partition(" ")
         if state not in ("running", "ended"):
-            problem = (
+            raise EmbeddedServerError(
                 f"the process that looks after the server ended ({fact or 'killed'}); "
                 f"check that {self.directory} can be made, and start the server again"
             )
-            raise EmbeddedServerError(problem)
         if state == "running":
             self.pid = int(fact)
         return answer

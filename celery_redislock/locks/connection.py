@@ -6,7 +6,6 @@ to ``SET NX`` into a wait for one's own orphan. So this module keeps bare
 :class:`~celery_redislock.locks.scripts.Scripts` sends, reads and repeats.
 """
 
-import logging
 import re
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -23,8 +22,6 @@ from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.thread import greenlets
-
-logger = logging.getLogger("celery_redislock")
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
@@ -193,8 +190,7 @@ def check_options(pool: "redis.ConnectionPool") -> None:
     """
     pool.connection_class(**pool.connection_kwargs)
     if isinstance(pool.connection_kwargs.get("credential_provider"), str):
-        message = "credential_provider must be an object"
-        raise TypeError(message)
+        raise TypeError("credential_provider must be an object")
 
 
 _SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)

@@ -1,6 +1,5 @@
 """One term of holding a lock, as its holder sees it."""
 
-import logging
 import os
 from _thread import RLock
 from binascii import b2a_base64
@@ -10,8 +9,7 @@ from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.store import Grant, LockStore, Term, owner_name
 from celery_redislock.locks.thread import tell
-
-logger = logging.getLogger("celery_redislock")
+from celery_redislock.log import logger
 
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
 _DRIFT = 0.01

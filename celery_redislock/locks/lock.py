@@ -7,16 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from celery_redislock.exceptions import (
-    LockBusy,
-    LockKeyError,
-    LockLost,
-    LockOptionError,
-    RedisLockError,
-)
+from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, LockOptionError, RedisLockError
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.naming import lock_name
@@ -29,16 +24,14 @@ FIRST_WAIT = 0.01
 LONGEST_WAIT = 0.25
 
 
+@dataclass(eq=False, slots=True)
 class _Entry:
     """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
 
-    __slots__ = ("coroutine", "depth", "lease", "pid")
-
-    def __init__(self, lease: Lease, coroutine: object | None, pid: int) -> None:
-        self.lease = lease
-        self.coroutine = coroutine
-        self.pid = pid
-        self.depth = 1
+    lease: Lease
+    coroutine: object | None
+    pid: int
+    depth: int = 1
 
 
 class Lock:
@@ -246,19 +239,17 @@ class Lock:
 
     def _required(self) -> _Entry:
         if (entry := self._entry) is None:
-            message = f"this thread does not hold the lock {self.name!r}; acquire it first"
-            raise RuntimeError(message)
+            raise RuntimeError(f"this thread does not hold the lock {self.name!r}; acquire it first")
         return entry
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         if (entry := self._entry) is not None:
             if entry.coroutine is not _coroutine():
-                message = (
+                raise RuntimeError(
                     f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
                     "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
                 )
-                raise RuntimeError(message)
             # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
             entry.lease.check()
             entry.depth += 1

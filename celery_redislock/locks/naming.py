@@ -45,11 +45,6 @@ def lock_name(text: str) -> str:
     return shorten(_UNSAFE_ALONE.sub(_percent, text))
 
 
-def queued_name(key: str) -> str:
-    """Return a lock's second name, under which the claim of its queued call is kept; a run holds *key*."""
-    return f"queued:{key}"
-
-
 def shorten(name: str) -> str:
     """Return *name*, or its readable beginning and a digest of all of it if it is over 200 bytes.
 

@@ -6,7 +6,6 @@ under OOM even when it only releases.
 """
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -20,8 +19,7 @@ from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, rest, send, whole
-
-logger = logging.getLogger("celery_redislock")
+from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (

@@ -11,7 +11,6 @@ The life of one message::
 A request at the end that the server does not answer is owed to the watchdog.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.naming import queued_name
 from celery_redislock.locks.process import hostname, is_dead, whereabouts_of
 from celery_redislock.locks.store import (
     ACCEPTED,
@@ -38,10 +36,9 @@ from celery_redislock.locks.store import (
     Term,
 )
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.log import logger
 
 T = TypeVar("T")
-
-logger = logging.getLogger("celery_redislock")
 
 
 class TaskLock(NamedTuple):
@@ -80,7 +77,7 @@ class TaskLock(NamedTuple):
 
     def of_queue(self) -> "TaskLock":
         """Return the lock under which the claim of a queued call is kept, beside that of a run."""
-        return self._replace(key=queued_name(self.key))
+        return self._replace(key=f"queued:{self.key}")
 
     def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
         """Acquire a claim under this token, as a worker does for a message without one when its run starts.

@@ -15,7 +15,6 @@ until the hold has expired.
 """
 
 import atexit
-import logging
 import os
 import time
 import weakref
@@ -32,8 +31,7 @@ from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import LockStore, Renewal, Term
 from celery_redislock.locks.thread import greenlets, original, start_thread, tell
-
-logger = logging.getLogger("celery_redislock")
+from celery_redislock.log import logger
 
 #: Seconds the thread stays when there is nothing to watch.
 LINGER = 30.0
@@ -156,11 +154,8 @@ class Watchdog:
                 self._do_what_is_due()
             except BaseException as error:  # noqa: BLE001
                 # Also the SystemExit of an on_lost: a thread that dies would lose every lease of the process.
-                tell(
-                    logger.error,
-                    "the redislock watchdog continues after an unexpected error",
-                    exc_info=error,
-                )
+                what = "the redislock watchdog continues after an unexpected error"
+                tell(logger.error, what, exc_info=error)
 
     def _wait(self) -> bool:
         """Sleep until something is due; false when nothing has been for so long that the thread ends."""

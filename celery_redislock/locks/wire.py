@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 from celery_redislock.locks.clock import Clock
@@ -112,11 +113,11 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
     """
     left = min(patience, give_up - clock())
     if left <= 0:
-        message = "no answer in time"
-        raise TimeoutError(message)
+        raise TimeoutError("no answer in time")
     return left
 
 
+@dataclass(eq=False)
 class Answers:
     """Reads answers: the bytes that have come, and the rest until ``give_up``.
 
@@ -125,12 +126,11 @@ class Answers:
     several follow, a word for them, how many they are, and so many fields for each.
     """
 
-    def __init__(self, sock: Any, data: bytes, give_up: float, clock: Clock) -> None:
-        self._sock = sock
-        self._give_up = give_up
-        self._clock = clock
-        self.data = data
-        self._at = 0
+    _sock: Any
+    data: bytes
+    _give_up: float
+    _clock: Clock
+    _at: int = 0
 
     def read(self, count: int, *, of_script: bool = False) -> list[Any]:
         """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
@@ -172,6 +172,5 @@ class Answers:
         data: bytes = self._sock.recv(1 << 20)
         self.data += data
         if not data:
-            message = "the server closed the connection"
-            raise ConnectionError(message)
+            raise ConnectionError("the server closed the connection")
         return data

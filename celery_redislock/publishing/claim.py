@@ -5,18 +5,16 @@ Elsewhere the request is sent while the message is built (:meth:`Claim.begin`), 
 (:meth:`Claim.ask`).
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Answer, Hold, Refusal
+from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call
 
 __all__ = ["MOST_REFUSED", "Claim"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: How many names are kept of keys and tasks whose last call in this process was refused.
 MOST_REFUSED = 1000

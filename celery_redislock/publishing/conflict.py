@@ -12,9 +12,8 @@ from celery_redislock.declaring.scopes import STRATEGIES, Choice, Conflict, Side
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.log import logger
 from celery_redislock.publishing.signals import lock_conflict
-
-logger = logging.getLogger("celery_redislock")
 
 
 def choose(

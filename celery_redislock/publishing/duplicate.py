@@ -1,17 +1,15 @@
 """Decide about a call whose key is held when it is published: a function per strategy."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from celery_redislock.locks.store import Hold
+from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call, runs_in_this_thread
 from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult, LockResult
 
 __all__ = ["STRATEGIES", "at_publish"]
-
-logger = logging.getLogger("celery_redislock")
 
 
 def at_publish(call: Call, hold: Hold) -> Any:

@@ -1,14 +1,12 @@
 """A look at a task's lock from outside: who holds it, and taking it away."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_redislock.locks.store import QUEUED, Hold, LockStore, Release
+from celery_redislock.log import logger
 
 __all__ = ["Holder", "LockHandle", "take_away"]
-
-logger = logging.getLogger("celery_redislock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,7 @@ class Holder:
         )
 
 
+@dataclass(eq=False, repr=False)
 class LockHandle:
     """One task's lock for given arguments, from :meth:`SingletonTask.lock_for`.
 
@@ -65,12 +64,10 @@ class LockHandle:
         key: the lock's name.
     """
 
-    def __init__(self, task: Any, store: LockStore, key: str, queued_key: str | None = None) -> None:
-        """Point at a lock, and at the second name of a scope that has two; sends nothing."""
-        self.key = key
-        self._task = task
-        self._store = store
-        self._queued_key = queued_key
+    _task: Any
+    _store: LockStore
+    key: str
+    _queued_key: str | None = None
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"
@@ -90,8 +87,7 @@ class LockHandle:
             ValueError: ``only`` is something else.
         """
         if only not in {None, QUEUED}:
-            message = f"only is {only!r}; give 'queued', or None for a run as well"
-            raise ValueError(message)
+            raise ValueError(f"only is {only!r}; give 'queued', or None for a run as well")
         # The queued call first: one that starts in between is seen then, twice rather than not at all.
         queued = None if self._queued_key is None else self._store.inspect(self._queued_key)
         hold = self._store.inspect(self.key)

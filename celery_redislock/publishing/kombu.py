@@ -12,7 +12,6 @@ is kombu's ``LPUSH``: ``Channel._put`` calls ``lpush(key, text)`` of the client 
 So queues, priorities, prefixes, declarations and signals stay Celery's and kombu's own.
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,12 +26,11 @@ from kombu.exceptions import LimitExceeded
 
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.store import LARGEST, LockStore
+from celery_redislock.log import logger
 from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.message import HEADER
 
 __all__ = ["publish"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: The class whose ``_put`` is known.
 _CHANNEL = ("kombu.transport.redis", "Channel")

@@ -80,11 +80,6 @@ class Message(NamedTuple):
     was_delivered: bool = False
     claimed_beside: bool = False
 
-    @property
-    def claim_token(self) -> str:
-        """The token of its claim."""
-        return self.opened_by if self.opened_by and self.stands_for_period else self.token
-
     def dumps(self) -> str:
         """Return the header's text."""
         key = "null" if self.key is None else _quoted(self.key)

@@ -4,11 +4,11 @@
 process (``retry_on_worker_lost``), or a pool child that publishes retries and links.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.log import logger
 from celery_redislock.publishing import duplicate, kombu
 from celery_redislock.publishing.call import Call, PublishingRun, Send
 from celery_redislock.publishing.claim import Claim
@@ -16,8 +16,6 @@ from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
 
 __all__ = ["NEEDS_NO_SERVER", "publish"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: A remark for tasks that run in place, which is mostly in somebody's tests.
 NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks(app)"

@@ -73,15 +73,7 @@ class LockResult(AnyResult):
         def state(self) -> str:
             """The task's state; celery-types 0.26 lists those there are, without REVOKED."""
 
-        def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
-            """Wait for the task, and return its result; Celery's own has no types."""
-
     else:  # with __getattr__ a checker would take every misspelt attribute for one
-
-        def get(self, *args: Any, **kwargs: Any) -> Any:
-            """Wait, as Celery's does; a duplicate's result is one of those that wait from here on."""
-            self.on_ready  # noqa: B018  made when it is asked for
-            return super().get(*args, **kwargs)
 
         def maybe_throw(self, propagate: bool = True, callback: Any = None) -> Any:
             """Return or raise the outcome of the run, as Celery's does; an old failure is no new one."""
@@ -101,8 +93,12 @@ class LockResult(AnyResult):
             if name == "on_ready":
                 self.on_ready = promise(self._on_fulfilled, weak=True)  # as celery 5.7.0, result.py
                 return self.on_ready
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the task, and return its result, as Celery's does."""
+        self.on_ready  # noqa: B018  made when it is asked for: a duplicate's result waits from here on
+        return super().get(timeout, *args, **kwargs)
 
     @classmethod
     def of_holder(cls, hold: Hold, owner: str, task: Any, *, ignored: bool) -> "LockResult":

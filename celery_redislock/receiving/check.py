@@ -1,6 +1,5 @@
 """What a worker checks when it starts: settings, the schedule, the lock server, the options of each task."""
 
-import logging
 from typing import Any
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
@@ -8,11 +7,10 @@ from celery_redislock.declaring.options import risks
 from celery_redislock.declaring.server import setting_problems
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.store import LockStore
+from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, problems_of
 
 __all__ = ["check_worker"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
 _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
@@ -31,8 +29,9 @@ def check_worker(instance: Any = None, **_: Any) -> None:
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":
         # An Exception would be swallowed by the signal; this one ends the worker.
-        message = "redislock_check is 'error': the worker does not start with the problems logged above"
-        raise SystemExit(message)
+        raise SystemExit(
+            "redislock_check is 'error': the worker does not start with the problems logged above"
+        )
 
 
 def _problems(worker: Any) -> list[str]:

@@ -3,12 +3,11 @@
 Celery sends no signal for a message that is revoked while no worker has it, or whose body cannot be read.
 """
 
-import logging
-import os
 import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,13 @@ from celery.utils.functional import maybe_list
 from celery.worker.consumer.control import Control
 
 from celery_redislock.declaring.declaration import is_unique
-from celery_redislock.declaring.options import read_settings
-from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import owner_name, owner_of
+from celery_redislock.log import logger
 from celery_redislock.running.delivery import release_dropped
 
 __all__ = ["Unreceived"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Seconds for which revoked ids are gathered, so that many revocations cost one look at the locks.
 GATHERING = 1.0
@@ -49,14 +46,13 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
         node.handlers = ChainMap(ours, node.handlers)
 
 
+@dataclass(eq=False)
 class Revoked:
     """Ids that were revoked, until a thread has released their claims; runs and periods end by themselves."""
 
-    def __init__(self, app: Any) -> None:
-        """Of this worker's app; starts no thread yet."""
-        self._app = app
-        self._ids: set[str] = set()
-        self._lock = threading.Lock()
+    _app: Any
+    _ids: set[str] = field(default_factory=set)
+    _lock: Any = field(default_factory=threading.Lock)
 
     def add(self, ids: object) -> None:
         """Release the claims of a task id, or of several, within seconds; called where nothing may block."""
@@ -81,7 +77,7 @@ class Revoked:
 
     def release_claims(self, ids: set[str]) -> None:
         """Release the claims of these task ids, in one look at the locks there are; safe to repeat."""
-        settings = read_settings("settings", self._app.conf.get, os.environ)
+        settings = settings_of(self._app)
         if not settings.enabled:
             return
         for name, token in store_of(self._app, settings).release_claims(ids):

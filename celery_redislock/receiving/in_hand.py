@@ -25,7 +25,6 @@ when it runs (``running/delivery.py``). So of two copies one does nothing, which
 """
 
 import json
-import logging
 import os
 import socket
 import time
@@ -40,16 +39,16 @@ from celery.bootsteps import StartStopStep
 from celery.worker.consumer.tasks import Tasks
 
 from celery_redislock.declaring.declaration import is_unique
-from celery_redislock.declaring.options import LockSettings, read_settings
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.declaring.server import settings_of
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.thread import original, start_thread, tell
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.restore import LATE, Restorer, run_script
 from celery_redislock.running.delivery import IN_HAND_OF, visibility_timeout
 
 __all__ = ["InHand", "WorkerName"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: What a server says that refuses scripts, or these keys, to the worker's user, and will again.
 _FORBIDDEN = ("NOPERM", "no permissions", "ACL failure", "unknown command")
@@ -68,7 +67,7 @@ class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untype
     def include_if(self, consumer: Any) -> bool:
         """Only where there are unique tasks, and ``redislock_restore`` is not ``False``."""
         app = consumer.app
-        self._settings = read_settings("settings", app.conf.get, os.environ)
+        self._settings = settings_of(app)
         wanted = self._settings.enabled and self._settings.restore < inf
         return wanted and any(map(is_unique, app.tasks.values()))
 

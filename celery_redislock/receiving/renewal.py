@@ -4,7 +4,6 @@ Most deliveries are over within a second and never need one. So a delivery costs
 header is read, and its renewal begins, when a thread finds it still there after a while.
 """
 
-import logging
 import os
 import weakref
 from collections import deque
@@ -17,10 +16,9 @@ from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.thread import original, start_thread, tell
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.log import logger
 
 __all__ = ["PAUSE", "UNRENEWED", "HoldInHand"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Seconds between two looks. A delivery that is there at one of them is taken out at the next.
 PAUSE = 0.5

@@ -4,7 +4,6 @@ All of this runs in the main process, in its event loop's thread (or, on the thr
 pools, in the one process there is); every call to the lock server is bounded by two socket timeouts.
 """
 
-import logging
 import os
 import sys
 import time
@@ -27,6 +26,7 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
 from celery_redislock.locks.store import Term
 from celery_redislock.locks.thread import tell
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import RECEIPT, Delivery, Receipt, release_dropped
@@ -34,8 +34,6 @@ from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.redelivery import PutOff
 
 __all__ = ["LockRequest"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Seconds a lease is left after a hard time limit: the child gets SIGTERM, and SIGKILL 0.1 s later
 #: (billiard 4.3.2, pool.py), and is reaped within a few seconds.

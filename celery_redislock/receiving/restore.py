@@ -12,7 +12,6 @@ What had begun is counted, because it may have killed its worker: after three de
 to the visibility timeout. What is left alone is delivered again after that, as without this module.
 """
 
-import logging
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,12 +24,11 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.locks.scripts import script
 from celery_redislock.locks.store import RUNNING
 from celery_redislock.locks.thread import tell
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
 
 __all__ = ["LATE", "Restorer", "run_script"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: The end of a name in a message that is acknowledged when its body has ended.
 LATE = "+"

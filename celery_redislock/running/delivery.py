@@ -4,8 +4,6 @@ Both make it of the same request, and so agree on what the message locks, under 
 was delivered before.
 """
 
-import logging
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -16,18 +14,17 @@ from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.options import LockOptions, LockSettings, read_settings
+from celery_redislock.declaring.options import LockOptions, LockSettings
 from celery_redislock.declaring.scopes import Scope
-from celery_redislock.declaring.server import store_of
+from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Hold, Mark
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 
 __all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_dropped", "visibility_timeout"]
-
-logger = logging.getLogger("celery_redislock")
 
 D = TypeVar("D", bound="Delivery")
 
@@ -201,36 +198,20 @@ class Delivery:
         else:
             self.is_tick = message.is_tick
         redelivered = (request.delivery_info or {}).get("redelivered")
+        kept = 0.0 if received_at is None else time.time() - received_at
+        restored_after = visibility_timeout(self.task.app)
+        if IN_HAND_OF in (request.properties or {}):
+            restored_after = min(restored_after, declaration_of(self.task).settings.restore)
         self.may_be_done = True
         self.was_delivered = bool(redelivered or (message is not None and message.was_delivered))
         self.can_come_again = not request.is_eager and (
             self.was_delivered
             or self.is_tick
             or bool(self.task.acks_late or request.eta)
-            or self._was_kept_for_long(received_at)
+            # Kept in hand for half of the time after which another worker, or else the broker, restores it:
+            # the rest is left for clocks and queues.
+            or kept > max(OVERTAKEN_AFTER, restored_after / 2)
         )
-
-    def _was_kept_for_long(self, received_at: float | None) -> bool:
-        """Whether the message was kept unacknowledged for so long that it may be delivered again.
-
-        Half of the time after which another worker restores it, or else the broker does: the rest is left for
-        clocks and queues.
-        """
-        kept = 0.0 if received_at is None else time.time() - received_at
-        if kept <= OVERTAKEN_AFTER:
-            return False
-        restored_after = visibility_timeout(self.task.app)
-        if IN_HAND_OF in (self.request.properties or {}):
-            restored_after = min(restored_after, declaration_of(self.task).settings.restore)
-        return kept > restored_after / 2
-
-    @property
-    def claims(self) -> tuple[TaskLock, ...]:
-        """The locks under which this message may have a claim: of its publish, of a run that requeued it."""
-        claim = self.locks.claim or self.lock
-        if self.scope.claims_beside and self.was_delivered and self.locks.lease is not None:
-            return claim, self.locks.lease
-        return (claim,)
 
     @property
     def is_accepted(self) -> bool:
@@ -291,10 +272,13 @@ class Delivery:
             if opened_by is None:
                 return
             token = opened_by  # its claim is the period
-        for claim in self.claims:
-            claim.release(token, opened_by=opened_by)
-        if opened_by is not None and self.scope.claims_beside:
-            self.end_period(opened_by)
+        (self.locks.claim or self.lock).release(token, opened_by=opened_by)
+        if self.scope.claims_beside:
+            if self.was_delivered and self.locks.lease is not None:
+                # Requeued by its run, it has its claim where that run's lease was.
+                self.locks.lease.release(token, opened_by=opened_by)
+            if opened_by is not None:
+                self.end_period(opened_by)
 
     def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.
@@ -357,7 +341,7 @@ def release_dropped(
         return
     may_have_run = (delivery_info or {}).get("redelivered") or message.was_delivered
     try:
-        settings = read_settings("settings", app.conf.get, os.environ)
+        settings = settings_of(app)
         if settings.enabled:
             lock = lock_by_name(app, settings, message.key)
             _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
@@ -387,7 +371,9 @@ def _release_claim(
     elif message.opened_by:
         # In a scope of two locks the period is kept with the claims of calls, also for a retry.
         lock.of_queue().release(message.opened_by, opened_by=None if may_have_run else message.opened_by)
-    token = message.claim_token
+    token = message.token
+    if message.stands_for_period and message.opened_by:
+        token = message.opened_by
     opened_by = None if may_have_run else message.opened_by or message.token
     if later:
         lock.release_later(token, opened_by=opened_by)

@@ -35,7 +35,9 @@ def finish(run: Run, error: BaseException | None) -> None:
         # delivered again.
         run.has_ended = isinstance(error, Exception) and not requeued
         if not _job_continues(run, error, requeued=requeued):
-            _fail_period(run)
+            run.failed_period = run.opened_by
+            if run.failed_period is not None and (run.locks.lease is None or run.scope.claims_beside):
+                run.end_period(run.failed_period)  # else it ends with the lease, which keeps it
     lease = run.lease
     if lease is None:
         _release_claim(run, requeued=requeued)
@@ -77,13 +79,6 @@ def _job_continues(run: Run, error: BaseException, *, requeued: bool) -> bool:
         is_replaced = isinstance(error, Ignore) and str(error).startswith("Replaced by")  # Task.replace
         return bool(requeued or run.followed_by or is_replaced or isinstance(error, Retry))
     return type(error).__name__ != "GreenletExit"  # by that gevent ends what is revoked
-
-
-def _fail_period(run: Run) -> None:
-    """End the period of a job that has failed: with the lease that keeps it, or else now."""
-    run.failed_period = opened_by = run.opened_by
-    if opened_by is not None and (run.locks.lease is None or run.scope.claims_beside):
-        run.end_period(opened_by)
 
 
 def _release_claim(run: Run, *, requeued: bool) -> None:

@@ -4,19 +4,17 @@ What waits is published again by Celery's own machinery, as ``Task.retry`` does 
 ``retries`` unchanged. It holds no worker slot meanwhile, and spends no retry.
 """
 
-import logging
 import random
 import time
 
 from celery.exceptions import Ignore, Reject
 
 from celery_redislock.locks.store import Hold
+from celery_redislock.log import logger
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
 
 __all__ = ["PutOff", "held_for", "jittered", "late_copy", "put_off", "wait_for"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Seconds after which a waiting run looks again at first.
 FIRST_PAUSE = 0.1

@@ -3,18 +3,16 @@
 Lives in the process and thread that runs the body.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Mark
+from celery_redislock.log import logger
 from celery_redislock.publishing.signals import lock_lost, lock_released
 from celery_redislock.running.delivery import Delivery, release_dropped
 
 __all__ = ["Run", "run_of"]
-
-logger = logging.getLogger("celery_redislock")
 
 
 def run_of(request: Any) -> "Run | None":

@@ -11,7 +11,6 @@ Where the scope has no lease, and the broker may deliver the message once more, 
 message itself, so that its copies exclude each other.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.log import logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
@@ -33,8 +33,6 @@ from celery_redislock.running.run import Run
 __all__ = ["start"]
 
 T = TypeVar("T")
-
-logger = logging.getLogger("celery_redislock")
 
 
 def start(run: Run) -> None:

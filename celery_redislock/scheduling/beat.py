@@ -20,7 +20,6 @@ wrapped, on the scheduler's instance. All this runs in the thread that calls ``t
 A long file, because the way of one tick is to be read in one place, from top to bottom.
 """
 
-import logging
 import os
 import socket
 import threading
@@ -29,7 +28,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
@@ -38,23 +37,12 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import boottime
+from celery_redislock.log import logger
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.scheduling.entries import is_shared
-from celery_redislock.scheduling.state import (
-    NOTHING,
-    PAUSED,
-    SENDING,
-    TAKEN,
-    Answer,
-    State,
-    States,
-    finished,
-    prolonged,
-)
+from celery_redislock.scheduling.state import NOTHING, Answer, State, States, finished, prolonged
 
 __all__ = ["WRAPPED", "Beat"]
-
-logger = logging.getLogger("celery_redislock")
 
 #: Another beat may send a tick whose sender has not said that it is sent: after an interval and ``STAND_BY``.
 #: In seconds; an interval counts as no longer than this, and as no shorter than a publish may take.
@@ -90,12 +78,6 @@ _ASK = "?"
 #: The scheduler's methods that a beat stands in for.
 WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
 
-#: The outcome of a tick that was taken.
-_UNSENT = "unsent"
-_SENDING = "sending"
-_SENT = "sent"
-_SPENT = "spent"
-
 
 @dataclass(eq=False)
 class _Tick:
@@ -108,7 +90,7 @@ class _Tick:
         text, before: once it is taken, the text of its state on the server, and of the state before it.
         identity: the entry, and the shared moment that the tick advances: the same for all beats.
         asked_at: when it was asked for, by ``boottime``.
-        outcome: ``_UNSENT``, ``_SENDING``, ``_SENT`` or ``_SPENT``.
+        outcome: what has become of it since it was taken.
     """
 
     entry: Any
@@ -120,7 +102,7 @@ class _Tick:
     before: str = NOTHING
     identity: str = ""
     asked_at: float = 0.0
-    outcome: str = _UNSENT
+    outcome: Literal["unsent", "sending", "sent", "spent"] = "unsent"
 
     @property
     def bound(self) -> float:
@@ -161,9 +143,10 @@ class Beat:
         # and hands nothing of this from one to the next.
         #: Seconds until the entry is due again. Set by ``is_due``, taken by ``reserve``.
         self._next_in = 0.0
-        #: The tick that is due. Set by ``reserve``, taken by ``apply_entry``; the tick that was taken. Set by
-        #: ``_send``, taken by ``apply_async``.
-        self._tick: _Tick | None = None
+        #: The tick that is due. Set by ``reserve``, used by ``apply_entry``.
+        self._due: _Tick | None = None
+        #: The tick that was taken and not sent yet. Set by ``_send``, used by ``apply_async``.
+        self._taken: _Tick | None = None
         #: The entry that is not sent, and in how many seconds it is looked at. Set by ``_leave``, taken by
         #: ``when``, as Celery puts the entry back into its heap.
         self._push_in: tuple[Any, float] | None = None
@@ -186,7 +169,7 @@ class Beat:
         try:
             now, texts = self._states.read([*entries])
         except LockUnavailable as error:
-            self._has_failed(error)
+            self._note_outage(error)
             return
         for entry, text in zip(entries.values(), texts, strict=True):
             state = State.read(text, entry.name)
@@ -239,39 +222,40 @@ class Beat:
         next_in = self._next_in
         reserved = self._theirs["reserve"](entry)
         is_known = isinstance(next_in, int | float) and 0 <= next_in < FURTHEST
-        self._tick = _Tick(entry, reserved, last, count, next_in if is_known else 0.0)
+        self._due = _Tick(entry, reserved, last, count, next_in if is_known else 0.0)
         return reserved
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """In place of ``Scheduler.apply_entry``: send a due tick, unless another beat does."""
-        tick = self._tick
-        self._tick = None
+        tick = self._due
+        self._due = None
         if tick is None or tick.entry is not entry or not is_shared(self._app, entry, self._patterns):
             self._theirs["apply_entry"](entry, producer=producer)
             return
         self._dirty.discard(entry.name)  # Celery's scheduler may write it right after a publish that failed
-        if (outage := self._outage) is not None:
-            self._has_failed(outage, tick)
-            return
+        outage = self._outage
         try:
-            if self._take(tick):
+            if outage is None and self._take(tick):
                 self._send(tick, producer)
         except LockUnavailable as error:
-            self._has_failed(error, tick)
+            self._note_outage(error)
+            outage = error
         except Exception:
             # Raised by its schedule, or by its name; as with plain beat, the other entries are still sent.
             logger.exception("%r is not sent this time", entry.name)
+        if outage is not None:
+            self._go_without(tick, outage)
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of ``Scheduler.apply_async``: learn the outcome of a tick that was taken."""
-        tick = self._tick
-        self._tick = None
+        tick = self._taken
+        self._taken = None
         if tick is None or tick.entry is not entry:
             return self._theirs["apply_async"](entry, *args, **kwargs)
         try:
             if not self._still_has(tick):
                 return None
-            tick.outcome = _SENDING
+            tick.outcome = "sending"
             result = self._theirs["apply_async"](entry, *args, **kwargs)
         except Exception as error:
             # Celery raises a SchedulingError in place of the error. Where broker or lock server was away, the
@@ -279,9 +263,9 @@ class Beat:
             theirs = self._scheduler.connection.connection_errors
             kept = [kind for kind in theirs if not issubclass(OSError, kind)]
             says_away = (OperationalError, LockUnavailable, ConnectionError, TimeoutError, *kept)
-            tick.outcome = _UNSENT if isinstance(error.__context__ or error, says_away) else _SPENT
+            tick.outcome = "unsent" if isinstance(error.__context__ or error, says_away) else "spent"
             raise
-        tick.outcome = _SENT
+        tick.outcome = "sent"
         return result
 
     # --- one tick --------------------------------------------------------------------------------
@@ -301,11 +285,16 @@ class Beat:
         own = basis
         for _ in range(ATTEMPTS):
             answer = self._ask_for(tick, basis)
-            if answer.status in {TAKEN, PAUSED}:
+            if answer.status in {"taken", "paused"}:
                 return self._is_to_be_sent(tick, basis.since, answer.status)
             state = State.read(answer.text, name)
-            if answer.status == SENDING:
-                self._wait_for_sender(tick, state, answer.now)
+            if answer.status == "sending":
+                look_in = LOOK_AGAIN  # the sender may be a beat of another version
+                if state is not None:
+                    logger.debug("%s is being sent by %s", name, state.by)
+                    has_just_begun = answer.now - state.taken_at < LOOK_AGAIN
+                    look_in = LOOK if has_just_begun else min(LOOK_AGAIN, state.sending_until - answer.now)
+                self._wait(tick, look_in)
                 return False
             if state is None:  # the server has lost its data: the entry continues from what this beat knows
                 basis = own._replace(text=answer.text, ran=None)
@@ -332,22 +321,13 @@ class Beat:
         }
         asked_at = boottime()
         answer = self._states.take(name, basis.text, fields, bound=tick.bound, next_in=tick.next_in)
-        if answer.status in {TAKEN, PAUSED}:
+        if answer.status in {"taken", "paused"}:
             self._known[name] = State.read(answer.text, name)
             tick.identity = f"{self._states.app}/{name}@{fields['before']}"
             tick.text = answer.text
             tick.before = basis.text
             tick.asked_at = asked_at
         return answer
-
-    def _wait_for_sender(self, tick: _Tick, state: State | None, now: float) -> None:
-        """Look again at a tick that another beat is sending."""
-        if state is None:  # by a beat of another version
-            self._wait(tick, LOOK_AGAIN)
-            return
-        logger.debug("%s is being sent by %s", tick.entry.name, state.by)
-        has_just_begun = now - state.taken_at < LOOK_AGAIN
-        self._wait(tick, LOOK if has_just_begun else min(LOOK_AGAIN, state.sending_until - now))
 
     def _due_by(self, tick: _Tick, state: State, now: float) -> _Basis | None:
         """Return by what to ask, now that the server has this state; leave the entry where it is not due."""
@@ -382,18 +362,18 @@ class Beat:
         is_due, next_in = tick.entry.schedule.is_due(_like(moment, tick.entry.default_now()))
         return is_due, next_in or 0.0
 
-    def _is_to_be_sent(self, tick: _Tick, since: datetime, status: int) -> bool:
+    def _is_to_be_sent(self, tick: _Tick, since: datetime, status: str) -> bool:
         """Whether a tick that was taken is to be sent: its entry is not paused, and it was not missed."""
         name = tick.entry.name
         late = self._missed_by(tick, since)
-        if status == TAKEN and not late:
+        if status == "taken" and not late:
             return True
         self._leave(tick, _utc(tick.reserved.last_run_at), tick.runs)
-        if status == PAUSED:
+        if status == "paused":
             logger.info("%s is paused: its tick is not sent", name)
         else:
             logger.warning("%s is %.0f s late, and is not sent (redislock_catchup='none')", name, late)
-            tick.outcome = _SPENT
+            tick.outcome = "spent"
             self._report(tick)
         return False
 
@@ -413,18 +393,18 @@ class Beat:
 
     def _send(self, tick: _Tick, producer: Any) -> None:
         """Let the scheduler send a tick that was taken, and report its outcome."""
-        self._tick = tick
+        self._taken = tick
         try:
             self._apply(tick.entry, producer, tick.identity)
-            if self._tick is tick:
-                tick.outcome = _SENT  # by a scheduler's own apply_entry, without its apply_async
+            if self._taken is tick:
+                tick.outcome = "sent"  # by a scheduler's own apply_entry, without its apply_async
         except Exception:
-            if self._tick is tick:
-                tick.outcome = _SPENT  # before its publish, by a scheduler's own apply_entry
+            if self._taken is tick:
+                tick.outcome = "spent"  # before its publish, by a scheduler's own apply_entry
             raise
         finally:
             # Also when beat is told to stop in between: a tick that has not been sent is another beat's then.
-            self._tick = None
+            self._taken = None
             self._report(tick)
 
     def _apply(self, entry: Any, producer: Any, tick: str | None = None) -> None:
@@ -453,14 +433,14 @@ class Beat:
         """Tell the other beats the outcome of a tick: it is spent, or another beat's to send."""
         name = tick.entry.name
         outcome = tick.outcome
-        if outcome == _SENDING:
+        if outcome == "sending":
             return  # interrupted in the middle of its publish: another beat sends it again, as one message
-        following = tick.before
-        if outcome in {_SENT, _SPENT}:
-            following = finished(tick.text, is_sent=outcome == _SENT)
-            self._dirty.add(name)
-        else:
+        if outcome == "unsent":
+            following = tick.before
             self._wait(tick, RETRY)
+        else:
+            following = finished(tick.text, is_sent=outcome == "sent")
+            self._dirty.add(name)
         try:
             if self._states.replace(name, tick.text, following, tick.next_in):
                 self._known[name] = State.read(following)
@@ -470,7 +450,7 @@ class Beat:
             logger.warning(
                 "%s may be sent once more, in %.0f s, as the same message: %s", name, tick.bound, error
             )
-            self._has_failed(error)
+            self._note_outage(error)
 
     # --- an entry that is not sent ---------------------------------------------------------------
 
@@ -488,13 +468,14 @@ class Beat:
 
     # --- the lock server is away -----------------------------------------------------------------
 
-    def _has_failed(self, error: LockUnavailable, tick: _Tick | None = None) -> None:
-        """Treat a tick that could not be taken as ``on_lock_error`` says; ask in the background."""
+    def _note_outage(self, error: LockUnavailable) -> None:
+        """Ask in the background from now on; until the server answers, nothing else is asked."""
         if self._outage is None:
             self._outage = error
             threading.Thread(target=self._ask_on, name="redislock-beat", daemon=True).start()
-        if tick is None:
-            return
+
+    def _go_without(self, tick: _Tick, error: LockUnavailable) -> None:
+        """Treat a tick that cannot be taken as ``on_lock_error`` says."""
         name = tick.entry.name
         task = self._app.tasks.get(tick.entry.task)
         policy = getattr(task, "on_lock_error", None) or self._app.conf.get("redislock_on_lock_error")

@@ -6,19 +6,17 @@ Two modules call :func:`connect`: ``receiving/hooks.py``, when a program declare
 nothing but what Celery's own command line has imported before.
 """
 
-import logging
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init
 
+from celery_redislock.log import logger
+
 if TYPE_CHECKING:
     from celery_redislock.scheduling.beat import Beat
 
 __all__ = ["connect", "join", "prepare_beat"]
-
-logger = logging.getLogger("celery_redislock")
 
 
 def connect() -> None:
@@ -33,8 +31,7 @@ def prepare_beat(sender: Any = None, **_: Any) -> None:
     try:
         join(sender)
     except Exception as error:  # or it would send each tick beside the others
-        message = f"redislock: beat does not start: {error}"
-        raise SystemExit(message) from error
+        raise SystemExit(f"redislock: beat does not start: {error}") from error
 
 
 def join(service: Any) -> "Beat | None":
@@ -48,15 +45,14 @@ def join(service: Any) -> "Beat | None":
     """
     from celery.beat import Scheduler
 
-    from celery_redislock.declaring.options import read_settings
-    from celery_redislock.declaring.server import store_of
+    from celery_redislock.declaring.server import settings_of, store_of
     from celery_redislock.scheduling.beat import WRAPPED, Beat
     from celery_redislock.scheduling.entries import problems_of
     from celery_redislock.scheduling.state import States
 
     app = service.app
     scheduler = service.scheduler
-    settings = read_settings(app.main or "settings", app.conf.get, os.environ)
+    settings = settings_of(app)
     kind = type(scheduler)
     if not settings.enabled or settings.beat is None:
         return None
@@ -67,12 +63,11 @@ def join(service: Any) -> "Beat | None":
             )
         return None
     if kind.tick is not Scheduler.tick or not all(hasattr(scheduler, each) for each in WRAPPED):
-        message = (
+        raise TypeError(
             f"the scheduler {kind.__module__}.{kind.__qualname__} has a tick() of its own, so its ticks "
             "cannot be shared between beats; use celery.beat:PersistentScheduler or "
             "django_celery_beat.schedulers:DatabaseScheduler, or set redislock_beat = False and run one beat"
         )
-        raise TypeError(message)
     store = store_of(app, settings)
     if not store.is_shared:
         return None  # a test's, in memory: nobody shares it

@@ -15,7 +15,6 @@ by the server's clock. The JSON has the other fields of :class:`State`.
 """
 
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,22 +24,14 @@ from typing import Any, NamedTuple
 
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import LockStore
+from celery_redislock.log import logger
 
-__all__ = ["NOTHING", "PAUSED", "REFUSED", "SENDING", "TAKEN", "Answer", "State", "States"]
-
-logger = logging.getLogger("celery_redislock")
+__all__ = ["NOTHING", "Answer", "State", "States"]
 
 _VERSION = 1
 
 #: The text of a state that is not there.
 NOTHING = ""
-
-#: The answers to a request for a tick: another state is there; taken; spent, as the entry is paused;
-#: another beat is sending it, for a minute at most.
-REFUSED = 0
-TAKEN = 1
-PAUSED = 2
-SENDING = 3
 
 #: What runs on the server, under ``lua/``; ``names`` is the lock store's.
 SCRIPTS = ("names", "tick_read", "tick_settle", "tick_take")
@@ -124,9 +115,16 @@ class State(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request for a tick: the text of the state that is there now, and the server's clock."""
+    """The answer to a request for a tick.
 
-    status: int  # REFUSED, TAKEN, PAUSED or SENDING
+    Attributes:
+        status: ``taken``; ``paused``: spent, as its entry is; ``sending``: another beat sends it, for a
+            minute at most; ``refused``: another state is there.
+        text: of the state that is there now.
+        now: the server's clock.
+    """
+
+    status: str
     text: str
     now: float
 
@@ -249,7 +247,7 @@ def _ms(seconds: float) -> str:
 
 def _answer(_name: str, reply: Any, *_: object) -> Answer:
     status, text, now = reply
-    return Answer(status, text.decode("utf-8", "replace"), int(now) / 1000)
+    return Answer(status.decode(), text.decode("utf-8", "replace"), int(now) / 1000)
 
 
 def _is_one(_name: str, reply: Any, *_: object) -> bool:

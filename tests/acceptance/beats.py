@@ -15,7 +15,7 @@ from typing import Any
 from tests.acceptance.processes import Process
 from tests.acceptance.worker import STARTING
 
-#: Seconds a beat may take to stop, and to end once it is told to.
+#: Seconds a beat may take to stop, and to end once it is killed.
 _STOPPING, _ENDING = 10.0, 30.0
 
 
@@ -51,7 +51,7 @@ class Beat(Process):
     @property
     def pid(self) -> int:
         """Of the process."""
-        return self.popen.pid
+        return self.process.pid
 
     def wait_ready(self) -> None:
         """Return when it looks at its schedule."""
@@ -61,19 +61,10 @@ class Beat(Process):
             time.sleep(0.01)
         assert self.runs, f"the beat ended at once:\n{self.log}"
 
-    def wait_ended(self, timeout: float = _ENDING) -> int:
-        """Return its exit status once it has ended by itself."""
-        return self.popen.wait(timeout)
-
-    def terminate(self) -> int:
-        """Tell it to end (SIGTERM), and return its exit status."""
-        self.popen.terminate()
-        return self.wait_ended()
-
     def kill(self) -> None:
         """End it by SIGKILL: it does nothing any more, and its schedule file is as it was."""
-        self.popen.kill()
-        self.popen.wait(_ENDING)
+        self.process.kill()
+        self.process.wait(_ENDING)
 
     def pause(self) -> None:
         """Stop it (SIGSTOP), and return when it stands."""
@@ -90,6 +81,6 @@ class Beat(Process):
 
     def end(self, patience: float = _ENDING) -> None:
         """End it by force, and remove its folder. Idempotent."""
-        self.popen.kill()
+        self.process.kill()
         super().end(patience)
         shutil.rmtree(self._folder, ignore_errors=True)

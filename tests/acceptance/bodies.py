@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import repeat
 from typing import Any
 
 from celery import chain, chord, group
@@ -130,21 +129,6 @@ def _expand(task: Any, key: str, more: Any) -> None:
     )
 
 
-def _hold_interpreter(task: Any, key: str, more: Any) -> str:
-    """Stay in C code, which does not give the interpreter to other threads, for ``more`` seconds at least."""
-    number = 2_000_000
-    while (held := _seconds_for(number)) < more:
-        number = int(number * 1.2 * more / held)
-    task.app.journal.note(f"interpreter {key}", held)
-    return f"{key} done"
-
-
-def _seconds_for(number: int) -> float:
-    began = time.monotonic()
-    sum(repeat(1, number))
-    return time.monotonic() - began
-
-
 def _outlive(task: Any, key: str, more: Any) -> str:
     """Go on without the worker's main process, with which Celery lets its children die (prctl(2))."""
     ctypes.CDLL(None).prctl(1, 0)
@@ -185,14 +169,6 @@ def _spin(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
-def _compute(task: Any, key: str, more: Any) -> str:
-    """Run bytecodes for ``more`` seconds, and let no other greenlet run."""
-    until = time.monotonic() + more
-    while time.monotonic() < until:
-        pass
-    return f"{key} done"
-
-
 def _doze(task: Any, key: str, more: Any) -> str:
     """Sleep for ``more`` seconds in one piece."""
     time.sleep(more)
@@ -230,12 +206,10 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _exhaust,
         _replace,
         _expand,
-        _hold_interpreter,
         _outlive,
         _give_in,
         _swallow,
         _spin,
-        _compute,
         _doze,
         _quit,
         _look_at_lease,

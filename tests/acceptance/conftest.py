@@ -144,7 +144,7 @@ def open_on(
 ) -> ProjectMaker:
     """Opens a project on a path, the first one where none is given; options as for a project."""
 
-    def open_on(path: str = FUSED, *, conf: Mapping[str, Any] | None = None, **options: Any) -> Project:
+    def open_on(*, path: str = FUSED, conf: Mapping[str, Any] | None = None, **options: Any) -> Project:
         if path == ELSEWHERE:
             conf = {"redislock_url": another_server.url, **(conf or {})}
         elif path == RABBITMQ:
@@ -161,26 +161,24 @@ def open_on(
     return open_on
 
 
-def _close(project: Project) -> None:
-    _OPEN.remove(project)
-    project.close()
-
-
 @contextmanager
-def _opening(open_on: ProjectMaker, projects: list[Project]) -> Iterator[ProjectMaker]:
-    def make(*path: str, **options: Any) -> Project:
-        projects.append(open_on(*path, **options))
+def opening(open_on: ProjectMaker, projects: list[Project]) -> Iterator[ProjectMaker]:
+    """Let projects be opened, which are in the list, and end when the block does."""
+
+    def make(**options: Any) -> Project:
+        projects.append(open_on(**options))
         return projects[-1]
 
     yield make
     for project in projects:
-        _close(project)
+        _OPEN.remove(project)
+        project.close()
 
 
 @pytest.fixture(scope="session")
 def open_for_session(open_on: ProjectMaker) -> Iterator[ProjectMaker]:
     """Opens projects that tests share."""
-    with _opening(open_on, []) as make:
+    with opening(open_on, []) as make:
         yield make
 
 
@@ -190,14 +188,16 @@ def project_on(open_for_session: ProjectMaker) -> Callable[..., Project]:
 
     A solo worker asks its queue for the next message when its body has ended, so the other worker gets it.
     """
-    projects: dict[tuple[str, str], Project] = {}
+    projects: dict[tuple[object, ...], Project] = {}
 
-    def project_on(pool: str, path: str = FUSED) -> Project:
-        if (pool, path) not in projects:
-            project = projects[pool, path] = open_for_session(path)
+    def project_on(pool: str, path: str = FUSED, *arguments: str, concurrency: int = 4) -> Project:
+        which = (pool, path, arguments, concurrency)
+        if which not in projects:
+            project = projects[which] = open_for_session(path=path)
             is_solo = pool == "solo"
-            project.start_workers(2 if is_solo else 1, pool, concurrency=1 if is_solo else 4)
-        return projects[pool, path]
+            number, bodies = (2, 1) if is_solo else (1, concurrency)
+            project.start_workers(number, pool, *arguments, concurrency=bodies)
+        return projects[which]
 
     return project_on
 
@@ -237,20 +237,18 @@ def faulty(open_on: ProjectMaker, path: str, network: FaultyProxy) -> Iterator[P
     So are broker and results, where they are on the same server.
     """
     behind = {"broker": network.url} if path == FUSED else {"conf": {"redislock_url": network.url}}
-    project = open_on(path, **behind)
-    try:
+    with opening(open_on, []) as make:
+        project = make(path=path, **behind)
         project.start_workers(2, "prefork", concurrency=2)
         project.executed.delay("before").get(timeout=PATIENCE)  # the server knows the scripts
         yield project
-    finally:
-        _close(project)
 
 
 @pytest.fixture
 def new_project(request: pytest.FixtureRequest, open_on: ProjectMaker, path: str) -> Iterator[ProjectMaker]:
     """Opens projects for one test, which may do with them what it wants."""
     request.node._projects = projects = []
-    with _opening(partial(open_on, path), projects) as make:
+    with opening(partial(open_on, path=path), projects) as make:
         yield make
 
 
@@ -269,63 +267,49 @@ def start_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
 
 
 @pytest.fixture(scope="session")
-def open_site(start_rabbitmq: Callable[[], RabbitMQ], open_on: ProjectMaker) -> Callable[..., Site]:
-    """Opens a project on a broker, where messages are soon delivered again."""
+def open_site(start_rabbitmq: Callable[[], RabbitMQ]) -> Callable[..., Site]:
+    """Opens a project on a broker, where messages are soon delivered again, by a maker of projects."""
 
     def open_site(
-        broker: str, backend: str | None = None, conf: Mapping[str, Any] | None = None, **more: Any
+        make: ProjectMaker, broker: str, *, conf: Mapping[str, Any] | None = None, **more: Any
     ) -> Site:
         node = start_rabbitmq() if broker in RABBITMQ_QUEUES else None
         options = {"broker": node.url} if node is not None else {}
-        if backend is not None:
-            options["backend"] = backend
         path = broker if broker == ELSEWHERE else FUSED
-        project = open_on(path, conf={**conf_of(broker), **(conf or {})}, **options)
+        project = make(path=path, conf={**conf_of(broker), **(conf or {})}, **options)
         return Site(project, node, **more)
 
     return open_site
 
 
 @pytest.fixture(scope="session")
-def shared_sites(open_site: Callable[..., Site]) -> Iterator[dict[tuple[str, str | None], Site]]:
-    """The sites that were opened so far, by broker and result backend."""
-    sites: dict[tuple[str, str | None], Site] = {}
-    yield sites
-    for site in sites.values():
-        _close(site.project)
+def shared_sites() -> dict[str, Site]:
+    """The sites that were opened so far, by broker."""
+    return {}
 
 
 @pytest.fixture
 def site_on(
     request: pytest.FixtureRequest,
     open_site: Callable[..., Site],
-    shared_sites: dict[tuple[str, str | None], Site],
-) -> Callable[..., Site]:
-    """Returns the shared site of a broker and a result backend."""
+    open_for_session: ProjectMaker,
+    shared_sites: dict[str, Site],
+) -> Callable[[str], Site]:
+    """Returns the shared site of a broker."""
 
-    def site_on(broker: str, backend: str | None = None) -> Site:
-        if (broker, backend) not in shared_sites:
-            shared_sites[broker, backend] = open_site(broker, backend)
-        request.node._projects = [shared_sites[broker, backend].project]
-        return shared_sites[broker, backend]
+    def site_on(broker: str) -> Site:
+        if broker not in shared_sites:
+            shared_sites[broker] = open_site(open_for_session, broker)
+        request.node._projects = [shared_sites[broker].project]
+        return shared_sites[broker]
 
     return site_on
 
 
 @pytest.fixture
-def new_site(request: pytest.FixtureRequest, open_site: Callable[..., Site]) -> Iterator[Callable[..., Site]]:
+def new_site(open_site: Callable[..., Site], new_project: ProjectMaker) -> Callable[..., Site]:
     """Opens sites for one test."""
-    projects: list[Project] = []
-    request.node._projects = projects
-
-    def make(*args: Any, **options: Any) -> Site:
-        site = open_site(*args, **options)
-        projects.append(site.project)
-        return site
-
-    yield make
-    for project in projects:
-        _close(project)
+    return partial(open_site, new_project)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from tests.acceptance.processes import run_check
 
@@ -20,7 +20,7 @@ class Database:
         """Make its tables.
 
         Args:
-            url: ``sqlite:///path``, or as :func:`~tests.acceptance.postgres.postgres` gives it.
+            url: ``sqlite:///path``.
         """
         self.url = url
         self._do("migrate")
@@ -58,12 +58,8 @@ def configure(url: str) -> None:
     import django
     from django.conf import settings
 
-    parts = urlsplit(url)
-    engine = "sqlite3" if parts.scheme == "sqlite" else "postgresql"
-    database = {"ENGINE": f"django.db.backends.{engine}", "NAME": parts.path, "OPTIONS": {"timeout": 20}}
-    if engine == "postgresql":
-        host = parse_qs(parts.query)["host"][0]
-        database |= {"NAME": parts.path[1:], "USER": parts.username, "HOST": host, "OPTIONS": {}}
+    path = urlsplit(url).path
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": path, "OPTIONS": {"timeout": 20}}
     settings.configure(
         INSTALLED_APPS=["django.contrib.contenttypes", "django_celery_beat"],
         DATABASES={"default": database},

@@ -148,23 +148,19 @@ class Project:
         """Return the beat that sent a tick."""
         return next(beat for beat in self.beats if beat.pid == tick.pid)
 
-    def ticks(self, key: str, server: "redis.Redis[bytes] | None" = None) -> list[Tick]:
-        """Return what beats sent for this key, and no worker took.
-
-        ``server``: the broker, where it is not the journal's server.
-        """
-        found = ticks_in(server or self.redis, f"{self.plan['prefix']}:celery")
+    def ticks(self, key: str) -> list[Tick]:
+        """Return what beats sent for this key, and no worker took."""
+        found = ticks_in(self.redis, f"{self.plan['prefix']}:celery")
         return [tick for tick in found if tick.key == key]
 
     def leaving(self, key: str) -> list[Tick]:
         """Return what beats were about to send for this key, whether it has left or not."""
         return [Tick(**about) for about in self.notes(f"{key} leaves")]
 
-    def wait_ticks(self, key: str, number: int, timeout: float = PATIENCE, **where: Any) -> list[Tick]:
+    def wait_ticks(self, key: str, number: int) -> list[Tick]:
         """Return them once there are so many."""
-        what = f"{number} ticks of {key!r} are sent"
-        wait_until(lambda: len(self.ticks(key, **where)) >= number, timeout, what)
-        return self.ticks(key, **where)
+        wait_until(lambda: len(self.ticks(key)) >= number, PATIENCE, f"{number} ticks of {key!r} are sent")
+        return self.ticks(key)
 
     def close(self) -> None:
         """End workers and beats, and remove what the project left on the server."""
@@ -307,6 +303,10 @@ class Project:
                 return int(connection.default_channel.queue_declare(self.plan["prefix"], passive=True)[1])
             except amqp.NotFound:  # nobody has published yet
                 return 0
+
+    def undelivered(self) -> int:
+        """Return how many messages the broker, which is Redis, would still deliver."""
+        return self.queued() + int(self.redis.hlen(f"{self.plan['prefix']}:unacked"))
 
     @property
     def aside(self) -> str:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 #: Debian's /usr/sbin/rabbitmq-* insist on a system user and its home; what they call does not.
 _MORE_PROGRAMS = (str(Path(sys.executable).parent), "/usr/lib/rabbitmq/bin")
@@ -33,6 +31,8 @@ _PACKAGES = {
 
 def needs(*programs: str) -> None:
     """Skip the test, or fail it in CI, where a program is missing; the reason says what to install."""
+    import pytest  # here, because workers import this module
+
     missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
     if not missing:
         return
@@ -68,12 +68,14 @@ class Process:
         *,
         stdin: int = subprocess.DEVNULL,
     ) -> None:
-        """Start it, in a session of its own."""
+        """Start it, in a session of its own; its log is in the folder."""
         handle, path = tempfile.mkstemp(suffix=".log", dir=folder)
-        self._log = Path(path)
+        self.log_path = Path(path)
+        self._read = ""
+        self._size = 0
         # Where there is such a program, the process ends with this one, however this one ends.
         tied = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-        self.popen = subprocess.Popen(
+        self.process = subprocess.Popen(
             [*tied, *command],
             stdin=stdin,
             stdout=handle,
@@ -86,24 +88,31 @@ class Process:
 
     @property
     def log(self) -> str:
-        """Everything it has written so far."""
-        return self._log.read_text(errors="replace")
+        """All whole lines it has written so far."""
+        # Tests look again and again at the log of a whole session: only what is new is read.
+        with self.log_path.open("rb") as file:
+            file.seek(self._size)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += whole.decode(errors="replace")
+        self._size += len(whole)
+        return self._read
 
     @property
     def runs(self) -> bool:
         """Whether it has not ended."""
-        return self.popen.poll() is None
+        return self.process.poll() is None
 
     def end(self, patience: float = 15.0) -> None:
         """End it as ``docker stop`` does, SIGTERM and then SIGKILL; then what is left of its session."""
-        self.popen.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(patience)
+            self.process.wait(patience)
         with suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(patience)
-        if self.popen.stdin is not None:
-            self.popen.stdin.close()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(patience)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
 
 @contextmanager

@@ -12,23 +12,48 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
+from celery.exceptions import Ignore
 from celery.signals import task_postrun, task_success
 
-from celery_redislock import (
-    lock_lost,
-    lock_released,
-)
+from celery_redislock import SingletonTask, lock_lost, lock_released
 from celery_redislock.locks import Lease
 from tests.acceptance.bodies import new_body
 from tests.acceptance.journal import Journal
-from tests.acceptance.kinds import declare_kinds
 from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
 from tests.acceptance.worker import end_with_parent
 
 
 def _note_lost_lease(lease: Lease) -> None:
     _journals[-1].note("lost leases", lease.token)
+
+
+def _fail_before_start(self: Any, *_: Any) -> None:
+    message = "not today"
+    raise ValueError(message)
+
+
+def _ignore_before_start(self: Any, *_: Any) -> None:
+    raise Ignore
+
+
+class _Supering(SingletonTask):
+    """Its own ``__call__`` goes on to Celery's."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+class _Skirting(SingletonTask):
+    """Its own ``__call__`` calls the body straight away."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+
+def _collect(value: Any = None) -> Any:
+    """Pass a value on; what an ordinary task does."""
+    return value
 
 
 _journals: list[Journal] = []
@@ -48,13 +73,11 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "executed_acks_late_ignore_result": {**_LATE, **_QUIET},
     "executed_reject_on_worker_lost": {**_LATE, "reject_on_worker_lost": True},
     "executed_retry_on_worker_lost": {"retry_on_worker_lost": True, "default_retry_delay": 0},
-    "executed_or_retry": {"on_conflict": "retry"},
     "executed_autoretry": {
         "autoretry_for": (ValueError,),
         "retry_kwargs": {"max_retries": 2, "countdown": 0.3},
     },
     "executed_time_limit": {"time_limit": 2},
-    "executed_time_limit_acks_late": {**_LATE, "time_limit": 2, "acks_on_failure_or_timeout": False},
     "executed_soft_time_limit": {"soft_time_limit": 1},
     "executed_terminate": {"on_lock_lost": "terminate", "lock_ttl": SHORT_LEASE},
     "executed_acks_late_on_lost": {**_LATE, "on_lock_lost": _note_lost_lease, "lock_ttl": SHORT_LEASE},
@@ -64,7 +87,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "while_executing_too": _RUNNING,
     "while_executing_acks_late": {**_RUNNING, **_LATE},
     "while_executing_or_skip": {**_RUNNING, "on_conflict": "skip"},
-    "while_executing_or_raise": {**_RUNNING, "on_conflict": "raise"},
     "until_executing": {"lock": "until_executing"},
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},
@@ -77,6 +99,10 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
         "reject_on_worker_lost": True,
     },
     "unlocked": {"lock": None},
+    "supering": {"base": _Supering},
+    "skirting": {"base": _Skirting},
+    "before_start_fails": {"before_start": _fail_before_start},
+    "before_start_ignores": {"before_start": _ignore_before_start},
 }
 
 
@@ -99,8 +125,7 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     for name, options in DECLARED.items():
         keyed = {"lock_key": RESOURCE, "after_return": _linger, **options}
         app.task(name=f"project.{name}", bind=True, shared=False, **keyed)(new_body())
-    for task in declare_kinds(app):
-        task.name  # noqa: B018  evaluates the declaration now
+    app.task(name="project.collect", base=Task, shared=False)(_collect)
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")
     lock_released.connect(_released, weak=False, dispatch_uid="project.reach")
     task_success.connect(_stored, weak=False, dispatch_uid="project.reach")

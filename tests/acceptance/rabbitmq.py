@@ -87,7 +87,7 @@ class RabbitMQ:
         assert answer.startswith("{value,[ok"), f"no connection's name starts with {start!r}: {answer}"
 
     def _tell(self, line: str) -> str:
-        said, stdin = len(self._answers()), self._operator.popen.stdin
+        said, stdin = len(self._answers()), self._operator.process.stdin
         assert stdin is not None
         stdin.write(line.encode())
         stdin.flush()

@@ -15,21 +15,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from celery.beat import PersistentScheduler
 from celery.schedules import crontab
 from celery.signals import beat_init, before_task_publish
 
 from tests.acceptance.database import configure
 from tests.acceptance.project import app
 from tests.acceptance.ticks import SENT, about_message
-
-
-class OwnTick(PersistentScheduler):
-    """A scheduler with a ``tick`` of its own, which goes another way."""
-
-    def tick(self, *arguments: Any, **options: Any) -> Any:
-        """Send what is due, as Celery does."""
-        return super().tick(*arguments, **options)
 
 
 def _schedule(plan: Any) -> Any:

@@ -4,15 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.acceptance.compose import COMPOSE, services
+from tests.acceptance.compose import COMPOSE, service
 from tests.acceptance.processes import free_port, needs, run_check, started, until
 from tests.acceptance.rabbitmq import epmd_command, node_environment
-
-SERVICES = services()
 
 
 def test_published_ports_are_bound_to_loopback_only() -> None:
@@ -31,10 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def redis_port(folder: Path) -> Iterator[int]:
     """The service ``redis``, on a free port, once its own health check passes."""
-    service, port = SERVICES["redis"], free_port()
-    needs(*service.programs)
-    command = [*service.command, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    check = [service.check[0], "-p", str(port), *service.check[1:]]
+    redis = service("redis")
+    port = free_port()
+    needs(redis.command[0], redis.check[0])
+    command = [*redis.command, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    check = [redis.check[0], "-p", str(port), *redis.check[1:]]
     assert run_check(check, {}).returncode != 0
     with started(command, {}, folder) as server:
         until(lambda: run_check(check, {}).returncode == 0, 20, server, "redis is healthy")
@@ -44,68 +42,51 @@ def redis_port(folder: Path) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def rabbitmq_port(folder: Path) -> Iterator[int]:
     """The service ``rabbitmq``: a node that meets no other, with an epmd of its own."""
-    service = SERVICES["rabbitmq"]
-    needs(*service.programs, "epmd", "erl")
-    environment = {**service.environment, **node_environment(folder / "rabbitmq")}
+    command, check, its_environment = service("rabbitmq")
+    needs(command[0], check[0], "epmd", "erl")
+    environment = {**its_environment, **node_environment(folder / "rabbitmq")}
     with (
         started(epmd_command(environment), environment, folder),
-        started(service.command, environment, folder) as server,
+        started(command, environment, folder) as server,
     ):
-        check = service.check
         until(lambda: run_check(check, environment).returncode == 0, 60, server, "rabbitmq is healthy")
         yield int(environment["RABBITMQ_NODE_PORT"])
 
 
-def test_redis_keeps_locks_rather_than_memory(redis_port: int) -> None:
-    policy = ask_redis(redis_port, "config", "get", "maxmemory-policy")
-    is_durable = ask_redis(redis_port, "config", "get", "appendonly")
+@pytest.mark.parametrize(("setting", "value"), [("maxmemory-policy", "noeviction"), ("appendonly", "yes")])
+def test_redis_keeps_locks_rather_than_memory(redis_port: int, setting: str, value: str) -> None:
+    said = run_check(["redis-cli", "-p", str(redis_port), "config", "get", setting], {}).stdout
 
-    assert policy.split() == ["maxmemory-policy", "noeviction"]
-    assert is_durable.split() == ["appendonly", "yes"]
+    assert said.split() == [setting, value]
 
 
 @pytest.mark.slow
 def test_the_shop_works_as_composed(rabbitmq_port: int, redis_port: int, folder: Path) -> None:
     """RabbitMQ carries the messages, Redis keeps results and locks; of two beats either one may be killed."""
-    environment = composed_environment(rabbitmq_port, redis_port)
-    worker, beats = SERVICES["worker"], [SERVICES["beat-1"], SERVICES["beat-2"]]
-    paths = [found for found in beats[0].command if found.startswith("/tmp/")]  # noqa: S108  a container's own
-    here = [[(path, str(folder / f"{beat.name}{Path(path).suffix}")) for path in paths] for beat in beats]
+    worker = service("worker")
+    servers = {"@rabbitmq:5672": f"@127.0.0.1:{rabbitmq_port}", "//redis:6379": f"//127.0.0.1:{redis_port}"}
+    environment = dict(worker.environment)
+    for there, here in servers.items():
+        environment = {name: value.replace(there, here) for name, value in environment.items()}
+    beats = [moved(service(name).command, folder / name) for name in ("beat-1", "beat-2")]
+    of_second = moved(service("beat-2").check, folder / "beat-2")
 
-    was_healthy_before = run_check(worker.check, environment).returncode == 0
-    shop_works(environment, folder)
-    with (
-        started(worker.command, environment, folder) as running,
-        started(moved(beats[0].command, here[0]), environment, folder) as first,
-        started(moved(beats[1].command, here[1]), environment, folder) as second,
-    ):
-        until(lambda: len(reports(running.log)) > 2, 60, running, "three reports ran")
-        is_healthy = run_check(moved(beats[1].check, here[1]), environment).returncode == 0
-        first.popen.kill()
-        first.popen.wait()
-        ran = len(reports(running.log))
-        until(lambda: len(reports(running.log)) > ran + 1, 60, second, "the other beat goes on")
-    is_healthy_after = run_check(moved(beats[1].check, here[1]), environment).returncode == 0
-    times = reports(running.log)
-
-    assert not was_healthy_before
-    assert is_healthy
-    assert not is_healthy_after
-    assert min(later - earlier for earlier, later in pairwise(times)) > 2.5, times
-
-
-def reports(log: str) -> list[float]:
-    """Return when the report ran, every five seconds, by the worker's log."""
-    return [float(found) for found in re.findall(r"reported at ([\d.]+) s", log)]
-
-
-def shop_works(environment: dict[str, str], folder: Path) -> None:
-    """Start the worker, carry out its health check, and press the buttons."""
-    worker = SERVICES["worker"]
+    assert run_check(worker.check, environment).returncode != 0
     with started(worker.command, environment, folder) as running:
         until(lambda: " ready." in running.log, 40, running, "the worker is ready")
         check = run_check(worker.check, environment)
         pressed = run_check(["python", "press.py"], environment)
+        with (
+            started(beats[0], environment, folder) as first,
+            started(beats[1], environment, folder) as second,
+        ):
+            until(lambda: len(reports(running.log)) > 2, 60, running, "three reports ran")
+            is_healthy = run_check(of_second, environment).returncode == 0
+            first.process.kill()
+            first.process.wait()
+            ran = len(reports(running.log))
+            until(lambda: len(reports(running.log)) > ran + 1, 60, second, "the other beat goes on")
+    times = reports(running.log)
 
     assert check.returncode == 0, check.stdout + check.stderr
     assert "shop@worker: OK" in check.stdout
@@ -115,28 +96,16 @@ def shop_works(environment: dict[str, str], folder: Path) -> None:
     assert "every result says: ['account 42 is in sync']" in pressed.stdout
     assert "its lock after get(): free" in pressed.stdout
     assert "overlaps: 0" in pressed.stdout
+    assert is_healthy
+    assert run_check(of_second, environment).returncode != 0
+    assert min(later - earlier for earlier, later in pairwise(times)) > 2.5, times
 
 
-def composed_environment(rabbitmq_port: int, redis_port: int) -> dict[str, str]:
-    """Return what compose gives the shop, with the servers' names and ports here."""
-    servers = {"rabbitmq:5672": rabbitmq_port, "redis:6379": redis_port}
-    environment: dict[str, Any] = dict(SERVICES["worker"].environment)
-    for name, value in environment.items():
-        for there, port in servers.items():
-            environment[name] = environment[name].replace(f"@{there}", f"@127.0.0.1:{port}")
-            environment[name] = environment[name].replace(f"//{there}", f"//127.0.0.1:{port}")
-        assert "rabbitmq:" not in environment[name], value
-    return environment
+def reports(log: str) -> list[float]:
+    """Return when the report ran, every five seconds, by the worker's log."""
+    return [float(found) for found in re.findall(r"reported at ([\d.]+) s", log)]
 
 
-def moved(command: Sequence[str], paths: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a command with some paths replaced."""
-    words = list(command)
-    for there, here in paths:
-        words = [word.replace(there, here) for word in words]
-    return words
-
-
-def ask_redis(port: int, *command: str) -> str:
-    """Return what redis-cli prints."""
-    return run_check(["redis-cli", "-p", str(port), *command], {}).stdout
+def moved(command: Sequence[str], place: Path) -> list[str]:
+    """Return a command whose files are not in the container's own folder, but beside a place."""
+    return [word.replace("/tmp/", f"{place}-") for word in command]  # noqa: S108  a container's own

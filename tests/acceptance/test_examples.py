@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.postgres import postgres
+from tests.acceptance.processes import run_check, started, until
 from tests.acceptance.terms import PATIENCE
 from tests.facts import wait_until
 from tests.pages import PAGES, ROOT
@@ -166,11 +167,37 @@ def test_an_example_that_is_stopped_takes_its_processes_with_it(
     assert_nothing_is_left(temporary, files=signum == signal.SIGKILL)
 
 
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """The URL of a database, on a PostgreSQL server of one's own that listens on a unix socket only."""
+    on_path = shutil.which("initdb")
+    # Debian keeps its programs off the PATH.
+    initdb = [on_path] if on_path else sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))
+    if not initdb:
+        pytest.skip("no initdb found: apt-get install postgresql")
+    if importlib.util.find_spec("psycopg") is None:
+        pytest.skip("psycopg is not installed: pip install 'psycopg[binary]'")
+    # It refuses to be run by root. The signal: a change of user makes the kernel forget the one set before.
+    is_root = os.getuid() == 0
+    as_user = ["setpriv", "--reuid=nobody", "--clear-groups", "--pdeathsig=TERM"] if is_root else []
+    # A short name, for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="pg-") as directory:
+        if is_root:
+            shutil.chown(directory, "nobody")
+        options = ["--auth=trust", "--username=shop", "--no-sync", "--encoding=UTF8", "--no-locale"]
+        done = run_check([*as_user, initdb[-1], f"--pgdata={directory}/data", *options], {})
+        assert done.returncode == 0, done.stdout + done.stderr
+        command = [str(Path(initdb[-1]).with_name("postgres")), "-D", f"{directory}/data", "-k", directory]
+        command += ["-c", "listen_addresses=", "-c", "fsync=off"]
+        with started([*as_user, *command], {}, Path(directory)) as server:
+            until(lambda: "ready to accept connections" in server.log, PATIENCE, server, "it is ready")
+            yield f"postgresql://shop@/postgres?host={directory}"
+
+
 @pytest.mark.slow
-def test_fences_work_in_postgresql_too(temporary: Path) -> None:
-    with postgres() as url:
-        process = start("per_resource", temporary, EXAMPLE_DATABASE_URL=url)
-        said = end(process)
+def test_fences_work_in_postgresql_too(temporary: Path, postgres: str) -> None:
+    process = start("per_resource", temporary, EXAMPLE_DATABASE_URL=postgres)
+    said = end(process)
 
     assert process.returncode == 0, said
     assert "The accounts are in postgresql." in said

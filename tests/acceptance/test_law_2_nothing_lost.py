@@ -1,52 +1,15 @@
 """Nothing more is lost than a plain Celery task would lose."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kombu.exceptions import OperationalError
 
 from tests.acceptance.conftest import ProjectMaker
-from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.project import open_project
-from tests.acceptance.terms import (
-    CLAIM_GONE,
-    LEASE,
-    PATIENCE,
-)
-from tests.faults import faulty_proxy
-from tests.servers import EmbeddedServer
+from tests.acceptance.harness import Project, throughout
+from tests.acceptance.terms import CLAIM_GONE, LEASE, PATIENCE
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(2)
-
-
-@pytest.mark.parametrize("task", ["executed", slow("until_expired"), slow("until_executing")])
-def test_a_message_that_meets_the_claim_of_a_publish_that_fails_runs(
-    project: Project, key: str, task: str
-) -> None:
-    """It was accepted by the broker; what it would be dropped for never is."""
-    with (
-        EmbeddedServer(port=0) as broker,
-        ThreadPoolExecutor(1) as thread,
-        faulty_proxy(broker.port or 0) as proxy,
-    ):
-        proxy.black_hole()
-        locks = project.plan["conf"].get("redislock_url", project.plan["broker"])
-        conf = {"redislock_url": locks, "task_publish_retry": False}
-        away = open_project({**project.plan, "broker": proxy.url, "conf": conf})
-        publish = thread.submit(away.tasks[f"project.{task}"].delay, key)
-        claim = wait_until(lambda: project.holder(key), PATIENCE, "its claim is taken")
-        accepted = project.app.send_task(f"project.{task}", (key,))
-        project.wait_received(accepted.id, 2)
-        state, bodies = accepted.state, project.bodies(key)
-        proxy.close()
-        with pytest.raises(OperationalError):
-            publish.result(PATIENCE)
-
-    assert (claim.state in {"queued", "period"}, state, bodies) == (True, "PENDING", [])
-    assert accepted.get(timeout=PATIENCE) == f"{key} done"
-    assert len(project.bodies(key)) == 1
 
 
 @pytest.mark.timing

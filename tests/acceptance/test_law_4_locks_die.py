@@ -6,45 +6,22 @@ The endings of a task are in ``endings/``.
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.acceptance.brokers import REDIS_FIRST, Site
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.terms import (
-    DEAD,
-    KILLED,
-    LEASE,
-    LONG_LEASE,
-    LOST,
-    PATIENCE,
-)
+from tests.acceptance.terms import DEAD, KILLED, LEASE, LONG_LEASE, LOST, PATIENCE
 from tests.facts import lives
 from tests.tiers import slow
 
 pytestmark = pytest.mark.law(4)
 
 
-@pytest.mark.slow
-@pytest.mark.timing
-def test_a_body_that_keeps_the_interpreter_keeps_its_lock(prefork: Project, key: str) -> None:
-    """C code starves the child's watchdog, and the main process renews beside it."""
-    result = prefork.executed.apply_async((key, 0.0, "hold_interpreter", 2 * LEASE), lock_ttl=LEASE)
-    body = prefork.wait_started(key)
-    free = prefork.wait_free(key, 2 * PATIENCE)
-    result.get(timeout=PATIENCE)
-
-    (held_for,) = prefork.notes(f"interpreter {key}")
-    assert held_for >= 2 * LEASE
-    assert free - body.start >= held_for
-    assert not [line for line in prefork.lines(LOST) if body.task_id in line]
-
-
 @pytest.mark.timing
 def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork: Project, key: str) -> None:
-    """A paused body may go on at any moment, so its lock must not be free."""
+    """It renews nothing, as one whose body keeps the interpreter; it may go on at any moment."""
     with prefork.running(prefork.executed, key, lock_ttl=LEASE) as result:
         (body,) = prefork.bodies(key)
         os.kill(body.pid, signal.SIGSTOP)
@@ -61,30 +38,6 @@ def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork: Project,
 # --- a run known to be dead holds nothing ----------------------------------------------------
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of other processes")
-
-
-@ON_LINUX
-@pytest.mark.parametrize("pool", ["prefork", slow("threads")])
-@pytest.mark.parametrize("task", ["executed", slow("while_executing_or_skip")])
-def test_the_key_of_a_killed_worker_can_be_used_at_once(
-    new_project: Callable[..., Project], key: str, pool: str, task: str
-) -> None:
-    """Its lease has minutes left; a worker that is started at once need not wait for them."""
-    project = new_project()
-    worker, work = project.start_worker(pool), getattr(project, task)
-    with project.kept_on(key):
-        work.apply_async((key,), lock_ttl=LONG_LEASE)
-        body = project.wait_started(key)
-        os.killpg(worker.process.pid, signal.SIGKILL)
-        wait_until(lambda: not lives(worker.process.pid) and not lives(body.pid), PATIENCE, "both are dead")
-    project.start_worker(pool)
-    asked = time.monotonic()
-    result = work.delay(key)
-
-    assert not result.is_duplicate
-    assert result.get(timeout=PATIENCE) == f"{key} done"
-    assert project.bodies(key)[1].start - asked < DEAD
-    assert project.overlaps(key, killed=1) == []
 
 
 @ON_LINUX

@@ -6,10 +6,7 @@ import pytest
 import redis
 
 from tests.acceptance.harness import Project
-from tests.acceptance.terms import (
-    LONG_LEASE,
-    PATIENCE,
-)
+from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
 from tests.trips import Trips

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import celery
 import pytest
@@ -55,32 +55,13 @@ def _the_projects_app_is_the_current_one(request: pytest.FixtureRequest) -> Iter
     _state._tls.current_app = before
 
 
-class Held(NamedTuple):
-    """A run that holds a key.
-
-    Attributes:
-        id: of its task.
-        wait: returns when as many messages as were announced have found the key held.
-    """
-
-    id: str
-    wait: Callable[[], object]
-
-
 @contextmanager
-def held(
-    project: Project, key: str, task: str = "executed", *arguments: Any, waiting: int = 1
-) -> Iterator[Held]:
-    """Hold the key by a run until the block has been left and so many other messages wait for it."""
-    with project.running(getattr(project, task), key, *arguments) as holder:
+def held(project: Project, key: str, task: str = "executed") -> Iterator[None]:
+    """Hold the key by a run until the block has been left and another message waits for it."""
+    with project.running(getattr(project, task), key):
         before = project.waited()
-
-        def wait() -> object:
-            what = f"{waiting} messages wait for {key}"
-            return wait_until(lambda: len(project.waited() - before) >= waiting, WORKFLOW, what)
-
-        yield Held(holder.id, wait)
-        wait()
+        yield
+        wait_until(lambda: project.waited() - before, WORKFLOW, f"a message waits for {key}")
 
 
 def plainly(project: Project, shape: Shape, *values: Any) -> Any:

@@ -93,7 +93,7 @@ def test_an_eta_beyond_the_visibility_timeout_makes_one_run(site_on: SiteMaker, 
     result = getattr(project, task).apply_async((key,), countdown=4.0)
     wait_until(lambda: project.received()[result.id] > 1, PATIENCE, "a second worker has it")
     project.wait_ended(key)
-    wait_until(lambda: not unacknowledged(project), PATIENCE, "every copy has ended")
+    wait_until(lambda: not project.undelivered(), PATIENCE, "every copy has ended")
 
     assert len(project.bodies(key)) == 1
 
@@ -228,8 +228,3 @@ def test_a_run_whose_child_is_killed_before_its_result_is_stored_has_not_ended(
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert project.overlaps(key) == []
     assert len({body.token for body in bodies}) == 2
-
-
-def unacknowledged(project: Project) -> int:
-    """Return how many messages are on Redis: in the queue, or with a worker."""
-    return project.queued() + int(project.redis.hlen(f"{project.plan['prefix']}:unacked"))

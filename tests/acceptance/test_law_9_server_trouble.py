@@ -7,7 +7,7 @@ Broker and results are reached all the time, but where single calls fail. Each c
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 import redis
@@ -17,13 +17,7 @@ from celery_redislock import LockUnavailable
 from celery_redislock.locks import Lock, connect
 from tests.acceptance.harness import Project
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
-from tests.acceptance.terms import (
-    CANNOT_START,
-    CLAIM_GONE,
-    FREED,
-    PATIENCE,
-    WORKFLOW,
-)
+from tests.acceptance.terms import CANNOT_START, CLAIM_GONE, FREED, PATIENCE, WORKFLOW
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
 
@@ -84,8 +78,8 @@ def test_a_history_of_many_tasks_and_faults_keeps_the_law(
     for fault in Fault:
         network.fail(fault, at={chance.randrange(1, 300) for _ in range(8)})
     for number in range(60):
-        result = _publish(faulty, keys[number % 3], 0.1, task="while_executing")
-        published += [result] if result is not None else []
+        with suppress(LockUnavailable):
+            published.append(faulty.while_executing.delay(keys[number % 3], 0.1))
     until = time.monotonic() + 40
     ready = 0
     while ready < len(published) and time.monotonic() < until:
@@ -138,11 +132,3 @@ def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more
     left = [holder for each in results if (holder := project.holder(each)) is not None]
     assert {holder.state for holder in left} == {"period"}  # of lock_period, which has not passed
     assert project.lines(CANNOT_START) == project.lines(CLAIM_GONE) == []
-
-
-def _publish(project: Project, key: str, *arguments: object, task: str = "executed") -> AsyncResult | None:
-    try:
-        result: AsyncResult = getattr(project, task).delay(key, *arguments)
-    except LockUnavailable:
-        return None
-    return result

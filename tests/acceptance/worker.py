@@ -14,6 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from celery.utils import uuid
+
+from tests.acceptance.processes import Process
+
 #: Let kombu look for messages to restore every second; its own default, ten times ten, would take minutes.
 #: A worker that is killed while it looks keeps the others from it, by default for five minutes.
 SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2}
@@ -21,7 +25,7 @@ SWEEPING = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unack
 STARTING, ENDING, LOOKING = 60.0, 30.0, 3.0
 
 
-class Worker:
+class Worker(Process):
     """One ``celery worker`` process in a session of its own."""
 
     def __init__(
@@ -34,36 +38,13 @@ class Worker:
         app: str = "tests.acceptance.project",
     ) -> None:
         """Start it; :meth:`wait_ready` tells when it works. ``app``: a module that reads the plan."""
-        handle, path = tempfile.mkstemp(prefix="worker-", suffix=".log")
-        self.log_path = Path(path)
         command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", pool]
-        command += ["-c", str(concurrency), "-n", f"{self.log_path.stem}@localhost", "-l", "INFO"]
+        command += ["-c", str(concurrency), "-n", f"{uuid()}@localhost", "-l", "INFO"]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat", *arguments]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=handle,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # Containers run tests as root, which Celery refuses where pickle is accepted.
-            env={**os.environ, "PROJECT_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"},
-        )
-        os.close(handle)
+        # Containers run tests as root, which Celery refuses where pickle is accepted.
+        environment = {"PROJECT_PLAN": json.dumps(plan), "C_FORCE_ROOT": "1"}
+        super().__init__(command, environment, Path(tempfile.gettempdir()), stdin=subprocess.PIPE)
         self._pool = pool
-        self._read = ""
-        self._size = 0
-
-    @property
-    def log(self) -> str:
-        """Everything it has written so far."""
-        # Tests look again and again at the log of a whole session: only what is new is read.
-        with self.log_path.open("rb") as file:
-            file.seek(self._size)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read += whole.decode(errors="replace")
-        self._size += len(whole)
-        return self._read
 
     def wait_ready(self) -> None:
         """Return when it takes messages."""
@@ -89,14 +70,12 @@ class Worker:
         """Send its main process a signal."""
         os.kill(self.process.pid, number)
 
-    def end(self) -> None:
+    def end(self, patience: float = ENDING) -> None:
         """End it and its children by force: its own way to end is a matter of a test. Idempotent."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
         # The children of a pool are in its session's process group.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(ENDING)
+        super().end(patience)
         self.log_path.unlink(missing_ok=True)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+#: An entry's name with all that a shell, a hash tag or a lock's name may stumble over.
+ODD = "a {odd} ünï 'name' %41*"
 #: Seconds a command may take.
 _LONGEST = 60
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,22 @@ def proxy(tcp_server: EmbeddedServer) -> Iterator[FaultyProxy]:
     assert tcp_server.port is not None
     with faulty_proxy(tcp_server.port) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def primary() -> Iterator[EmbeddedServer]:
+    """The server that the Sentinel names."""
+    with EmbeddedServer(port=0) as primary:
+        yield primary
+
+
+@pytest.fixture
+def sentinel(primary: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
+    """The URL of a Sentinel that knows its primary as ``mine``."""
+    config = tmp_path / "sentinel.conf"
+    config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
+    with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
+        yield f"sentinel://127.0.0.1:{sentinel.port}"
 
 
 def _redis_case(url_of: Callable[[str], str], server: str, options: str) -> Iterator[RedisCase]:

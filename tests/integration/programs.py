@@ -31,19 +31,6 @@ def connection_id():
         connection.redislock_idle.append(connection)
 
 
-def in_child(work):
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
 def watchdogs():
     return [each for each in threading.enumerate() if each.name == "redislock-watchdog"]
 """

@@ -16,34 +16,22 @@ import pytest
 import redis
 
 from celery_redislock.locks import connect
-from celery_redislock.scheduling.state import TAKEN, State, States, finished
-from tests.integration.commands import run_command
-from tests.integration.test_cli import Shell
+from celery_redislock.scheduling.state import State, States, finished
+from tests.integration.commands import ODD, run_command
+from tests.integration.test_cli import APP, Shell
 from tests.states import state_of
-
-APP = "tests.integration.cli_beat_app"
-
-#: An entry's name with all that a shell, a hash tag or a lock's name may stumble over.
-ODD = "a {odd} ünï 'name' %41*"
 
 
 class Beats(Shell):
     """Runs commands about a schedule, and does what beats do to its states."""
 
     @property
-    def environment(self) -> dict[str, str]:
-        return {**super().environment, "CLI_APP_ODD": ODD}
-
-    @property
     def states(self) -> States:
-        return States(self.store, "cli_beat_app")
+        return States(self.store, "cli_app")
 
     @property
     def client(self) -> Any:
         return redis.Redis.from_url(self.url)
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.celery(*words, app=APP)
 
     def take(self, entry: str, *, bound: float = 60.0, is_sent: bool = True) -> State:
         """Take a tick as a beat of another host does, and say that it is sent."""
@@ -58,7 +46,7 @@ class Beats(Shell):
         }
         known = self.states.read([entry])[1][0]
         answer = self.states.take(entry, known, about, bound=bound, next_in=600.0)
-        assert answer.status == TAKEN
+        assert answer.status == "taken"
         if is_sent:
             following = finished(answer.text, is_sent=True)
             assert self.states.replace(entry, answer.text, following, 600.0)
@@ -68,7 +56,7 @@ class Beats(Shell):
         return State.read(self.states.read([entry])[1][0])
 
     def rows(self, *words: str) -> dict[str, Any]:
-        done = self.run("beat", "--json", *words)
+        done = self.celery("beat", "--json", *words)
         assert done.returncode == 0, done.stderr
         return {row["name"]: row for row in json.loads(done.stdout)["entries"]}
 
@@ -87,13 +75,8 @@ class Beats(Shell):
 
 @pytest.fixture
 def beats(redis_url: str, celery_url: str, prefix: str) -> Iterator[Beats]:
-    store = connect(redis_url, prefix=f"{prefix}-redislock")
-    shell = Beats(redis_url, celery_url, f"{prefix}-", store)
-    yield shell
-    keys = [*shell.client.scan_iter(f"{prefix}*", count=1000)]
-    if keys:
-        shell.client.delete(*keys)
-    store.close()
+    with Beats.on(redis_url, celery_url, prefix) as beats:
+        yield beats
 
 
 def _line(done: subprocess.CompletedProcess[str], name: str) -> str:
@@ -106,7 +89,7 @@ class TestBeat:
         """When and by which beat it was sent, when it is due; moments are local, with their age."""
         before = beats.take("nightly")
 
-        done = beats.run("beat")
+        done = beats.celery("beat")
 
         assert (done.returncode, done.stderr) == (0, "")
         heads = re.split("  +", done.stdout.splitlines()[0])
@@ -114,9 +97,8 @@ class TestBeat:
         cells = re.split("  +", _line(done, "nightly"))
         assert cells[:3] == ["nightly", "shop.nightly", "crontab: 0 3 * * * (m/h/dM/MY/d)"]
         assert before.ran is not None
-        assert cells[3].startswith(
-            time.strftime("%Y-%m-%d %H:%M:%S %z (", time.localtime(before.at.timestamp()))
-        )
+        at = time.localtime(before.at.timestamp())
+        assert cells[3].startswith(time.strftime("%Y-%m-%d %H:%M:%S %z (", at))
         assert re.search(r"\(\d\.\d s ago\)$|\(0:\d\d:\d\d ago\)$", cells[3])
         assert cells[4] == "web1:77"
         assert re.search(r"\(in (0:59:\d\d|1:00:00)\)$", cells[5])
@@ -124,11 +106,10 @@ class TestBeat:
 
     def test_what_has_never_run_and_what_is_not_shared_says_so(self, beats: Beats) -> None:
         """Shared is what a beat shares: unique tasks, and what ``redislock_beat`` names."""
-        done = beats.run("beat")
+        done = beats.celery("beat")
 
-        states = {
-            name: re.split("  +", _line(done, name)) for name in ("tick", "nightly", "alone", "by name")
-        }
+        names = ("tick", "nightly", "alone", "by name")
+        states = {name: re.split("  +", _line(done, name)) for name in names}
         assert (states["tick"][3], states["tick"][6]) == ("never", "shared")
         assert (states["nightly"][3], states["nightly"][6]) == ("never", "shared")
         assert states["alone"][6] == states["by name"][6] == "not shared: each beat sends it"
@@ -143,7 +124,7 @@ class TestBeat:
         beats.take("nightly")
         before = beats.take("nightly", bound=0.001, is_sent=False)
 
-        done, rows = beats.run("beat"), beats.rows()
+        done, rows = beats.celery("beat"), beats.rows()
 
         said = re.split("  +", _line(done, "nightly"))[6]
         assert re.fullmatch(r"sending since .* \(.* ago\)", said)
@@ -157,7 +138,7 @@ class TestBeat:
         beats.take("removed {one}")
         beats.states.pause("removed {one}", None)
 
-        done = beats.run("beat")
+        done = beats.celery("beat")
         row = beats.rows()["removed {one}"]
 
         assert "web1:77" in _line(done, "removed {one}")
@@ -170,7 +151,7 @@ class TestBeat:
         beats.states.pause("nightly", 600.0)
         beats.states.pause("tick", None)
 
-        done = beats.run("beat", "--json")
+        done = beats.celery("beat", "--json")
 
         document = json.loads(done.stdout)
         assert list(document) == ["server", "entries"]
@@ -206,7 +187,7 @@ class TestBeat:
     def test_a_schedule_that_cannot_be_read_is_one_line(
         self, beats: Beats, scheduler: str, said: str
     ) -> None:
-        done = beats.run("beat", "-S", scheduler)
+        done = beats.celery("beat", "-S", scheduler)
 
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
@@ -219,7 +200,7 @@ class TestRunNow:
         """With its arguments and options, as a new message: it carries no tick's identity."""
         before = beats.take(ODD)
 
-        done = beats.run("run-now", ODD)
+        done = beats.celery("run-now", ODD)
 
         assert done.returncode == 0, done.stderr
         (message,) = beats.messages()
@@ -230,28 +211,27 @@ class TestRunNow:
         assert beats.state(ODD) == before
 
     def test_a_plain_task_gets_its_evaluated_arguments_and_no_option_of_ours(self, beats: Beats) -> None:
-        """``redislock_catchup`` is the entry's own; ``BeatLazyFunc`` is called as beat calls it."""
-        done = beats.run("run-now", "alone")
+        """``redislock_catchup`` is the entry's own; ``BeatLazyFunc`` is called as beat calls it.
 
-        assert done.returncode == 0, done.stderr
+        A task that this program does not know is sent by its name.
+        """
+        for entry in ("alone", "by name"):
+            done = beats.celery("run-now", entry)
+            assert done.returncode == 0, done.stderr
+
+        assert [message["task"] for message in beats.messages()] == ["another.programs"]
         (message,) = beats.messages("other\x06\x163")  # of priority 3
         assert message["body"] == [[1], {"lazy": beats.prefix}]
         assert message["properties"]["priority"] == 3
         assert not [name for name in message if "redislock" in name]
         assert "catchup" not in json.dumps(message)
 
-    def test_a_task_that_this_program_does_not_know_is_sent_by_its_name(self, beats: Beats) -> None:
-        done = beats.run("run-now", "by name")
-
-        assert done.returncode == 0, done.stderr
-        assert [message["task"] for message in beats.messages()] == ["another.programs"]
-
     @pytest.mark.parametrize("entry", ["nightly", "refused"])
     def test_a_duplicate_is_not_sent_and_says_of_what(self, beats: Beats, entry: str) -> None:
         """Whatever ``on_conflict`` says: the holder's id, and exit status 1."""
         owner = beats.hold("night", state="running")
 
-        done = beats.run("run-now", entry)
+        done = beats.celery("run-now", entry)
 
         assert (done.returncode, done.stderr) == (1, "")
         assert done.stdout.startswith(f"skipped {entry}: duplicate of task {owner}")
@@ -259,7 +239,7 @@ class TestRunNow:
 
     @pytest.mark.parametrize("command", ["run-now", "pause"])
     def test_an_unknown_entry_is_refused_with_the_nearest_name(self, beats: Beats, command: str) -> None:
-        done = beats.run(command, "nihgtly")
+        done = beats.celery(command, "nihgtly")
 
         assert (done.returncode, done.stderr) == (1, "")
         assert done.stdout == "the schedule has no entry 'nihgtly'; did you mean 'nightly'?\n"
@@ -270,7 +250,7 @@ class TestRunNow:
 class TestPause:
     def test_it_lasts_for_the_time_given(self, beats: Beats) -> None:
         """By the server's clock; the key on the server lives no longer."""
-        done = beats.run("pause", "nightly", "--for", "15m")
+        done = beats.celery("pause", "nightly", "--for", "15m")
 
         assert done.returncode == 0, done.stderr
         now, ends = beats.states.pauses(["nightly", "tick"])
@@ -280,15 +260,15 @@ class TestPause:
         assert beats.client.pttl(key) / 1000 == pytest.approx(ends["nightly"] - now, abs=1.0)
         assert done.stdout.startswith("paused nightly until 2")
         assert "paused the entry 'nightly' of the schedule by hand, until 2" in done.stderr
-        assert _line(beats.run("beat"), "nightly").rpartition("  ")[2].startswith("paused until 2")
+        assert _line(beats.celery("beat"), "nightly").rpartition("  ")[2].startswith("paused until 2")
 
     def test_without_a_time_it_lasts_until_it_is_resumed(self, beats: Beats) -> None:
         """A year at most: nothing on the server is for ever. Both are in the log, as a release is."""
-        paused = beats.run("pause", ODD)
+        paused = beats.celery("pause", ODD)
         (key,) = beats.client.keys(f"{beats.prefix}*:pause")
         ttl = beats.client.pttl(key) / 1000
-        shown = beats.run("beat")
-        resumed, again = beats.run("resume", ODD), beats.run("resume", ODD)
+        shown = beats.celery("beat")
+        resumed, again = beats.celery("resume", ODD), beats.celery("resume", ODD)
 
         assert (paused.returncode, paused.stdout) == (0, f"paused {ODD} until it is resumed\n")
         assert f"paused the entry {ODD!r} of the schedule by hand" in paused.stderr
@@ -301,7 +281,7 @@ class TestPause:
 
     def test_an_entry_that_beats_do_not_share_cannot_be_paused(self, beats: Beats) -> None:
         """A pause that no beat asks for would be a lie."""
-        done = beats.run("pause", "alone")
+        done = beats.celery("pause", "alone")
 
         assert (done.returncode, done.stdout) == (2, "")
         assert "name it in redislock_beat" in done.stderr
@@ -316,16 +296,19 @@ class TestTrouble:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "Error: a schedule is an app's: name the app, celery -A proj redislock …\n"
 
-    @pytest.mark.parametrize("words", [["beat"], ["run-now", ODD]])
+    @pytest.mark.parametrize(
+        ("program", "words"),
+        [("standalone", ["list"]), ("celery", ["list"]), ("celery", ["beat"]), ("celery", ["run-now", ODD])],
+    )
     def test_an_unreachable_server_is_one_line_without_its_password(
-        self, prefix: str, words: list[str]
+        self, prefix: str, program: str, words: list[str]
     ) -> None:
         """Also where the publish fails of it, whose error Celery wraps."""
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             url = f"redis://me:hush@127.0.0.1:{unused.getsockname()[1]}/0"
 
-            done = Beats(url, url, prefix, connect(url)).run(*words)
+            done = getattr(Beats(url, url, prefix, connect(url)), program)(*words)
 
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1

@@ -18,7 +18,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Grant, Mark, Term
-from celery_redislock.scheduling.state import NOTHING, REFUSED, TAKEN, States
+from celery_redislock.scheduling.state import NOTHING, States
 from tests.pages import PAGES, ROOT, blocks_of
 
 #: In the pages this is where the server is.
@@ -92,6 +92,15 @@ def server() -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.fixture
+def admin(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A client that may do anything; the server, which is ours alone, is empty."""
+    with closing(redis.Redis.from_url(server.redis_url)) as admin:
+        admin.flushall()
+        admin.acl_deluser("locks")
+        yield admin
+
+
 def run(command: list[str], folder: Path) -> None:
     """Run a program with warnings from this package as errors, and show what it wrote if it fails."""
     done = subprocess.run(
@@ -105,6 +114,7 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.usefixtures("admin")
 def test_the_python_of_a_page_runs(page: str, server: EmbeddedServer, tmp_path: Path) -> None:
     lines = [""] * PAGES[page].count("\n")
     for block in blocks_of("python"):
@@ -114,9 +124,6 @@ def test_the_python_of_a_page_runs(page: str, server: EmbeddedServer, tmp_path: 
     # A name of its own: Celery names tasks after the file, and each page must meet no other page's locks.
     program = tmp_path / f"{re.sub('[^a-z]', '_', page.lower())}.py"
     program.write_text("\n".join(lines) + AFTERWARDS.get(page, ""))
-    server_of_pages = redis.Redis.from_url(server.redis_url)
-    server_of_pages.flushall()  # ours alone
-    server_of_pages.close()
 
     run([sys.executable, program.name], tmp_path)
 
@@ -170,18 +177,19 @@ def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
     """Share an entry of the schedule as a beat does that sends its tick, and pause it."""
     states = States(store, "APP")
     refused = states.take(entry, NOTHING, {}, bound=5.0, next_in=6.0)
-    assert refused.status == REFUSED  # what is no state is there
+    assert refused.status == "refused"  # what is no state is there
     taken = states.take(entry, refused.text, {}, bound=5.0, next_in=6.0)
-    assert taken.status == TAKEN
+    assert taken.status == "taken"
     assert states.replace(entry, taken.text, "", 6.0)
     states.pause(entry, 5.0)
     assert states.resume(entry)
 
 
-def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server: EmbeddedServer) -> None:
+def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(
+    server: EmbeddedServer, admin: redis.Redis
+) -> None:
     """Each command is taken away in turn, and missed."""
     rule = acl_rule()
-    admin = redis.Redis.from_url(server.redis_url)
     # What a verb calls depends on what there is: with an entry that has expired, acquire tidies up as well.
     stale = {"gone": 1}
     allowed = [word for word in rule if re.fullmatch(r"\+\w+", word)]
@@ -199,7 +207,6 @@ def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server
             use_everything(server)
         except LockUnavailable as error:
             missed.append(str(error))
-    admin.close()
 
     # Nothing here waits for replicas; the test below does.
     needed = [word for word in allowed if word != "+wait"]
@@ -207,22 +214,17 @@ def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(server
     assert all("permission" in words.lower() for words in missed), missed
 
 
-def test_the_commands_allowed_by_the_page_include_waiting_for_replicas(server: EmbeddedServer) -> None:
-    admin = redis.Redis.from_url(server.redis_url)
-    admin.flushall()  # ours alone
-    admin.acl_deluser("locks")
+def test_the_commands_allowed_by_the_page_include_waiting_for_replicas(
+    server: EmbeddedServer, admin: redis.Redis
+) -> None:
     ask(admin, *acl_rule())
-    admin.close()
 
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
         use_everything(server, replicas=1)
 
 
-def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
+def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: redis.Redis) -> None:
     rows = re.findall(r"^\| `(redislock:[^`]+)` \| (\w[\w ]*) \|", PAGES["docs/operating.md"], re.MULTILINE)
-    table = dict(rows)
-    admin = redis.Redis.from_url(server.redis_url)
-    admin.flushall()  # ours alone
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
         store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", facts="{}")
         store.release("N", "owner/NONCE")
@@ -230,13 +232,11 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer) -> None:
         store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         states = States(store, "APP")
-        assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == TAKEN
+        assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
         states.pause("ENTRY", 5.0)
     kinds = {b"zset": "sorted set", b"string": "string"}
     keys = ask(admin, "KEYS", "*")
     found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}
-    without_end = [key for key in keys if ask(admin, "PTTL", key) <= 0]
-    admin.close()
 
-    assert found == table
-    assert without_end == []
+    assert found == dict(rows)
+    assert [key for key in keys if ask(admin, "PTTL", key) <= 0] == []

@@ -74,18 +74,17 @@ def program() -> Iterator[Callable[[str], _Program]]:
         each.end()
 
 
-class TestStop:
-    @pytest.mark.parametrize("is_paused", [False, True])
-    def test_stop_leaves_no_process_no_socket_and_no_directory(self, is_paused: bool) -> None:
-        server = EmbeddedServer().start()
-        facts = _facts(server)
-        assert not _is_gone(facts)
-        if is_paused:
-            os.kill(server.pid, signal.SIGSTOP)
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_stop_leaves_no_process_no_socket_and_no_directory(is_paused: bool) -> None:
+    server = EmbeddedServer().start()
+    facts = _facts(server)
+    assert not _is_gone(facts)
+    if is_paused:
+        os.kill(server.pid, signal.SIGSTOP)
 
-        server.stop()
+    server.stop()
 
-        assert _is_gone(facts)
+    assert _is_gone(facts)
 
 
 class TestShim:
@@ -108,35 +107,47 @@ class TestShim:
         assert _is_gone(facts)
 
 
+START = "server = EmbeddedServer().start(); "
+
+#: What a parent does with its server, and the signal that ends it, if it does not end by itself.
+PARENTS: dict[str, tuple[str, signal.Signals | None]] = {
+    "killed": (START + "tell(**facts(server)); time.sleep(60)", signal.SIGKILL),
+    "terminated": (START + "tell(**facts(server)); time.sleep(60)", signal.SIGTERM),
+    "killed, with the server paused": (
+        START + "os.kill(server.pid, signal.SIGSTOP); tell(**facts(server)); time.sleep(60)",
+        signal.SIGKILL,
+    ),
+    "forgets to stop it": (START + "tell(**facts(server))", None),
+    # A child's copy of the pipe must not look like a living parent.
+    "killed, but for a forked child": (
+        START
+        + "child = os.fork(); child and tell(child=child, **facts(server)); time.sleep(60); os._exit(0)",
+        signal.SIGKILL,
+    ),
+}
+
+
 class TestParent:
-    @pytest.mark.parametrize(
-        ("before", "number"),
-        [
-            ("", signal.SIGKILL),
-            ("", signal.SIGTERM),
-            ("os.kill(server.pid, signal.SIGSTOP);", signal.SIGKILL),
-        ],
-        ids=["kill", "terminate", "kill, with the server paused"],
-    )
-    def test_a_killed_parent_leaves_nothing(
-        self, program: Callable[[str], _Program], before: str, number: signal.Signals
+    @pytest.mark.parametrize("parent", PARENTS)
+    def test_a_parent_that_has_ended_leaves_nothing(
+        self, program: Callable[[str], _Program], parent: str
     ) -> None:
-        parent = program(f"server = EmbeddedServer().start(); {before} tell(**facts(server)); time.sleep(60)")
-        facts = parent.hear()
-        assert not _is_gone(facts)
+        code, number = PARENTS[parent]
+        running = program(code)
+        facts = running.hear()
+        child = facts.get("child")
+        try:
+            if number is None:
+                assert running.process.wait(10) == 0
+            else:
+                assert not _is_gone(facts)
+                running.process.send_signal(number)
 
-        parent.process.send_signal(number)
-
-        assert wait_until(lambda: _is_gone(facts), 2)
-
-    def test_a_parent_that_forgets_to_stop_it_leaves_nothing_when_it_has_exited(
-        self, program: Callable[[str], _Program]
-    ) -> None:
-        parent = program("server = EmbeddedServer().start(); tell(**facts(server))")
-        facts = parent.hear()
-
-        assert parent.process.wait(10) == 0
-        assert _is_gone(facts)
+            assert wait_until(lambda: _is_gone(facts), 2 if number else 0)
+            assert child is None or lives(child)
+        finally:
+            if child is not None:
+                os.kill(child, signal.SIGKILL)
 
     def test_an_interrupted_terminal_reaches_the_parent_and_not_the_server(
         self, program: Callable[[str], _Program]
@@ -182,25 +193,3 @@ class TestFork:
 
         assert child == {"url": facts["url"]}
         assert _pings(facts["socket"])
-
-    def test_a_forked_child_that_lives_on_does_not_keep_the_server(
-        self, program: Callable[[str], _Program]
-    ) -> None:
-        """A child's copy of the pipe must not look like a living parent."""
-        parent = program("""
-            server = EmbeddedServer().start()
-            child = os.fork()
-            if child == 0:
-                time.sleep(60)
-                os._exit(0)
-            tell(child=child, **facts(server))
-            time.sleep(60)
-        """)
-        facts = parent.hear()
-        try:
-            parent.process.kill()
-
-            assert wait_until(lambda: _is_gone(facts), 2)
-            assert lives(facts["child"])
-        finally:
-            os.kill(facts["child"], signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Taking a lock away: from a program that is not ours, and over a network that loses the answer."""
+"""Taking a lock away over a network that loses the answer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -14,36 +14,30 @@ from celery_redislock.publishing.handle import LockHandle
 from tests.faults import Fault, FaultyProxy
 
 
-class TestLostReply:
-    """Law 3: what an operator took away is told and logged, also where the server's word for it got lost."""
+def by_handle(store: RedisStore, _url: str, _prefix: str) -> None:
+    victim = LockHandle(SimpleNamespace(name="shop.sync"), store, "night").release(reason="purged")
+    assert victim is not None
+    assert victim.owner == "t1"
 
-    @pytest.fixture
-    def lossy(self, proxy: FaultyProxy, prefix: str) -> Iterator[RedisStore]:
-        """A store with a queued claim on ``night``; the next forced release is done, its answer lost."""
-        with closing(connect(proxy.url, prefix=prefix, socket_timeout=2.0)) as store:
-            store.acquire("night", "t1/m", 60.0, facts='{"state": "queued"}')
-            store.force_release("another")  # so that the server knows the script
-            proxy.fail(Fault.REPLY_LOST, of="force_release")
-            yield store
 
-    def test_the_handle_names_whom_it_was_taken_from(
-        self, lossy: RedisStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        victim = LockHandle(SimpleNamespace(name="shop.sync"), lossy, "night").release(reason="purged")
+def by_command(_store: RedisStore, url: str, prefix: str) -> None:
+    command = ["--url", url, "--prefix", prefix, "release", "night", "--reason", "purged", "--yes"]
+    done = CliRunner().invoke(main, command)
+    assert done.output.startswith("released night: taken from t1 ")
+    assert done.exit_code == 0
 
-        assert victim is not None
-        assert victim.owner == "t1"
+
+@pytest.mark.parametrize("take_away", [by_handle, by_command])
+def test_what_an_operator_took_away_is_told_and_logged_although_the_reply_was_lost(
+    proxy: FaultyProxy, prefix: str, caplog: pytest.LogCaptureFixture, take_away: Callable[..., None]
+) -> None:
+    """Law 3: it is done, and the server's word for it was all that got lost."""
+    with closing(connect(proxy.url, prefix=prefix, socket_timeout=2.0)) as store:
+        store.acquire("night", "t1/m", 60.0, facts='{"state": "queued"}')
+        store.force_release("another")  # so that the server knows the script
+        proxy.fail(Fault.REPLY_LOST, of="force_release")
+
+        take_away(store, proxy.url, prefix)
+
         assert caplog.messages == ["released 'night' by force from 't1' (queued): 'purged'"]
-        assert lossy.inspect("night") is None
-
-    def test_the_command_line_says_that_it_was_released(
-        self, lossy: RedisStore, proxy: FaultyProxy, prefix: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        place = ["--url", proxy.url, "--prefix", prefix]
-
-        done = CliRunner().invoke(main, [*place, "release", "night", "--reason", "purged", "--yes"])
-
-        assert done.output.startswith("released night: taken from t1 ")
-        assert done.exit_code == 0
-        assert caplog.messages == ["released 'night' by force from 't1' (queued): 'purged'"]
-        assert lossy.inspect("night") is None
+        assert store.inspect("night") is None

@@ -4,7 +4,6 @@ In programs of their own: patching must come before everything else.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -150,28 +149,20 @@ def test_the_thread_looks_names_up_by_itself(tcp_server: EmbeddedServer) -> None
     run_program(FROM_THE_THREAD % "pass", f"redis://localhost:{tcp_server.port}/0", "names", first=PATCHED)
 
 
-def test_the_thread_asks_the_sentinels_over_connections_of_its_own(tmp_path: Path) -> None:
+def test_the_thread_asks_the_sentinels_over_connections_of_its_own(
+    primary: EmbeddedServer, sentinel: str
+) -> None:
     """A socket of gevent's is of use in one thread only."""
-    config = tmp_path / "sentinel.conf"
-    with EmbeddedServer(port=0) as primary:
-        config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
-        with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
-            program = """
+    program = """
         from celery import Celery
         from celery_redislock import SingletonTask
         from tests.integration.children import store_in
         app = Celery("sentinel", set_as_current=False, broker="memory://")
         app.conf.update(redislock_url=rest[0], result_backend_transport_options={"master_name": "mine"})
         store = store_in(app.task(base=SingletonTask, name="sell", shared=False)(until))
-        """
-            place = f"sentinel://127.0.0.1:{sentinel.port}"
-            run_program(
-                program + FROM_THE_THREAD % "time.sleep(0.01)",
-                primary.redis_url,
-                "sentinel",
-                place,
-                first=PATCHED,
-            )
+    """
+    text = program.rstrip() + FROM_THE_THREAD % "time.sleep(0.01)"
+    run_program(text, primary.redis_url, "sentinel", sentinel, first=PATCHED)
 
 
 def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_is_gone(

@@ -32,8 +32,8 @@ def _recipes() -> list[re.Match[str]]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the package and of its tests, which run from there."""
-    for folder in ("celery_redislock", "tests"):
+    """A copy of the package, its examples and its tests, which run from there."""
+    for folder in ("celery_redislock", "examples", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

@@ -131,28 +131,28 @@ def test_what_is_stored_and_announced_is_what_celery_stores(
     assert told[-1] == value
 
 
-def test_a_result_that_cannot_be_encoded_fails_in_one_step(open_shop: ShopMaker) -> None:
-    """Celery stores that failure, and whatever is stored as the end releases the lock."""
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (return_what_nobody_encodes, {}),
+        (fail, {"lock_period": 600}),
+        (fail, {"ignore_result": True, "store_errors_even_if_ignored": True}),
+    ],
+    ids=["a result that cannot be encoded", "with its period", "although results are ignored"],
+)
+def test_a_failure_is_stored_and_releases_in_one_step(
+    open_shop: ShopMaker, body: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    """Whatever is stored as the end does: nobody sees the failure before the job can be run again."""
     shop = open_shop()
-    task = shop.unique(return_what_nobody_encodes)
-    asked = asked_of(shop)
-    run(shop, task)
-
-    assert shop.state("t") == "FAILURE"
-    assert asked == ["acquire", "acquire", "release_and_store"]
-    assert shop.is_free()
-
-
-def test_a_failure_ends_its_period_in_one_step(open_shop: ShopMaker) -> None:
-    """Nobody sees the failure before the job can be run again."""
-    shop = open_shop()
-    task = shop.unique(fail, lock_period=600)
+    task = shop.unique(body, **options)
     asked = asked_of(shop)
     run(shop, task)
 
     assert shop.state("t") == "FAILURE"
     assert asked == ["acquire", "acquire", "release_and_store"]
     assert task.lock_for().holder() is None
+    assert shop.is_free()
 
 
 #: What is there, whether Celery would store over it, and whether the script can tell.
@@ -219,22 +219,48 @@ def _of_another_celery(shop: WatchedShop, task: Any) -> None:
     stores, RedisBackend._store_result = RedisBackend._store_result, _store_result
 
 
+def _with(**options: Any) -> Callable[[WatchedShop, Any], dict[str, Any]]:
+    return lambda shop, _: {
+        name: shop.other.si() if given == "other" else given for name, given in options.items()
+    }
+
+
 @pytest.mark.parametrize(
-    "how", [_in_another_database, _as_another_user, _of_another_class, _of_another_celery]
+    ("how", "body"),
+    [
+        (_in_another_database, succeed),
+        (_as_another_user, succeed),
+        (_of_another_class, succeed),
+        (_of_another_celery, succeed),
+        (_with(link="other"), succeed),
+        (_with(link_error="other"), succeed),
+        (_with(ignore_result=True), succeed),
+        (_with(), return_much),
+    ],
+    ids=[
+        *("another database", "another user", "another class", "another Celery"),
+        *("a link", "an errback", "no result", "a large result"),
+    ],
 )
-def test_a_backend_elsewhere_is_left_alone(
-    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch, how: Callable[[WatchedShop, Any], None]
+def test_elsewhere_the_lock_is_released_before(
+    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch, how: Callable[..., Any], body: Callable[..., Any]
 ) -> None:
-    """Released before, as where results are kept on something else."""
+    """A backend elsewhere is left alone. A link is published before the result is stored.
+
+    What is not stored releases nothing; and a large result may take longer than the lock server is given.
+    """
     monkeypatch.setattr(RedisBackend, "_store_result", RedisBackend._store_result)
     shop = open_shop()
-    task = shop.unique(succeed)
-    how(shop, task)
+    shop.other = shop.app.task(succeed, name="other", shared=False)
+    task = shop.unique(body)
+    options = how(shop, task) or {}
     asked = asked_of(shop)
-    run(shop, task)
 
-    assert asked == ["acquire", "acquire", "release"]
-    assert "_store_result" not in task.backend.__dict__
+    assert run(shop, task, **options) == body() or body is succeed
+    assert asked[:3] == ["acquire", "acquire", "release"]
+    assert len(asked) == 3 or "link" in options
+    if body is succeed and not options:
+        assert "_store_result" not in task.backend.__dict__
     assert shop.is_free()
 
 
@@ -254,42 +280,6 @@ def test_a_backend_that_was_changed_since_the_last_run_is_left_alone(
     assert task.backend.get_task_meta("t")["status"] == "SUCCESS"
     task.backend.client.delete(key_of(shop))
     task.backend.client.close()
-
-
-def test_a_failure_that_is_stored_although_results_are_ignored_releases_too(open_shop: ShopMaker) -> None:
-    """``store_errors_even_if_ignored``."""
-    shop = open_shop()
-    task = shop.unique(fail, ignore_result=True, store_errors_even_if_ignored=True)
-    asked = asked_of(shop)
-    run(shop, task)
-
-    assert (asked[-1], shop.state("t")) == ("release_and_store", "FAILURE")
-    assert shop.is_free()
-
-
-@pytest.mark.parametrize("options", [{"link": "other"}, {"link_error": "other"}, {"ignore_result": True}])
-def test_what_somebody_waits_for_but_the_result_comes_after_the_release(
-    open_shop: ShopMaker, options: dict[str, Any]
-) -> None:
-    """A link is published before the result is stored; and what is not stored releases nothing."""
-    shop = open_shop()
-    other = shop.app.task(succeed, name="other", shared=False)
-    task = shop.unique(succeed)
-    asked = asked_of(shop)
-    run(shop, task, **{name: other.si() if given == "other" else given for name, given in options.items()})
-
-    assert asked[:3] == ["acquire", "acquire", "release"]
-    assert shop.is_free()
-
-
-def test_a_large_result_does_not_keep_the_lock_while_it_is_sent(open_shop: ShopMaker) -> None:
-    """It may take longer than the lock server is given."""
-    shop = open_shop()
-    task = shop.unique(return_much)
-    asked = asked_of(shop)
-
-    assert run(shop, task) == return_much()
-    assert asked == ["acquire", "acquire", "release"]
 
 
 class Slow:

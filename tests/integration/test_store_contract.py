@@ -1,6 +1,7 @@
 """What every store promises, verb by verb: acquire, release, renew, inspect, force_release."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -9,6 +10,14 @@ from celery_redislock.locks.store import Term
 from tests.stores import ABOUT, FACTS, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
+
+#: A request for a lock, and a look at who would refuse it.
+either = pytest.mark.parametrize(
+    "asked",
+    [lambda case, token: case.take(token), lambda case, token: case.store.look("n", token)],
+    ids=["acquire", "look"],
+)
+Asked = Callable[[StoreCase, str], object]
 
 
 def test_a_free_lock_is_granted(case: StoreCase) -> None:
@@ -19,22 +28,26 @@ def test_a_free_lock_is_granted(case: StoreCase) -> None:
     assert case.holder() == A
 
 
-def test_a_held_lock_is_refused_to_every_other_token(case: StoreCase) -> None:
+@either
+@pytest.mark.parametrize("token", [B, "job-a/2", "job-a", "job-a/", "job-a/11", ""])
+def test_a_held_lock_is_refused_to_every_other_token(case: StoreCase, asked: Asked, token: str) -> None:
     """Mutual exclusion: while a hold lives, nobody else gets one, not even the same owner's next run."""
     case.take(A)
 
-    refused(case.take(B))
-    refused(case.take("job-a/2"))
+    refused(asked(case, token))
     assert case.holder() == A
 
 
-def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase) -> None:
+@either
+def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase, asked: Asked) -> None:
     case.take(A, 30.0)
 
-    hold = refused(case.take(B)).hold
+    hold = refused(asked(case, B)).hold
 
-    assert (hold.token, hold.owner, hold.facts, hold.is_period) == (A, "job-a", FACTS, False)
+    assert (hold.name, hold.token, hold.owner) == ("n", A, "job-a")
+    assert (hold.facts, hold.is_period) == (FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
+    assert case.store.release("n", A).released
 
 
 def test_locks_of_different_names_do_not_know_each_other(case: StoreCase) -> None:
@@ -87,7 +100,7 @@ def test_only_its_token_releases_a_hold(case: StoreCase) -> None:
     assert case.holder() is None
 
 
-@pytest.mark.parametrize("token", ["job-a", "job-a/", "job-a/11", "/1", "*", ""])
+@pytest.mark.parametrize("token", [B, "job-a", "job-a/", "job-a/11", "/1", "*", ""])
 def test_a_token_is_compared_whole(case: StoreCase, token: str) -> None:
     """Neither an owner, nor a prefix, nor a longer token is the token."""
     case.take(A)
@@ -96,6 +109,7 @@ def test_a_token_is_compared_whole(case: StoreCase, token: str) -> None:
     assert case.store.renew([Term("n", token, 99.0)]).renewed == [False]
     assert not case.store.force_release("n", expected=token).released
     assert case.holder() == A
+    assert (case.remaining() or 99.0) <= 30.0
 
 
 def test_releasing_twice_is_harmless(case: StoreCase) -> None:
@@ -114,13 +128,6 @@ def test_renewing_sets_the_full_ttl_and_never_adds_up(case: StoreCase) -> None:
         assert case.store.renew([Term("n", A, 10.0)]).renewed == [True]
 
     assert 9.0 < (case.remaining() or 0.0) <= 10.0
-
-
-def test_only_its_token_renews_a_hold(case: StoreCase) -> None:
-    case.take(A, 5.0)
-
-    assert case.store.renew([Term("n", B, 99.0)]).renewed == [False]
-    assert (case.remaining() or 99.0) <= 5.0
 
 
 def test_renewing_never_creates_a_lock(case: StoreCase) -> None:
@@ -198,66 +205,38 @@ def test_looking_at_a_lock_changes_nothing(case: StoreCase) -> None:
     assert case.store.release("n", A).released
 
 
-def test_who_looks_before_a_claim_learns_who_would_refuse_it(case: StoreCase) -> None:
-    """What an acquire would be refused by: the holder and what it has left; nothing is taken."""
+def test_who_looks_before_a_claim_takes_nothing_and_is_refused_by_others_only(case: StoreCase) -> None:
+    """A publish that is repeated is no duplicate of itself, and what has expired refuses nobody."""
     assert case.store.look("n", B) is None
     assert case.holder() is None
-    case.take(A, 30.0)
-
-    refusal = case.store.look("n", B)
-
-    hold = refused(refusal).hold
-    assert (hold.name, hold.token, hold.facts, hold.is_period) == ("n", A, FACTS, False)
-    assert 25.0 < hold.expires_in <= 30.0
-    assert case.store.release("n", A).released
-
-
-@pytest.mark.parametrize("token", ["job-a/2", "job-a", "job-a/", "job-a/11", ""])
-def test_a_claim_is_refused_by_every_other_token_and_never_by_its_own(case: StoreCase, token: str) -> None:
-    """Tokens are compared whole: a publish that is repeated is no duplicate of itself."""
     case.take(A)
-
     assert case.store.look("n", A) is None
-    assert refused(case.store.look("n", token)).hold.token == A
-
-
-def test_an_expired_hold_refuses_nobody_who_looks(case: StoreCase) -> None:
-    case.take(A)
     case.expire()
 
     assert case.store.look("n", B) is None
 
 
-def test_an_operator_takes_the_lock_from_the_holder_it_saw(case: StoreCase) -> None:
-    case.take(A)
-
-    answer = case.store.force_release("n", expected=A)
-
-    assert answer.released
-    assert answer.held_by is not None
-    assert answer.held_by.token == A
-    assert case.holder() is None
-
-
-def test_an_operator_does_not_hit_the_next_holder(case: StoreCase) -> None:
-    """Between looking and acting the lock changed hands: compare and delete, not delete."""
+@pytest.mark.parametrize(
+    ("expected", "taken"),
+    [(None, True), (B, True), (A, False)],
+    ids=["anybody", "whom it saw", "the one before"],
+)
+def test_an_operator_takes_the_lock_from_whom_it_saw_or_from_anybody(
+    case: StoreCase, expected: str | None, *, taken: bool
+) -> None:
+    """Between looking and acting the lock may change hands: compare and delete, not delete."""
     case.take(A)
     case.store.release("n", A)
     case.take(B)
 
-    answer = case.store.force_release("n", expected=A)
+    answer = case.store.force_release("n", expected=expected)
 
-    assert not answer.released
+    assert answer.released is taken
     assert answer.held_by is not None
-    assert (answer.held_by.token, case.holder()) == (B, B)
-
-
-def test_an_operator_may_take_the_lock_from_anybody(case: StoreCase) -> None:
-    case.take(B)
-
-    assert case.store.force_release("n").released
-    answer = case.store.force_release("n")
-    assert (answer.released, answer.held_by) == (False, None)
+    assert (answer.held_by.token, case.holder()) == (B, None if taken else B)
+    if taken:
+        again = case.store.force_release("n", expected=expected)
+        assert (again.released, again.held_by) == (False, None)
 
 
 @pytest.mark.parametrize("name", ["naïve/Ünï·✓", "with space\nand line", "a:b:c", "%7Bbraces%7D", "x" * 500])

@@ -23,21 +23,23 @@ def _mark_of(case: StoreCase, message: str = MESSAGE) -> bool | None:
 
 
 class TestMark:
-    def test_a_copy_learns_that_its_message_is_done(self, case: StoreCase) -> None:
-        """Law 8: a copy of a message that is done takes nothing."""
+    @pytest.mark.parametrize("mark", [DONE, ENDING], ids=["done", "ending"])
+    @pytest.mark.parametrize("holder", [None, B])
+    def test_a_copy_learns_that_its_message_is_done(
+        self, case: StoreCase, mark: Mark, holder: str | None
+    ) -> None:
+        """Law 8: a copy takes nothing, and waits for nobody.
+
+        While the run is ending, the result and the follow-ups may still be to come. Whoever holds by now: the
+        run that lost its lock has ended as well.
+        """
         case.take(A)
-        case.store.release("n", A, mark=DONE)
+        if holder is not None:
+            case.expire()
+            case.take(holder)
 
-        assert _mark_of(case) is True
-        assert case.holder() is None
-
-    def test_a_copy_learns_that_its_messages_run_is_ending(self, case: StoreCase) -> None:
-        """Law 8: after the release, the result and the follow-ups may still be to come."""
-        case.take(A)
-        case.store.release("n", A, mark=ENDING)
-
-        assert _mark_of(case) is False
-        assert case.holder() is None
+        assert case.store.release("n", A, mark=mark).released is (holder is None)
+        assert (_mark_of(case), case.holder()) == (mark.is_done, holder)
 
     def test_after_a_death_between_end_and_done_a_copy_runs(self, case: StoreCase) -> None:
         """Law 8: such a message runs again, rather than lose its result."""
@@ -46,15 +48,6 @@ class TestMark:
         case.expire(part=f"mark:{MESSAGE}")
 
         granted(case.take(B, message=MESSAGE))
-
-    def test_it_comes_before_the_holder(self, case: StoreCase) -> None:
-        """A copy of a message that is done does not wait for whoever holds the lock by now."""
-        case.take(A)
-        case.store.release("n", A, mark=DONE)
-        case.take(B)
-
-        assert _mark_of(case) is True
-        assert case.holder() == B
 
     def test_it_comes_before_the_messages_own_claim(self, case: StoreCase) -> None:
         case.take(MESSAGE)
@@ -82,21 +75,13 @@ class TestMark:
         granted(case.take(A, name="other", message=MESSAGE))
         granted(case.take(A))
 
-    def test_it_is_left_whoever_holds(self, case: StoreCase) -> None:
-        """The run lost its lock, and yet has ended: a copy must not run beside its last steps."""
-        case.take(A)
-        case.expire()
-        case.take(B)
-
-        assert not case.store.release("n", A, mark=ENDING).released
-        assert (_mark_of(case), case.holder()) == (False, B)
-
-    def test_ending_becomes_done(self, case: StoreCase) -> None:
+    def test_ending_becomes_done_and_leaves_every_hold(self, case: StoreCase) -> None:
         case.take(A)
         case.store.release("n", A, mark=ENDING)
+        case.take(B)
         case.store.mark_done("n", MESSAGE, 60.0)
 
-        assert _mark_of(case) is True
+        assert (_mark_of(case), case.holder()) == (True, B)
 
     def test_done_is_never_overwritten_by_ending(self, case: StoreCase) -> None:
         """A release that comes late, or is repeated."""
@@ -106,12 +91,6 @@ class TestMark:
         assert _mark_of(case) is True
         case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING)
         assert _mark_of(case) is True
-
-    def test_leaving_done_touches_no_hold(self, case: StoreCase) -> None:
-        case.take(B)
-        case.store.mark_done("n", MESSAGE, 60.0)
-
-        assert case.holder() == B
 
     def test_a_mark_of_another_type_keeps_no_lock(self, server_case: RedisCase) -> None:
         key = server_case.key(part=f"mark:{MESSAGE}")
@@ -135,27 +114,20 @@ class TestHandOn:
         assert 3590.0 < hold.expires_in <= 3600.0
         assert case.store.names() == ["n"]
 
-    def test_a_free_lock_is_never_taken(self, case: StoreCase) -> None:
-        """What was lost stays lost."""
+    @pytest.mark.parametrize("holder", [None, C])
+    def test_only_its_own_hold_is_handed_on(self, case: StoreCase, holder: str | None) -> None:
+        """What was lost stays lost, also where nobody has it now. Law 3: only the holder."""
         case.take(A)
         case.expire()
-
-        answer = case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
-
-        assert (answer.released, answer.held_by) == (False, None)
-        assert case.holder() is None
-        assert case.store.names() == []
-
-    def test_another_holder_is_left_alone(self, case: StoreCase) -> None:
-        """Law 3: only the holder."""
-        case.take(C, 30.0)
+        if holder is not None:
+            case.take(holder, 30.0)
 
         answer = case.store.hand_on("n", A, B, 3600.0, facts=ABOUT)
 
         assert not answer.released
-        assert answer.held_by is not None
-        assert answer.held_by.token == C
-        assert (case.remaining() or 99.0) <= 30.0
+        assert (answer.held_by and answer.held_by.token) == case.holder() == holder
+        assert case.store.names() == ["n"] * (holder is not None)
+        assert (case.remaining() or 0.0) <= 30.0
 
     @pytest.mark.parametrize("is_done", [True, False])
     def test_a_successor_that_has_run_gets_nothing(self, case: StoreCase, is_done: bool) -> None:
@@ -166,12 +138,6 @@ class TestHandOn:
         assert case.store.hand_on("n", A, B, 3600.0, facts=ABOUT).released
         assert case.holder() is None
         assert case.store.names() == []
-
-    def test_it_leaves_a_mark_of_the_message_that_ends(self, case: StoreCase) -> None:
-        case.take(A)
-        case.store.hand_on("n", A, B, 60.0, facts=ABOUT, mark=ENDING)
-
-        assert (_mark_of(case), case.holder()) == (False, B)
 
     def test_it_leaves_the_mark_although_the_hold_was_lost(self, case: StoreCase) -> None:
         case.store.hand_on("n", A, B, 60.0, facts=ABOUT, mark=DONE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -13,23 +14,75 @@ from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 A, B = "job-a/1", "job-b/1"
 
 
+#: What happens after A was accepted for 60 s, who asks then, and who refuses: "A" and its period, or nobody.
+PERIODS: dict[str, tuple[Callable[[StoreCase], object], dict[str, Any], bool]] = {
+    "the hold is released": (lambda case: case.store.release("n", A), {"token": B, "period": 60.0}, True),
+    "the period has passed": (
+        lambda case: (case.store.release("n", A), case.expire(part="period")),
+        {"token": B, "period": 60.0},
+        False,
+    ),
+    "who asks has no period": (lambda case: case.store.release("n", A), {"token": B}, False),
+    "the same call is repeated": (
+        lambda case: case.take(A, period=9999.0),
+        {"token": A, "period": 60.0},
+        False,
+    ),
+    "its own hold was lost": (lambda case: case.expire(), {"token": A, "period": 60.0}, False),
+    "the run takes over": (lambda _case: None, {"token": B, "instead_of": A, "period": 60.0}, False),
+    "the run's claim has expired": (
+        lambda case: case.expire(),
+        {"token": B, "instead_of": A, "period": 60.0},
+        False,
+    ),
+    "nothing ran": (
+        lambda case: case.store.release("n", A, opened_by=A),
+        {"token": B, "period": 60.0},
+        False,
+    ),
+    "an operator took the hold": (
+        lambda case: case.store.force_release("n"),
+        {"token": B, "period": 60.0},
+        False,
+    ),
+    **{
+        f"ended by {whose}": (
+            lambda case, whose=whose: (
+                case.store.release("n", A),
+                case.store.release("n", whose, opened_by=whose),
+                case.store.release("n", A),
+            ),
+            {"token": B, "period": 60.0},
+            True,
+        )
+        for whose in (B, "job-a", "job-a/", "job-a/11")
+    },
+}
+
+
 class TestPeriod:
-    def test_it_refuses_after_the_hold_is_given_back(self, case: StoreCase) -> None:
-        """At least ``lock_period`` between two accepted, however short the work was."""
+    @pytest.mark.parametrize("after", PERIODS)
+    def test_it_refuses_every_other_token_that_asks_for_one_until_it_ends(
+        self, case: StoreCase, after: str
+    ) -> None:
+        """At least ``lock_period`` between two accepted, however short the work was.
+
+        Law 3: nobody else ends it, not even by a token that begins, or goes on, as the right one. A publish
+        that failed must not use up the hour. The run whose publish opened the period is the accepted one.
+        """
+        happens, asks, is_refused = PERIODS[after]
         case.take(A, period=60.0)
-        case.store.release("n", A)
+        happens(case)
 
-        hold = refused(case.take(B, period=60.0)).hold
+        answer = case.take(**asks)
 
+        assert (case.remaining(part="period") or 0.0) <= 60.0
+        if not is_refused:
+            granted(answer)
+            return
+        hold = refused(answer).hold
         assert (hold.token, hold.is_period) == (A, True)
         assert 50.0 < hold.expires_in <= 60.0
-
-    def test_it_ends_by_itself(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-        case.store.release("n", A)
-        case.expire(part="period")
-
-        granted(case.take(B, period=60.0))
 
     def test_it_counts_from_the_acceptance_not_from_a_refusal(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
@@ -37,39 +90,6 @@ class TestPeriod:
         case.take(B, period=9999.0)
 
         assert (case.remaining(part="period") or 0.0) <= 60.0
-
-    def test_it_is_nothing_to_a_lock_without_a_period(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-        case.store.release("n", A)
-
-        granted(case.take(B))
-
-    def test_a_repeated_acquire_is_no_second_acceptance(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-
-        granted(case.take(A, period=9999.0))
-        assert (case.remaining(part="period") or 0.0) <= 60.0
-
-    def test_a_token_that_lost_its_hold_is_not_refused_by_its_own_period(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-        case.expire()
-
-        granted(case.take(A, period=60.0))
-        assert (case.remaining(part="period") or 99.0) <= 60.0
-
-    def test_taking_over_passes_the_claims_period(self, case: StoreCase) -> None:
-        """The run whose publish opened the period is the accepted one, also when its claim expired."""
-        case.take(A, period=60.0)
-        case.expire()
-
-        granted(case.take(B, instead_of=A, period=60.0))
-
-    def test_it_is_given_back_when_nothing_ran(self, case: StoreCase) -> None:
-        """A publish that failed must not use up the hour."""
-        case.take(A, period=60.0)
-        case.store.release("n", A, opened_by=A)
-
-        granted(case.take(B, period=60.0))
 
     @pytest.mark.parametrize("mark", [None, Mark("m", 5.0)], ids=["", "and a mark"])
     def test_it_ends_with_another_hold_of_the_same_job(self, case: StoreCase, mark: Mark | None) -> None:
@@ -84,16 +104,6 @@ class TestPeriod:
         assert not case.store.release("n", B, opened_by=A, mark=mark).released
         assert (case.holder(), case.remaining(part="period") is None) == ("job-c/1", False)
 
-    @pytest.mark.parametrize("whose", [B, "job-a", "job-a/", "job-a/11"])
-    def test_it_ends_for_nobody_else(self, case: StoreCase, whose: str) -> None:
-        """Law 3: not even for a token that begins, or goes on, as the right one."""
-        case.take(A, period=60.0)
-        case.store.release("n", A)
-        case.store.release("n", whose, opened_by=whose)
-        case.store.release("n", A)
-
-        assert refused(case.take(B, period=60.0)).hold.is_period
-
     def test_it_ends_although_the_hold_is_gone_or_another_ones(self, case: StoreCase) -> None:
         """A run that lost its lease ends its job all the same."""
         for taken in (False, True):
@@ -106,32 +116,31 @@ class TestPeriod:
             assert case.remaining(part="period") is None
             assert case.holder() == (B if taken else None)
 
-    def test_inspect_shows_it_when_nothing_is_held(self, case: StoreCase) -> None:
+    def test_an_operator_sees_it_and_takes_it_away_alone(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.release("n", A)
-
-        hold = case.store.inspect("n")
-
-        assert hold is not None
-        assert (hold.token, hold.is_period) == (A, True)
-
-    def test_an_operator_takes_it_away_with_the_hold(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-        case.store.force_release("n")
-
-        granted(case.take(B, period=60.0))
-
-    def test_an_operator_takes_it_away_alone(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-        case.store.release("n", A)
+        seen = case.store.inspect("n")
 
         assert not case.store.force_release("n", expected=B).released
         victim = case.store.force_release("n", expected=A)
 
         assert victim.released
-        assert victim.held_by is not None
-        assert victim.held_by.is_period
+        for hold in (seen, victim.held_by):
+            assert hold is not None
+            assert (hold.token, hold.is_period) == (A, True)
         granted(case.take(B, period=60.0))
+
+    def test_it_refuses_who_looks_for_it_after_its_holder_and_no_other(self, case: StoreCase) -> None:
+        """As an acquire: who holds the lock is told, not what comes after; one's own refuses nobody."""
+        case.take(A, period=60.0)
+        for is_period in (False, True):
+            hold = refused(case.store.look("n", B, period=True)).hold
+
+            assert (hold.token, hold.is_period) == (A, is_period)
+            assert case.store.look("n", A, period=True) is None
+            case.store.release("n", A)
+        assert 55.0 < hold.expires_in <= 60.0
+        assert case.store.look("n", B) is None
 
 
 class TestListing:
@@ -235,26 +244,3 @@ class TestStrictFence:
         server_case.redis.acquire("n", A, 30.0, facts=ABOUT)
 
         assert not server_case.client.exists(server_case.key(part="fence"))
-
-
-def test_a_period_refuses_who_looks_for_it_and_no_other(case: StoreCase) -> None:
-    """A claim that asks for a period is refused by the period of another token, not by its own."""
-    case.take(A, period=60.0)
-    case.store.release("n", A)
-
-    hold = refused(case.store.look("n", B, period=True)).hold
-
-    assert (hold.token, hold.is_period) == (A, True)
-    assert 55.0 < hold.expires_in <= 60.0
-    assert case.store.look("n", B) is None
-    assert case.store.look("n", A, period=True) is None
-
-
-def test_a_holder_refuses_before_a_period_does(case: StoreCase) -> None:
-    """As an acquire: who holds the lock is told, not what comes after."""
-    case.take(A, period=60.0)
-
-    hold = refused(case.store.look("n", B, period=True)).hold
-
-    assert (hold.token, hold.is_period) == (A, False)
-    assert case.store.look("n", A, period=True) is None

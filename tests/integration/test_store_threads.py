@@ -4,10 +4,8 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from celery_redislock.locks import Lease, Lock
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.store import Grant, Term
-from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.locks import Lock
+from celery_redislock.locks.store import Grant
 from tests.facts import wait_until
 from tests.integration.programs import run_program
 from tests.stores import ABOUT, RedisCase
@@ -28,24 +26,6 @@ def test_a_callback_about_a_loss_may_take_locks(plain_case: RedisCase) -> None:
 
     assert wait_until(lambda: len(taken) == 5, 10)
     assert [lock.release() for lock in locks] == [False] * 5
-    assert plain_case.keys() == []
-
-
-def test_a_token_that_no_server_can_be_asked_about_costs_its_own_lease_only(plain_case: RedisCase) -> None:
-    """Laws 1 and 3: one such header in a worker's queue must not cost all its runs their locks."""
-    locks = [Lock(plain_case.redis, f"n{number}", ttl=0.9) for number in range(3)]
-    for lock in locks:
-        lock.acquire()
-    now, watchdog = boottime(), watchdog_of(plain_case.redis)
-    broken = Lease(plain_case.redis, Term("broken", "\ud800", 0.9), Grant(1, False, now, now))
-    watchdog.watch(broken)
-
-    assert wait_until(lambda: broken.lost, 10)
-    before = watchdog.renewals
-    assert wait_until(lambda: watchdog.renewals > before + 3, 10)
-    assert broken.token not in watchdog._watched
-    assert "UnicodeEncodeError" in (broken.lost_because or "")
-    assert [lock.release() for lock in locks] == [True] * 3
     assert plain_case.keys() == []
 
 

@@ -46,16 +46,6 @@ def test_a_server_restarted_between_two_calls_costs_no_call(
     granted(case.take(B))
 
 
-def test_a_server_that_is_gone_is_unavailable(own_server: EmbeddedServer, case: RedisCase) -> None:
-    granted(case.take(A))
-    own_server.kill()
-    try:
-        with pytest.raises(LockUnavailable):
-            case.redis.acquire("n", B, 30.0, facts=ABOUT)
-    finally:
-        own_server.restart()
-
-
 class TestOutOfMemory:
     @pytest.fixture(autouse=True)
     def _full(self, case: RedisCase) -> Iterator[None]:
@@ -92,10 +82,13 @@ class TestOutOfMemory:
         assert refused(case.take(B, starts_run=True)).hold.token == A
         assert isinstance(case.take(B, name="other", message="message", starts_run=True), Marked)
 
-    def test_a_lock_is_given_back_all_the_same(self, case: RedisCase) -> None:
-        assert case.store.release("n", A).released
+    def test_what_is_held_lives_on_until_it_is_released_or_taken_away(self, case: RedisCase) -> None:
+        assert case.store.renew([Term("other", A, 30.0)]).renewed == [True]
+        assert (case.remaining("other") or 0.0) > 25.0
+        assert case.store.names() == ["n", "other"]
+        assert case.store.force_release("n").released
         assert case.store.release("other", A, mark=Mark("message", 60.0)).released
-        assert case.remaining("other") is None
+        assert case.store.names() == []
 
     def test_a_retry_keeps_the_lock_and_every_mark_is_left(self, case: RedisCase) -> None:
         """Laws 7 and 8: also where the hold has gone meanwhile."""
@@ -115,14 +108,6 @@ class TestOutOfMemory:
 
         assert case.store.release("n", A).released
         assert not case.client.exists(case.key(part="mark:message"))
-
-    def test_leases_live_on(self, case: RedisCase) -> None:
-        assert case.store.renew([Term("n", A, 30.0)]).renewed == [True]
-        assert (case.remaining() or 0.0) > 25.0
-
-    def test_an_operator_can_act(self, case: RedisCase) -> None:
-        assert case.store.names() == ["n", "other"]
-        assert case.store.force_release("n").released
 
 
 #: Requests of a replica that knows of A's hold, and what each would be told by a primary.
@@ -215,17 +200,6 @@ class TestReplicas:
             careful.client.script_flush()
             granted(careful.take(A))
 
-    def test_a_lock_that_no_replica_confirms_is_given_back_and_not_granted(
-        self, own_server: EmbeddedServer
-    ) -> None:
-        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=2.0)) as careful:
-            primary = careful.client
-            assert wait_until(lambda: _replication(primary)["connected_slaves"] == 0, 20)
-
-            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-                careful.take(A, period=60.0)
-            assert careful.keys() == []
-
     @pytest.fixture
     def unconfirmed(self, own_server: EmbeddedServer, case: RedisCase) -> Iterator[RedisStore]:
         """A store on the case's keys whose every acquire wants a replica there is none of."""
@@ -240,10 +214,11 @@ class TestReplicas:
         """A stated limit of ``min_replicas``: what was there before the run is not put back."""
         case.redis.acquire("n", A, 3600.0, facts=ABOUT)
 
-        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-            unconfirmed.acquire("n", "job-a/run", 5.0, facts=ABOUT, instead_of=A, period=60.0)
+        for taken_over, token in ((A, "job-a/run"), (None, A)):
+            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+                unconfirmed.acquire("n", token, 5.0, facts=ABOUT, instead_of=taken_over, period=60.0)
 
-        assert case.holder() is None
+            assert case.keys() == []
         granted(case.take(B, period=60.0))
 
     def test_a_server_that_refuses_to_wait_confirms_nothing(
@@ -258,13 +233,12 @@ class TestReplicas:
                     store.acquire("n", A, 30.0, facts=ABOUT)
             assert store.release("n", A).released
 
-    def test_a_refusal_is_no_matter_of_replicas(self, own_server: EmbeddedServer) -> None:
+    def test_a_refusal_is_no_matter_of_replicas(self, case: RedisCase, unconfirmed: RedisStore) -> None:
         """Nothing was written, so nothing has to be confirmed, and the stream stays in step."""
-        with closing(RedisCase(own_server.redis_url, min_replicas=1, socket_timeout=2.0)) as careful:
-            careful.client.set(careful.key(), "somebody", px=30_000)
+        case.client.set(case.key(), "somebody", px=30_000)
 
-            for _ in range(2):
-                assert refused(careful.take(A)).hold.owner == "somebody"
+        for _ in range(2):
+            assert refused(unconfirmed.acquire("n", A, 30.0, facts=ABOUT)).hold.owner == "somebody"
 
 
 def _until_replicated(store: RedisStore) -> Hold:

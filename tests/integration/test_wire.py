@@ -154,29 +154,6 @@ def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) 
     assert len(caught.value.reason) < 500
 
 
-def test_an_error_that_a_signal_raises_is_the_callers(server: FakeServer, store: RedisStore) -> None:
-    """Whatever its class: it is no answer of another shape, and the next request gets its own."""
-    server.replies = [[b"+granted 1\r\n"], [0.3, b"+granted 2\r\n"], [b"+granted 7\r\n"]]
-    _acquire(store)
-
-    class LateError(ValueError):
-        pass
-
-    def raise_late(*_: object) -> None:
-        raise LateError
-
-    before = signal.signal(signal.SIGALRM, raise_late)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
-        with pytest.raises(LateError):
-            _acquire(store)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-    assert granted(_acquire(store, B)).fence == 7
-
-
 @pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
 def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
     """The rest would be taken for the next one's."""
@@ -319,10 +296,13 @@ def test_an_answer_that_does_not_come_is_waited_for_in_a_bounded_time(
     server.replies = [reply]
     began = time.monotonic()
 
-    with pytest.raises(LockUnavailable):
+    with pytest.raises(LockUnavailable) as caught:
         _acquire(store)
 
     assert time.monotonic() - began < 2 * TIMEOUT + 0.4
+    assert caught.value.operation == "acquire"
+    server.replies = [[b"+granted 7\r\n"]]
+    assert granted(_acquire(store)).fence == 7
 
 
 def test_an_answer_in_pieces_leaves_the_connection_its_patience(
@@ -351,22 +331,29 @@ class Stop(BaseException):
     """As SystemExit, out of a signal handler."""
 
 
-@pytest.mark.parametrize("sent_before", [True, False], ids=["begun", "acquired"])
+class LateError(ValueError):
+    """What might be taken for an answer of another shape."""
+
+
+@pytest.mark.parametrize("error", [Stop, LateError])
+@pytest.mark.parametrize("is_begun", [True, False], ids=["begun", "acquired"])
 def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
-    server: FakeServer, store: RedisStore, sent_before: bool
+    server: FakeServer, store: RedisStore, error: type[BaseException], is_begun: bool
 ) -> None:
+    """And what it raises is the caller's."""
     server.replies = [[b"+granted 1\r\n"], [0.2, b"+granted 2\r\n"], [b"+granted 3\r\n"]]
     granted(_acquire(store))
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise Stop
+        raise error
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(Stop):
-            store.begin("n", B, 30.0, facts=ABOUT)() if sent_before else _acquire(store, B)
+        with pytest.raises(error):
+            store.begin("n", B, 30.0, facts=ABOUT)() if is_begun else _acquire(store, B)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
     assert granted(_acquire(store)).fence == 3

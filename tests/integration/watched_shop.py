@@ -11,7 +11,7 @@ import redis
 from celery.exceptions import Ignore, Retry
 
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.server import store_of, use_store
+from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.clock import boottime
@@ -56,8 +56,7 @@ class WatchedShop(Shop):
             "redislock_start_timeout": 0.5,
             "redislock_retry_delay": 0.05,
         }
-        super().__init__(**{**defaults, **settings})
-        use_store(self.app, None)
+        super().__init__(in_memory=False, **{**defaults, **settings})
         # Celery's own prefix of the result backend stands before ours.
         self.prefix = f"{self.queue}{prefix}"
         self.direct = connect(direct_url, prefix=self.prefix, socket_timeout=5.0)

@@ -7,8 +7,8 @@ from typing import Any
 from celery import Celery
 from typing_extensions import assert_type
 
-from celery_redislock import Conflict, LockBusy, LockLost, SingletonTask
-from celery_redislock.publishing.handle import Holder
+from celery_redislock import Conflict, DuplicateTask, LockBusy, LockLost, SingletonTask
+from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.locks import Hold, Lock, MemoryStore, connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.lease import InertLease, Lease
@@ -76,8 +76,22 @@ def use() -> None:
     assert_type(result.get(timeout=3.0), Any)
     assert_type(import_feed.apply_async(("prices",), lock_ttl=3, on_conflict="skip", countdown=1), LockResult)
     assert_type(import_feed.apply(("prices",)), LockEagerResult)
-    assert_type(import_feed.lock_for("prices").holder(), Holder | None)
     import_feed.delay_on_commit("prices")
+    handle = import_feed.lock_for("prices")
+    assert_type(handle, LockHandle)
+    assert_type(handle.key, str)
+    assert_type(handle.release(reason="host died", only="queued"), Holder | None)
+    if (holder := handle.holder()) is not None:
+        assert_type(holder, Holder)
+        assert_type(holder.owner, str)
+        assert_type(holder.remaining, float)
+    try:
+        import_feed.delay("prices")
+    except DuplicateTask as duplicate:
+        assert_type(duplicate.key, str)
+        assert_type(duplicate.task_id, str)
+        assert_type(duplicate.expires_in, float)
+        assert_type(duplicate.retry_after, int | None)
 
 
 def without_celery() -> None:

@@ -9,13 +9,12 @@ from typing_extensions import assert_type
 
 from celery_redislock import (
     Conflict,
-    DuplicateTask,
     LockLost,
     SingletonTask,
     lock_acquired,
     lock_conflict,
 )
-from celery_redislock.publishing.handle import Holder, LockHandle
+from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.locks import LockStore
 from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.publishing.results import LockEagerResult, LockResult
@@ -121,31 +120,9 @@ def publish_with_options() -> None:
     assert_type(sync_account.AsyncResult("id"), LockResult)
     assert_type(remind.delay("ada"), LockResult)
     assert_type(hourly_report.delay().is_duplicate, bool)
+    assert_type(sync_account.lock_for(42), LockHandle)
     sync_account.delay_on_commit(42)
     sync_account.apply_async_on_commit((42,), lock_ttl=3.0)
-
-
-def told() -> float:
-    try:
-        build_invoice.delay("ada", paying=True)
-    except DuplicateTask as duplicate:
-        assert_type(duplicate.key, str)
-        assert_type(duplicate.task_id, str)
-        assert_type(duplicate.retry_after, int | None)
-        return duplicate.expires_in
-    return 0.0
-
-
-def look() -> None:
-    handle = sync_account.lock_for(42)
-    assert_type(handle, LockHandle)
-    assert_type(handle.key, str)
-    holder = handle.holder()
-    assert_type(holder, Holder | None)
-    if holder is not None:
-        assert_type(holder.owner, str)
-        assert_type(holder.remaining, float)
-    assert_type(handle.release(reason="host died", only="queued"), Holder | None)
 
 
 @lock_conflict.connect

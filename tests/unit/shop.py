@@ -50,9 +50,18 @@ SCOPES: Mapping[str, dict[str, Any]] = {
 }
 
 
-def body(account_id: int = 7) -> int:
+def body(account_id: int = 7, amount: int = 0) -> int:
     """What most tasks of these tests do."""
-    return account_id
+    return account_id + amount
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return what raises this, whatever it is called with."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
 
 
 def no_broker(*_: Any, **__: Any) -> None:
@@ -142,11 +151,16 @@ class FlakyStore(MemoryStore):
 
 
 class Shop:
-    """An app, its one queue, and its locks."""
+    """An app, its one queue, and its locks.
 
-    def __init__(self, **settings: Any) -> None:
-        self.queue = f"shop-{secrets.token_hex(6)}"
-        self.app = Celery(self.queue, set_as_current=False)
+    Tests of the lock store's way give it a server: ``in_memory=False`` leaves the locks to its settings.
+    """
+
+    def __init__(
+        self, *, name: str = "", kind: type[Celery] = Celery, in_memory: bool = True, **settings: Any
+    ) -> None:
+        self.queue = name or f"shop-{secrets.token_hex(6)}"
+        self.app = kind(self.queue, set_as_current=False)
         self.app.conf.update(
             {
                 "broker_url": "memory://localhost",  # kombu warns of a URL without a host
@@ -159,7 +173,7 @@ class Shop:
             }
         )
         self.store = FlakyStore()
-        use_store(self.app, self.store)
+        use_store(self.app, self.store if in_memory else None)
         self.acks: list[str] = []
         self._reader = self.app.connection_for_read()
         self._children: list[threading.Thread] = []
@@ -180,6 +194,15 @@ class Shop:
         options = {"base": SingletonTask, "lazy": False, **options}
         # Shared, it would be declared for every app of every test.
         return self.app.task(name=name, shared=False, **options)(body)
+
+    def noting(self, seen: list[Any], fact: Callable[[Any], Any], **options: Any) -> Any:
+        """Declare a task whose body notes a fact of it, and returns its argument."""
+
+        def note(task: Any, account_id: int = 7) -> int:
+            seen.append(fact(task))
+            return account_id
+
+        return self.unique(note, bind=True, **options)
 
     def messages(self) -> list[Any]:
         """Take every message from the queue, oldest first."""

@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.commands import _table
+from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
-from celery_redislock.cli.subject import _arguments, age, as_json, duration, in_brief, printable
+from celery_redislock.cli.subject import _arguments
 from celery_redislock.locks.store import QUEUED, RUNNING
-from celery_redislock.publishing.handle import Holder, LockHandle
+from celery_redislock.publishing.handle import Holder
 from tests.stores import hold_of
 from tests.unit.shop import Shop
 
@@ -96,10 +97,11 @@ class TestHolder:
         assert f"  {'a' * 39}…  " in _table([holder])
         assert as_json(holder)["owner"] == "a" * 300
 
-    def test_what_a_terminal_would_obey_is_escaped(self) -> None:
+    def test_what_a_terminal_would_obey_is_escaped(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
         assert "\x1b" not in _table([_holder(name="a\x1b[2J")])
-        assert "\x1b" not in in_brief(_holder(token="\x1b[2J/n"))  # noqa: S106  no password
+        say(in_brief(_holder(token="\x1b[2J/n")))  # noqa: S106  no password
+        assert "\x1b" not in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -113,18 +115,11 @@ class TestTwoLocks:
     """A scope that keeps its queued call under a second name, beside the lock of its run."""
 
     @pytest.fixture
-    def shop(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    def shop(self, shop: Shop) -> Shop:
         """One runs, one is queued, for ``shop.sync`` of account 7."""
-        task = shop.unique(sync, lock_key="account:{account_id}")
-        one_lock = type(task).lock_for
+        shop.unique(sync, lock_key="account:{account_id}", lock="until_and_while_executing")
         for key, owner, state in (("account:7", "first", RUNNING), ("queued:account:7", "second", QUEUED)):
             shop.store.acquire(key, f"{owner}/x", 30.0, facts=json.dumps({"state": state}))
-
-        def two_locks(self: Any, *args: Any) -> LockHandle:
-            key = one_lock(self, *args).key
-            return LockHandle(self, shop.store, key, f"queued:{key}")
-
-        monkeypatch.setattr(type(task), "lock_for", two_locks)
         return shop
 
     def run(self, shop: Shop, *words: str) -> dict[str, Any]:
@@ -250,6 +245,7 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
     assert output.split() == [
         "celery_redislock",
         "celery_redislock.cli",
+        "celery_redislock.log",
         "celery_redislock.scheduling",
         "celery_redislock.scheduling.plug",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, body
 
 if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
     pytest.skip("Django is not installed", allow_module_level=True)
@@ -27,10 +27,6 @@ def database() -> Iterator[None]:
         django.setup()
     yield
     db.connection.close()
-
-
-def body(account_id: int = 7) -> int:
-    return account_id
 
 
 def test_a_task_is_published_when_the_transaction_commits(shop: Shop) -> None:

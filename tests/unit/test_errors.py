@@ -16,7 +16,7 @@ from celery_redislock import (
     LockUnavailable,
     RedisLockError,
 )
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, body
 
 ERRORS = [
     DuplicateTask("account:7", "t1", 12.5),
@@ -83,10 +83,6 @@ def test_a_wrong_value_is_also_a_value_error() -> None:
 
 
 # --- where they are raised ---------------------------------------------------------------------
-
-
-def body(account_id: int = 7) -> int:
-    return account_id
 
 
 def test_a_run_that_finds_a_key_of_another_kind_fails_visibly(shop: Shop) -> None:

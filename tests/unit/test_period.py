@@ -144,9 +144,12 @@ def skipped(shop: Shop, scope: str, error: Exception | None, **options: Any) -> 
 def test_a_duplicate_of_a_success_has_its_value_and_says_that_a_period_skipped_it(
     shop: Shop, scope: str
 ) -> None:
-    """At most once per period is a cache. What it says it says without a request."""
+    """At most once per period is a cache; a run ends, and is waited for. What it says it says by itself."""
     first, again = skipped(shop, scope, None)
+    queued = shop.unique(body, name="shop.queued").delay(7)
+    of_run = shop.app.tasks["shop.queued"].delay(7)
 
+    assert (of_run.period, repr(of_run)) == (None, f"<LockResult: {queued.id} (duplicate)>")
     assert (again.id, again.is_duplicate) == (first.id, True)
     assert repr(again) == f"<LockResult: {first.id} (duplicate, by period)>"
     assert repr(first) == f"<LockResult: {first.id}>"
@@ -154,15 +157,6 @@ def test_a_duplicate_of_a_success_has_its_value_and_says_that_a_period_skipped_i
     assert again.period.key == KEY
     assert again.period.ends_at - again.period.skipped_at == pytest.approx(50, abs=1)
     assert pickle.loads(pickle.dumps(again)).period == again.period  # noqa: S301  our own bytes
-
-
-def test_a_duplicate_of_a_run_was_not_skipped_by_a_period(shop: Shop) -> None:
-    """It will end: nothing has to pass then."""
-    task = shop.unique(body, **PERIODS["until_executed"])
-    first = task.delay(7)
-    again = task.delay(7)
-
-    assert (again.period, repr(again)) == (None, f"<LockResult: {first.id} (duplicate)>")
 
 
 @refusing

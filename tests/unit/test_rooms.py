@@ -18,6 +18,7 @@ ROOT = Path(celery_redislock.__file__).parent
 #: A room imports only what is on a lower floor.
 FLOORS: Mapping[str, int] = {
     "exceptions": 0,
+    "log": 0,
     "locks": 1,
     "embedded": 1,
     "declaring": 2,

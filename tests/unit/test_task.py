@@ -15,12 +15,7 @@ from celery_redislock.publishing import duplicate as at_publish
 from celery_redislock.publishing.results import LockEagerResult, LockResult
 from celery_redislock.running import duplicate as at_start
 from celery_redislock.testing import hold
-from tests.unit.shop import Shop
-
-
-def body(account_id: int = 7, amount: int = 0) -> int:
-    return account_id + amount
-
+from tests.unit.shop import KEY, Shop, body
 
 # --- ways to declare -------------------------------------------------------------------------
 
@@ -158,25 +153,26 @@ def test_a_handle_names_the_holder_with_all_its_facts(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "state"), [({}, "foreign"), ({"state": "running"}, "running"), ({"state": "queued"}, "queued")]
+    ("about", "period", "state"),
+    [
+        ({}, None, "foreign"),
+        ({"state": "running"}, None, "running"),
+        ({"state": "queued"}, None, "queued"),
+        ({"state": "running"}, 30, "period"),
+    ],
 )
-def test_a_handle_says_what_kind_of_holder_it_is(shop: Shop, about: dict[str, str], state: str) -> None:
-    """Another program's lock, a run, or a claim."""
-    task = shop.unique(body, lock_key="account:7")
-    shop.store.acquire("account:7", "somebody", 30, facts=json.dumps(about))
-
-    assert task.lock_for(7).holder().state == state
-
-
-def test_a_handle_shows_a_period_that_has_not_passed(shop: Shop) -> None:
-    """The run is over, and its period refuses the next one."""
-    task = shop.unique(body, lock_key="account:7", lock_period=50)
-    task.delay(7)
-    shop.run()
+def test_a_handle_says_what_kind_of_holder_it_is(
+    shop: Shop, about: dict[str, str], period: float | None, state: str
+) -> None:
+    """Another program's lock, a run, a claim, or a period: its run is over, and it refuses the next one."""
+    task = shop.unique(body, lock_key=KEY)
+    shop.store.acquire(KEY, "somebody", 30, facts=json.dumps(about), period=period)
+    if state == "period":
+        shop.store.release(KEY, "somebody")
 
     holder = task.lock_for(7).holder()
 
-    assert (holder.state, holder.remaining) == ("period", pytest.approx(50, abs=1))
+    assert (holder.state, holder.remaining) == (state, pytest.approx(30, abs=1))
 
 
 def test_a_forced_release_names_its_reason_and_ends_the_period_too(shop: Shop, caplog: Any) -> None:

@@ -116,7 +116,7 @@ class Soak:
         return [
             f"a beat ended: {beat.log[-2000:]}"
             for beat in self.project.beats
-            if beat.popen.poll() not in {None, -9}
+            if beat.process.poll() not in {None, -9}
         ]
 
     def _note(self, name: str, start: float, end: float, late: float = 0.0, *, repeats: bool = False) -> None:

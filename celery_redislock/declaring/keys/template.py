@@ -110,8 +110,9 @@ def parse_template(text: str) -> Template:
             continue
         marks = {mark for mark in between if not mark.isalnum() and escape(mark) == mark}
         if not is_first and not marks:
-            message = f"put a separator such as ':' before {{{field}}}: without one, values run together"
-            raise ValueError(message)
+            raise ValueError(
+                f"put a separator such as ':' before {{{field}}}: without one, values run together"
+            )
         separators |= set() if is_first else marks
         parts.append(_field(field, spec=spec, conversion=conversion))
         between = ""
@@ -132,12 +133,12 @@ def not_given(where: str, parameter: str, arguments: Mapping[str, object]) -> Lo
 def _field(text: str, *, spec: str | None, conversion: str | None) -> Field:
     if spec or conversion:
         format_ = f"!{conversion}" if conversion else f":{spec}"
-        message = f"{{{text}{format_}}} asks for a format; a key takes values as they are: write {{{text}}}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{{{text}{format_}}} asks for a format; a key takes values as they are: write {{{text}}}"
+        )
     found = re.fullmatch(_FIELD, text)
     if found is None:
-        message = f"{{{text}}} is no parameter's name with .attributes or [items]"
-        raise ValueError(message)
+        raise ValueError(f"{{{text}}} is no parameter's name with .attributes or [items]")
     path = tuple(
         (m["attribute"] or m["item"], m["item"] is not None) for m in re.finditer(_STEP, found["path"])
     )
@@ -152,5 +153,4 @@ def _step(value: object, name: str, *, is_item: bool) -> object:
         return getattr(value, name)
     if isinstance(value, Sequence) and name.isdigit():
         return value[int(name)]
-    message = f"{type(value).__name__} has no item {name!r}"
-    raise TypeError(message)
+    raise TypeError(f"{type(value).__name__} has no item {name!r}")

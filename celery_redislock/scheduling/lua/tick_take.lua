@@ -11,10 +11,10 @@
 --       3  bound   ms after which another beat may send it
 --       4  ttl     ms the state lives
 --       5  name    of the entry, the index member
--- RETURNS {1, state, now}   taken
---         {2, state, now}   spent: the entry is paused
---         {3, state, now}   another beat is sending. Over a minute is not believed: the clock was set back
---         {0, state, now}   another state is there; '' for none
+-- RETURNS {'taken', state, now}
+--         {'paused', state, now}    spent: the entry is paused
+--         {'sending', state, now}   another beat sends it. Over a minute is not believed: the clock was set back
+--         {'refused', state, now}   another state is there; '' for none
 include('index')
 local key, pause, entries = KEYS[1], KEYS[2], KEYS[3]
 local known, json, bound, ttl, name = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -33,12 +33,12 @@ end
 found = string.gsub(found, '[^\32-\126]', '?')
 local ends, said = string.match(found, '^(%d+) %d+ (.*)$')
 if said == json then
-  return {ends == '0' and 2 or 1, found, ms(now)}
+  return {ends == '0' and 'paused' or 'taken', found, ms(now)}
 end
 local left = ends and tonumber(ends) - now or 0
 local is_sending = left > 0 and left <= 60000
 if is_sending or found ~= known then
-  return {is_sending and 3 or 0, found, ms(now)}
+  return {is_sending and 'sending' or 'refused', found, ms(now)}
 end
 local is_paused = tonumber(redis.pcall('GET', pause) or '') ~= nil
 local state = (is_paused and '0' or ms(now + bound)) .. ' ' .. ms(now) .. ' ' .. json
@@ -46,4 +46,4 @@ call('SET', key, state, 'PX', ttl)
 if list(entries, name, now, ttl) then
   tidy(entries, now, time)
 end
-return {is_paused and 2 or 1, state, ms(now)}
+return {is_paused and 'paused' or 'taken', state, ms(now)}

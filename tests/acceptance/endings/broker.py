@@ -15,6 +15,7 @@ _STARTS_MEANWHILE = celery.VERSION[:2] >= (5, 7)
 
 def _cut(scene: Scene) -> None:
     """End every connection to the broker, which is there for new ones at once."""
+    assert scene.broker is not None, "the stage has no broker of its own"
     client = redis.Redis.from_url(scene.broker.redis_url)
     for kind in ("normal", "pubsub"):
         client.client_kill_filter(_type=kind, skipme=True)

@@ -6,32 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.endings.ending import SHARED, Stage
+from tests.acceptance.endings.ending import Stage
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import Project
+from tests.acceptance.paths import FUSED
 from tests.servers import EmbeddedServer
-
-
-@pytest.fixture(scope="session")
-def narrow_project_on(open_for_session: Callable[..., Project]) -> Callable[[str, Stage], Project]:
-    """Opens the shared project of a pool and stage."""
-    projects: dict[tuple[str, str], Project] = {}
-
-    def narrow_project_on(pool: str, stage: Stage) -> Project:
-        if (pool, stage.name) not in projects:
-            project = projects[pool, stage.name] = open_for_session(conf=stage.conf)
-            project.start_workers(stage.workers, pool, *stage.arguments, concurrency=stage.concurrency)
-        return projects[pool, stage.name]
-
-    return narrow_project_on
 
 
 @pytest.fixture
 def open_scene(
     request: pytest.FixtureRequest,
     key: str,
-    project_on: Callable[[str], Project],
-    narrow_project_on: Callable[[str, Stage], Project],
+    project_on: Callable[..., Project],
     new_project: Callable[..., Project],
     celery_url: str,
 ) -> Iterator[Callable[[str, Stage], Scene]]:
@@ -56,7 +42,7 @@ def open_scene(
         def open_scene(pool: str, stage: Stage) -> Scene:
             if not stage.name:
                 return of_its_own(pool, stage)
-            project = project_on(pool) if stage is SHARED else narrow_project_on(pool, stage)
+            project = project_on(pool, FUSED, *stage.arguments, concurrency=stage.concurrency)
             request.node._projects = [project]  # whose log a failure shows
             return scene_in(project)
 

@@ -51,7 +51,7 @@ class Stage(NamedTuple):
 
 
 #: Four bodies at once, shared with all other tests.
-SHARED = Stage("shared")
+SHARED = Stage("shared", concurrency=4)
 #: One body at once, and three messages waiting in the worker.
 NARROW = Stage("narrow", arguments=("--prefetch-multiplier", "4"))
 

@@ -77,7 +77,13 @@ BODY = (
         is_lost=True,
     ),
     _row("result not serialisable", _body("executed", "unserialisable"), "", state=states.FAILURE),
-    _row("before_start raises", _before_start("before_start_fails"), state=states.FAILURE),
+    # Its claim is released in ``task_postrun``, just after the failure is stored.
+    _row(
+        "before_start raises",
+        _before_start("before_start_fails"),
+        state=states.FAILURE,
+        free=Free.RELEASED,
+    ),
     _row("before_start raises Ignore", _before_start("before_start_ignores"), state=states.PENDING),
     Ending(
         "SystemExit",

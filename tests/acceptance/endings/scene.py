@@ -35,7 +35,7 @@ class Scene:
         """Set the scene; publishes nothing."""
         self.project = project
         self.key = key
-        self._broker = broker
+        self.broker = broker
         self.result: AsyncResult | None = None
         self.watch: Watch | None = None
 
@@ -43,12 +43,6 @@ class Scene:
         """Look no more."""
         if self.watch is not None:
             self.watch.stop()
-
-    @property
-    def broker(self) -> EmbeddedServer:
-        """The server that may be disturbed."""
-        assert self._broker is not None, "the stage has no broker of its own"
-        return self._broker
 
     def publish(
         self,
@@ -93,11 +87,6 @@ class Scene:
         """The bodies of the key so far."""
         return self.project.bodies(self.key)
 
-    def undelivered(self) -> int:
-        """Return how many messages the broker would still deliver."""
-        unacked = self.project.redis.hlen(f"{self.project.plan['prefix']}:unacked")
-        return self.project.queued() + int(unacked)
-
     @property
     def has_workers(self) -> bool:
         """Whether anybody is left to run a task."""
@@ -113,7 +102,7 @@ def play(ending: Ending, case: Case, scene: Scene) -> None:
         scene.close()
     _judge(ending, case, scene, caused)
     if case.is_lost:
-        wait_until(lambda: not scene.undelivered(), PATIENCE, "no message is left")
+        wait_until(lambda: not scene.project.undelivered(), PATIENCE, "no message is left")
     _publish_again(case, scene)
 
 

@@ -11,14 +11,11 @@ from celery_redislock import LockOptionError, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.server import use_store
 from celery_redislock.locks.memory import MemoryStore
+from tests.unit.shop import body
 
 
 class Account(BaseModel):
     id: int
-
-
-def body(account_id: int = 7, amount: int = 0) -> int:
-    return account_id + amount
 
 
 def celery_app(**settings: Any) -> Celery:
@@ -54,43 +51,29 @@ def problems(app: Celery, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "option"),
+    ("change", "option", "value"),
     [
-        ("redislock_ttl", 60.0, "lock_ttl"),
-        ("redislock_queue_ttl", 60.0, "lock_queue_ttl"),
-        ("redislock_on_lock_error", "run", "on_lock_error"),
+        (lambda app, _: app.conf.update(redislock_ttl=60.0), "lock_ttl", 60.0),
+        (lambda app, _: app.conf.update(redislock_queue_ttl=60.0), "lock_queue_ttl", 60.0),
+        (lambda app, _: app.conf.update(redislock_on_lock_error="run"), "on_lock_error", "run"),
+        # A layer below what was set on the app itself.
+        (lambda app, _: app.add_defaults({"redislock_ttl": 60.0}), "lock_ttl", 60.0),
+        (lambda _, task: setattr(task, "lock_ttl", 60), "lock_ttl", 60.0),
+        (lambda _, task: setattr(task, "lock_key", "account:7"), "lock_key", "account:7"),
     ],
 )
-def test_a_setting_changed_after_the_task_was_bound_counts(
-    app: Celery, setting: str, value: Any, option: str
+def test_what_is_changed_after_the_task_was_bound_counts(
+    app: Celery, change: Any, option: str, value: Any
 ) -> None:
+    """A setting, a default, or an attribute of the task."""
     task = declare(app)
     before = getattr(declaration_of(task).options, option)
+    key = lock_of(task, 7).key
 
-    app.conf[setting] = value
+    change(app, task)
 
     assert getattr(declaration_of(task).options, option) == value != before
-
-
-def test_defaults_added_after_the_task_was_bound_count(app: Celery) -> None:
-    """``app.add_defaults`` puts a layer below what was set on the app itself."""
-    task = declare(app)
-    before = declaration_of(task).options.lock_ttl
-
-    app.add_defaults({"redislock_ttl": 60.0})
-
-    assert declaration_of(task).options.lock_ttl == 60.0 != before
-
-
-def test_an_attribute_changed_on_the_task_counts(app: Celery) -> None:
-    task = declare(app)
-    before = lock_of(task, 7).key
-
-    task.lock_ttl = 60
-    task.lock_key = "account:{account_id}"
-
-    assert declaration_of(task).options.lock_ttl == 60.0
-    assert (before != "account:7", lock_of(task, 7).key) == (True, "account:7")
+    assert (lock_of(task, 7).key != key) is (option == "lock_key")
 
 
 def test_the_switch_in_the_environment_counts_at_once(app: Celery, monkeypatch: Any) -> None:

@@ -3,6 +3,7 @@
 import math
 import pickle
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -157,10 +158,11 @@ def test_the_bounds_of_durations_are_allowed():
         ("redislock_url", "localhost"),
         ("redislock_url", 5),
         ("redislock_url", ["redis://a", "redis://b"]),
+        *product(["on_lock_lost", "on_lock_error"], ["Log", 5, True, ["log"]]),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
-    (problem,) = problems(settings_of, {setting: wrong})
+    (problem,) = problems(read if setting.startswith("on_lock") else settings_of, {setting: wrong})
 
     assert problem.startswith(setting)
 
@@ -171,12 +173,6 @@ def test_a_password_is_never_shown():
     assert secret not in repr(settings_of({"redislock_url": f"redis://:{secret}/1"}))
     assert secret not in problems(settings_of, {"redislock_url": secret})[0]
     assert secret not in problems(settings_of, {"redislock_url": [f"redis://:{secret}/1"]})[0]
-
-
-@pytest.mark.parametrize("wrong", ["Log", 5, True, ["log"]])
-@pytest.mark.parametrize("option", ["on_lock_lost", "on_lock_error"])
-def test_an_unknown_reaction_is_refused(option, wrong):
-    assert problems(read, {option: wrong})[0].startswith(f"{option} is")
 
 
 # --- the switch in the environment -----------------------------------------------------------
@@ -192,18 +188,17 @@ def test_an_unknown_reaction_is_refused(option, wrong):
         ("1", True),
         ("true", True),
         ("on", True),
+        ("", None),
+        (None, None),
     ],
 )
 def test_the_environment_wins_over_the_setting(text, expected):
-    """The switch for an incident needs no deploy."""
-    environ = {"REDISLOCK_ENABLED": text}
+    """The switch for an incident needs no deploy; without the variable the setting holds."""
+    environ = {} if text is None else {"REDISLOCK_ENABLED": text}
 
-    assert settings_of({"redislock_enabled": not expected}, environ).enabled is expected
-
-
-@pytest.mark.parametrize("environ", [{}, {"REDISLOCK_ENABLED": ""}])
-def test_without_the_variable_the_setting_holds(environ):
-    assert settings_of({"redislock_enabled": False}, environ).enabled is False
+    for setting in (True, False):
+        enabled = settings_of({"redislock_enabled": setting}, environ).enabled
+        assert enabled is (setting if expected is None else expected)
 
 
 def test_a_switch_that_cannot_be_understood_is_a_problem_among_others():

@@ -1,9 +1,12 @@
 """From settings to a lock store: Celery's own URLs, without opening a connection."""
 
+import gc
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import celery
@@ -129,27 +132,29 @@ def test_a_broker_without_a_word_about_certificates_is_trusted_as_kombu_trusts_i
     assert told._kwargs["ssl_cert_reqs"] == ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h/0", "rediss://h/0?ssl_cert_reqs=CERT_NONE"])
-def test_the_brokers_own_tls_settings_count(url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "settings", "setting"),
+    [
+        *(
+            (None, {"broker_url": url}, "broker_use_ssl")
+            for url in ("redis://h/0", "rediss://h/0", "rediss://h/0?ssl_cert_reqs=CERT_NONE")
+        ),
+        (None, {"result_backend": "rediss://h/0"}, "redis_backend_use_ssl"),
+        ("rediss://h/0", {}, "redis_backend_use_ssl"),
+    ],
+)
+def test_the_tls_settings_of_broker_and_backend_count_for_each(
+    url: str | None, settings: dict[str, str], setting: str
+) -> None:
     """A broker with ``broker_use_ssl`` and nothing about TLS in its URL is a common way to write it."""
-    given = {"ssl_cert_reqs": ssl.CERT_NONE, "ssl_ca_certs": "/etc/ca.pem"}
+    asked = ssl.CERT_NONE if setting == "broker_use_ssl" else ssl.CERT_REQUIRED
+    given = {"ssl_cert_reqs": asked, "ssl_ca_certs": "/etc/ca.pem"}
 
-    found = connections(broker_url=url, broker_use_ssl=given)
+    found = connections(url, **settings, **{setting: given})
 
     assert issubclass(found._pool.connection_class, redis.SSLConnection)
     assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
-    assert found._kwargs["ssl_cert_reqs"] == ssl.CERT_NONE
-
-
-def test_the_backends_own_tls_settings_count_for_the_backend() -> None:
-    given = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/etc/ca.pem"}
-
-    for found in (
-        connections(result_backend="rediss://h/0", redis_backend_use_ssl=given),
-        connections("rediss://h/0", redis_backend_use_ssl=given),
-    ):
-        assert issubclass(found._pool.connection_class, redis.SSLConnection)
-        assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
+    assert found._kwargs["ssl_cert_reqs"] == asked
 
 
 def test_what_is_meant_for_the_result_backend_does_not_reach_the_broker() -> None:
@@ -176,14 +181,21 @@ def test_credentials_can_come_from_a_provider() -> None:
         connections("redis://h/0?credential_provider=nowhere.Vault")
 
 
-@pytest.mark.parametrize("place", ["broker", "result_backend"])
-def test_sentinels_are_asked_for_the_primary_by_name(place: str) -> None:
-    given: dict[str, Any] = {
-        f"{place}_url" if place == "broker" else place: "sentinel://:pw@a:26379/2;sentinel://:pw@b:26380/2",
-        f"{place}_transport_options": {"master_name": "mymaster", "sentinel_kwargs": {"password": "s"}},
-    }
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("broker_url", "sentinel://:pw@a:26379/2;sentinel://:pw@b:26380/2"),
+        ("broker_url", ["sentinel://:pw@a:26379/2", "sentinel://:pw@b:26380/2"]),
+        ("result_backend", "sentinel://:pw@a:26379/2;sentinel://:pw@b:26380/2"),
+    ],
+)
+def test_sentinels_are_asked_for_the_primary_by_name(setting: str, value: Any) -> None:
+    """Also where they are a list: they are one broker."""
+    options = f"{setting.removesuffix('_url')}_transport_options"
 
-    found = connections(**given)
+    found = connections(
+        **{setting: value, options: {"master_name": "mymaster", "sentinel_kwargs": {"password": "s"}}}
+    )
 
     assert found._pool.service_name == "mymaster"
     assert (found._kwargs["db"], found._kwargs["password"]) == (2, "pw")
@@ -249,38 +261,25 @@ def test_the_brokers_redis_comes_before_the_result_backends(settings: dict[str, 
     assert reached(**settings)["host"] == host
 
 
-def test_a_list_of_sentinels_is_one_broker() -> None:
-    found = connections(
-        broker_url=["sentinel://a:1/0", "sentinel://b:2/0"],
-        broker_transport_options={"master_name": "m"},
-    )
-
-    assert len(found._pool.sentinel_manager.sentinels) == 2
-
-
 @pytest.mark.parametrize(
     ("settings", "prefix"),
     [
-        ({"url": "redis://h/0"}, "redislock"),
-        (
-            {"broker_url": "redis://h/0", "broker_transport_options": {"global_keyprefix": "a:"}},
-            "a:redislock",
-        ),
-        (
-            {"result_backend": "redis://h/0", "result_backend_transport_options": {"global_keyprefix": "b:"}},
-            "b:redislock",
-        ),
-        (
-            {
-                "broker_url": "redis://h/0",
-                "result_backend_transport_options": {"global_keyprefix": "b:"},
-            },
-            "redislock",
-        ),
+        ({"url": "redis://h/0", "result_backend_transport_options": {}}, "redislock"),
+        ({"broker_url": "redis://h/0"}, "a:redislock"),
+        ({"result_backend": "redis://h/0"}, "b:redislock"),
+        ({"broker_url": "redis://h/0", "broker_transport_options": {}}, "redislock"),
     ],
 )
 def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str, Any], prefix: str) -> None:
-    assert _store(**settings)._index == f"{prefix}:index"
+    of_broker = {"global_keyprefix": "a:"}
+    of_backend = {"global_keyprefix": "b:"}
+    given = {
+        "broker_transport_options": of_broker,
+        "result_backend_transport_options": of_backend,
+        **settings,
+    }
+
+    assert _store(**given)._index == f"{prefix}:index"
 
 
 # --- what cannot be used ---------------------------------------------------------------------
@@ -300,9 +299,6 @@ def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str,
             r"nor the result backend \(db\+sqlite\).*set redislock_url = 'redis://host:port/db'",
         ),
         ({"url": "redis://:hunter2@h:port/0"}, "cannot be read"),
-        ({"url": "redis://:hunter2@h/nonsense"}, "cannot be read"),
-        ({"url": "redis://h/0?bogus=3"}, "cannot be read"),
-        ({"url": "redis://h/0?credential_provider=x"}, "cannot be read"),
         ({"url": "unix:///s?db=x"}, "is not a URL"),
     ],
 )
@@ -394,9 +390,6 @@ def test_a_store_can_be_put_in_its_place_and_taken_out_again() -> None:
 
 
 def test_an_app_that_is_gone_keeps_no_store() -> None:
-    import gc
-    import weakref
-
     store = MemoryStore()
     app = app_with()
     use_store(app, store)
@@ -411,17 +404,14 @@ def test_an_app_that_is_gone_keeps_no_store() -> None:
 def test_threads_that_ask_at_once_are_given_one_store() -> None:
     """With two, each with a watchdog of its own, neither would know what the other owes."""
     app = app_with(broker_url="redis://h/0")
-    barrier, found = threading.Barrier(8), []
+    barrier = threading.Barrier(8)
 
-    def ask() -> None:
+    def ask(_: int) -> Any:
         barrier.wait()
-        found.append(store_of(app, LockSettings()))
+        return store_of(app, LockSettings())
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
 
     assert len(found) == 8
     assert len(set(map(id, found))) == 1

@@ -17,6 +17,12 @@ from tests.facts import wait_until
 from tests.scripted import FailingStore, lock_on
 
 
+@pytest.fixture
+def other(store: FailingStore, clock: ManualClock) -> Lock:
+    """Somebody else's lock of the same name."""
+    return lock_on(store, clock)
+
+
 def _in_thread(work: Callable[[], object]) -> object:
     result: list[object] = []
     thread = threading.Thread(target=lambda: result.append(work()))
@@ -26,29 +32,27 @@ def _in_thread(work: Callable[[], object]) -> object:
 
 
 class TestWaiting:
-    def test_one_attempt_does_not_wait(self, store: FailingStore, clock: ManualClock, lock: Lock) -> None:
-        other = lock_on(store, clock)
+    @pytest.mark.parametrize(
+        ("timeout", "acquired", "least", "most"),
+        [(0, False, 0.0, 0.0), (5.0, False, 5.0, 5.001), (None, True, 30.0, 30.0 + 2 * LONGEST_WAIT)],
+        ids=["one attempt", "bounded", "without bound"],
+    )
+    def test_a_wait_ends_at_its_bound_or_with_the_holder(
+        self,
+        clock: ManualClock,
+        lock: Lock,
+        other: Lock,
+        timeout: Any,
+        least: float,
+        most: float,
+        *,
+        acquired: bool,
+    ) -> None:
+        """The bound is fixed once, not recomputed with every turn of the loop."""
         assert lock.acquire(timeout=0)
 
-        assert not other.acquire(timeout=0)
-        assert clock.now == 1000.0
-
-    def test_a_bounded_wait_ends_at_its_bound(
-        self, store: FailingStore, clock: ManualClock, lock: Lock
-    ) -> None:
-        """Fixed once, not recomputed with every turn of the loop."""
-        lock.acquire()
-
-        assert not lock_on(store, clock).acquire(timeout=5.0)
-        assert clock.now == pytest.approx(1005.0)
-
-    def test_a_wait_without_bound_ends_with_the_holder(
-        self, store: FailingStore, clock: ManualClock, lock: Lock
-    ) -> None:
-        lock.acquire()
-
-        assert lock_on(store, clock).acquire()
-        assert 1030.0 <= clock.now < 1030.0 + 2 * LONGEST_WAIT
+        assert other.acquire(timeout=timeout) is acquired
+        assert least - 0.001 <= clock.now - 1000.0 <= most
 
     def test_the_pauses_grow_and_are_random_within_bounds(
         self, store: FailingStore, clock: ManualClock, lock: Lock
@@ -154,16 +158,6 @@ class TestHolding:
         assert not lock.held
         assert lock.acquire(timeout=0)
 
-    def test_the_bodys_own_error_is_not_hidden_where_it_has_released_itself(self, lock: Lock) -> None:
-        def work() -> None:
-            with lock:
-                lock.release()
-                message = "mine"
-                raise KeyError(message)
-
-        with pytest.raises(KeyError, match="mine"):
-            work()
-
     @pytest.mark.parametrize("verb", ["release", "renew", "check"])
     def test_a_thread_that_does_not_hold_is_told_so(self, lock: Lock, verb: str) -> None:
         with pytest.raises(RuntimeError, match="does not hold"):
@@ -197,7 +191,9 @@ class TestHolding:
         assert hold is not None
         assert (hold.owner, hold.facts["state"]) == ("nightly", "running")
 
-    def test_renewing_starts_the_ttl_anew(self, clock: ManualClock, lock: Lock) -> None:
+    def test_renewing_starts_the_ttl_anew_and_says_when_the_lock_is_gone(
+        self, clock: ManualClock, lock: Lock
+    ) -> None:
         lock.acquire()
         clock.advance(20.0)
         assert lock.renew()
@@ -205,37 +201,28 @@ class TestHolding:
         lock.check()
         assert lock.renew(ttl=100.0)
         clock.advance(90.0)
-
         lock.check()
-        assert lock.release()
+        clock.advance(11.0)
 
-    def test_a_shorter_ttl_is_believed_even_without_an_answer(
-        self, store: FailingStore, clock: ManualClock
-    ) -> None:
-        """Law 1: the server may have shortened it; a deadline later than its would exclude nobody."""
-        lock, other = lock_on(store, clock), lock_on(store, clock)
-        lock.acquire()
-        store.fails = frozenset({"renew"})
-
-        with pytest.raises(LockUnavailable):
-            lock.renew(1.0)
-        clock.advance(1.0)
-
-        assert other.acquire(timeout=0)
+        assert not lock.renew()
         with pytest.raises(LockLost):
             lock.check()
 
-    def test_a_longer_ttl_is_not_believed_without_an_answer(
-        self, store: FailingStore, clock: ManualClock
+    @pytest.mark.parametrize(
+        ("ttl", "asked"), [(30.0, 1.0), (2.0, 60.0)], ids=["a shorter ttl is believed", "a longer one is not"]
+    )
+    def test_without_an_answer_the_shorter_of_two_ttls_counts(
+        self, store: FailingStore, clock: ManualClock, other: Lock, ttl: float, asked: float
     ) -> None:
-        """The server may not have heard of it."""
-        lock = lock_on(store, clock, ttl=2.0)
+        """Law 1: the server may have shortened it, and may not have heard of a longer one."""
+        lock = lock_on(store, clock, ttl=ttl)
         lock.acquire()
         store.fails = frozenset({"renew"})
         with pytest.raises(LockUnavailable):
-            lock.renew(60.0)
-        clock.advance(2.0)
+            lock.renew(asked)
+        clock.advance(min(ttl, asked))
 
+        assert other.acquire(timeout=0) is (asked < ttl)
         with pytest.raises(LockLost):
             lock.check()
 
@@ -254,14 +241,6 @@ class TestHolding:
 
         hold = store.inspect("n")
         assert hold is None or hold.expires_in == pytest.approx(1.0)
-
-    def test_renewing_what_is_gone_says_so(self, clock: ManualClock, lock: Lock) -> None:
-        lock.acquire()
-        clock.advance(31.0)
-
-        assert not lock.renew()
-        with pytest.raises(LockLost):
-            lock.check()
 
     def test_another_ttl_moves_the_next_renewal(self) -> None:
         """Thirty seconds became one: a renewal due in ten would come too late."""
@@ -293,26 +272,25 @@ class TestLoss:
         assert hold is not None
         assert hold.owner == "next"
 
-    def test_the_bodys_own_error_goes_through_unchanged(self, clock: ManualClock, lock: Lock) -> None:
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            lambda *_: None,
+            lambda _store, clock, _lock: clock.advance(31.0),
+            lambda _store, _clock, lock: lock.release(),
+            lambda store, _clock, _lock: setattr(store, "fails", frozenset({"release"})),
+        ],
+        ids=["none", "lost", "released in the block", "the server is away"],
+    )
+    def test_the_bodys_own_error_goes_through_unchanged(
+        self, store: FailingStore, clock: ManualClock, lock: Lock, trouble: Callable[..., object]
+    ) -> None:
         """Busy, lost and unavailable never mask it."""
-        error = ValueError("the body's own")
-
-        def body(pause: float) -> None:
-            with lock:
-                clock.advance(pause)
-                raise error
-
-        for pause in (0.0, 31.0):
-            with pytest.raises(ValueError, match="the body's own") as caught:
-                body(pause)
-            assert caught.value is error
-
-    def test_not_even_a_server_that_is_away_masks_it(self, store: FailingStore, lock: Lock) -> None:
         error = ValueError("the body's own")
 
         def body() -> None:
             with lock:
-                store.fails = frozenset({"release"})
+                trouble(store, clock, lock)
                 raise error
 
         with pytest.raises(ValueError, match="the body's own") as caught:
@@ -345,39 +323,38 @@ class TestLoss:
         assert told == [lock]
 
 
-class TestServerAway:
-    def test_what_an_unanswered_acquire_took_is_released_later(self, store: FailingStore, lock: Lock) -> None:
-        store.fails = frozenset({"acquire", "release"})
-        with pytest.raises(LockUnavailable):
-            lock.acquire()
-        assert store.inspect("n") is not None
-        assert not lock.held
+def _unanswered(store: FailingStore, lock: Lock, _patch: pytest.MonkeyPatch) -> None:
+    store.fails = frozenset({"acquire", "release"})
+    lock.acquire()
 
-        store.fails = frozenset()
-        assert wait_until(lambda: store.inspect("n") is None, 10)
 
-    def test_what_an_interrupted_acquire_took_is_released_later(
-        self, store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Ctrl-C between the request and its answer."""
-        real = store.acquire
+def _interrupted(store: FailingStore, lock: Lock, patch: pytest.MonkeyPatch) -> None:
+    acquire = store.acquire
 
-        def interrupted(*args: Any, **kwargs: Any) -> None:
-            real(*args, **kwargs)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(store, "acquire", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            lock.acquire()
-
-        assert wait_until(lambda: store.inspect("n") is None, 10)
-
-    def test_what_could_not_be_released_is_released_later(self, store: FailingStore, lock: Lock) -> None:
-        lock.acquire()
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        acquire(*args, **kwargs)
         store.fails = frozenset({"release"})
-        with pytest.raises(LockUnavailable):
-            lock.release()
-        assert not lock.held
+        raise KeyboardInterrupt
 
-        store.fails = frozenset()
-        assert wait_until(lambda: store.inspect("n") is None, 10)
+    patch.setattr(store, "acquire", interrupted)
+    lock.acquire()
+
+
+def _unreleased(store: FailingStore, lock: Lock, _patch: pytest.MonkeyPatch) -> None:
+    lock.acquire()
+    store.fails = frozenset({"release"})
+    lock.release()
+
+
+@pytest.mark.parametrize("how", [_unanswered, _interrupted, _unreleased])
+def test_what_is_held_without_the_locks_knowing_is_released_later(
+    store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch, how: Callable[..., None]
+) -> None:
+    """An acquire that nobody answered, or that Ctrl-C cut short; a release that nobody answered."""
+    with pytest.raises((LockUnavailable, KeyboardInterrupt)):
+        how(store, lock, monkeypatch)
+    assert store.inspect("n") is not None
+    assert not lock.held
+
+    store.fails = frozenset()
+    assert wait_until(lambda: store.inspect("n") is None, 10)

@@ -97,6 +97,10 @@ def test_a_store_of_one_process_says_what_it_cannot_do() -> None:
     store.acquire("n", "job/1", 30.0, facts="{}")
 
     assert (store.is_shared, store.leads_to(address), store.reaches(address)) == (False, False, False)
+    with pytest.raises(LockUnavailable, match="no queue") as caught:
+        store.claim_and_push("free", "job/1", 30.0, queue="q", text="", facts="{}")
+    assert caught.value.was_refused
+    assert store.inspect("free") is None
     with pytest.raises(LockUnavailable, match="no scripts"):
         store.scripts(["tick_take"], "celery_redislock.scheduling")
     assert store.release_and_store("n", "job/1", "key", "{}", 60) == (Release(released=True), False)

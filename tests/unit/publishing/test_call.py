@@ -8,8 +8,7 @@ import pytest
 
 from celery_redislock import LockKeyError, LockOptionError
 from celery_redislock.publishing.message import HEADER, Message
-from tests.unit.publishing.messages import body, header_of, only_header
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, body, carried
 
 
 def test_a_new_task_id_is_a_random_uuid_as_celery_makes_it(shop: Shop) -> None:
@@ -144,7 +143,7 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
     )
 
     message = shop.message()
-    header = header_of(message)
+    header = carried(message)
     assert (result.is_duplicate, header.key, header.has_own_key) == (False, "account:7", True)
     assert header.options == {"lock_ttl": 60.0, "on_conflict": {"server": "retry"}}
     assert not [name for name in message.properties if "lock" in name or "conflict" in name]
@@ -154,7 +153,7 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
 
 
 @pytest.mark.parametrize(
-    "carried",
+    "of_another",
     [
         pytest.param(
             Message("account:7", "parent/n", claimed=True, options={"lock_ttl": 9.0}).dumps(), id="parent"
@@ -163,13 +162,13 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
         pytest.param("{nonsense", id="unreadable"),
     ],
 )
-def test_a_header_of_another_message_lends_no_claim(shop: Shop, carried: str) -> None:
+def test_a_header_of_another_message_lends_no_claim(shop: Shop, of_another: str) -> None:
     """A child that copies its parent's headers claims for itself; so does a replacement with another key."""
     task = shop.unique(body, lock_key="account:{account_id}")
 
-    task.apply_async((7,), task_id="same", headers={HEADER: carried})
+    task.apply_async((7,), task_id="same", headers={HEADER: of_another})
 
-    header = only_header(shop)
+    header = carried(shop.message())
     ((key, claim),) = shop.held().items()
     assert (header.key, header.claimed, header.options) == (key, True, {}) == ("account:7", True, {})
     assert (claim.owner, claim.token) == ("same", header.token)
@@ -182,13 +181,13 @@ def test_a_retry_published_by_the_main_process_carries_its_token(
 ) -> None:
     """Law 7: for a lost child the lease was turned into that claim; it asks nothing and is no duplicate."""
     task = shop.unique(body, lock=lock, lock_key="account:{account_id}")
-    carried = Message("account:7", "same/new", claimed=claimed)
+    of_main_process = Message("account:7", "same/new", claimed=claimed)
     shop.store.acquire("account:7", "same/new", 5, facts="{}")
     shop.store.calls.clear()
 
-    task.apply_async((7,), task_id="same", headers={HEADER: carried.dumps()}, retries=1)
+    task.apply_async((7,), task_id="same", headers={HEADER: of_main_process.dumps()}, retries=1)
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert (header.token, header.claimed, header.must_run) == ("same/new", claimed, True)
     assert shop.store.calls == []
 
@@ -214,5 +213,5 @@ def test_options_and_key_of_a_call_survive_its_retry(
 
     task.apply_async((7,), task_id="same", headers={HEADER: first}, retries=1)
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert (header.key, header.has_own_key, header.options) == expected

@@ -17,8 +17,7 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.conflict import log_skip
 from celery_redislock.testing import hold
 from tests.stores import hold_of
-from tests.unit.publishing.messages import body, header_of
-from tests.unit.shop import Down, Shop, debts
+from tests.unit.shop import Down, Shop, body, carried, debts
 
 # --- strategies ------------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_
     with pytest.raises(DuplicateTask) if says == "raise" else nullcontext() as refusal:
         result = task.apply_async((7,), {"amount": 2}, task_id="second")
 
-    sent = [(each.key, each.claimed, each.must_run) for each in map(header_of, shop.messages())]
+    sent = [(each.key, each.claimed, each.must_run) for each in map(carried, shop.messages())]
     assert sent == ([("account:7", False, False)] if says == "retry" else [])
     assert [claim.owner for claim in shop.held().values()] == [first.id]
     if says == "raise":
@@ -319,7 +318,7 @@ def test_whom_somebody_waits_for_is_published_without_a_claim(
 
     WAYS[way](task, other)
 
-    (header,) = [header_of(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
+    (header,) = [carried(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
     assert (header.claimed, header.must_run) == (False, True)
     assert [claim.owner for claim in shop.held().values()] == held
     assert owed == []  # what an unanswered request took is found by the message's own run
@@ -331,5 +330,5 @@ def test_a_workflows_first_of_its_key_claims(shop: Shop) -> None:
 
     group(task.si(7), task.si(8)).apply_async()
 
-    headers = [header_of(message) for message in shop.messages()]
+    headers = [carried(message) for message in shop.messages()]
     assert [(header.claimed, header.must_run) for header in headers] == [(True, True)] * 2

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.naming import queued_name
 from celery_redislock.locks.store import QUEUED, RUNNING
+from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.handle import LockHandle
 
 KEY = "account:7"
@@ -20,7 +20,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def handle(store: MemoryStore) -> LockHandle:
-    return LockHandle(SimpleNamespace(name="shop.sync"), store, KEY, queued_name(KEY))
+    return LockHandle(SimpleNamespace(name="shop.sync"), store, KEY, "queued:account:7")
 
 
 def take(store: MemoryStore, name: str, owner: str, state: str, *, period: float | None = None) -> None:
@@ -31,15 +31,11 @@ def owners(store: MemoryStore) -> dict[str, str]:
     return {name: hold.owner for name in store.names() if (hold := store.inspect(name))}
 
 
-def test_the_second_name_of_a_lock_can_be_read() -> None:
+def test_the_second_name_of_a_lock_can_be_read(store: MemoryStore) -> None:
     """An operator sees in a list which queued call belongs to which lock."""
-    assert queued_name("account:7") == "queued:account:7"
+    lock = TaskLock(store, "shop.sync", 30.0, 3600.0, None, KEY, "")
 
-
-def test_nobody_runs_and_nothing_is_queued(handle: LockHandle) -> None:
-    assert handle.holder() is None
-    assert handle.holder(only="queued") is None
-    assert handle.release(reason="x") is None
+    assert lock.of_queue().key == "queued:account:7"
 
 
 def test_the_holder_is_the_run_and_names_the_queued_call_beside_it(
@@ -61,6 +57,8 @@ def test_the_holder_is_the_run_and_names_the_queued_call_beside_it(
 
 
 def test_a_queued_call_is_the_holder_where_nothing_runs(store: MemoryStore, handle: LockHandle) -> None:
+    """And nobody is where nothing is queued."""
+    assert handle.holder() is handle.holder(only="queued") is handle.release(reason="x") is None
     take(store, "queued:account:7", "second", QUEUED)
 
     holder = handle.holder()

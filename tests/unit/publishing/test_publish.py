@@ -10,8 +10,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_redislock import DuplicateTask, LockKeyError, LockUnavailable, lock_acquired
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.testing import hold, locks_off
-from tests.unit.publishing.messages import body, header_of, only_header
-from tests.unit.shop import Down, Shop, debts
+from tests.unit.shop import Down, Shop, body, carried, debts, raising
 
 # --- claim, then send ------------------------------------------------------------------------
 
@@ -33,7 +32,7 @@ def test_the_claim_is_there_before_the_message_which_carries_its_key_and_token(
     (held,) = seen
     ((key, claim),) = held.items()
     message = shop.message()
-    header = header_of(message)
+    header = carried(message)
     assert (claim.owner, claim.state, claim.message) == ("mine", "queued", claim.token)
     assert header == Message(key, claim.token, claimed=True)
     assert (result.id, result.is_duplicate, shop.store.calls) == ("mine", False, ["acquire"])
@@ -68,11 +67,8 @@ def test_a_failed_publish_releases_claim_and_period(
     """Law 2: no message is on its way, so nothing may stand in the next one's way."""
     task = shop.unique(body, lock=lock, lock_period=50)
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr(shop.app, "send_task", fail)
+        patch.setattr(shop.app, "send_task", raising(error))
         with pytest.raises(type(error)) as raised:
             task.delay(7)
 
@@ -121,7 +117,7 @@ def test_run_publishes_without_a_claim_and_says_so(shop: Shop, caplog: Any) -> N
 
     result = task.delay(7)
 
-    assert (result.is_duplicate, only_header(shop).claimed, shop.held()) == (False, False, {})
+    assert (result.is_duplicate, carried(shop.message()).claimed, shop.held()) == (False, False, {})
     assert f"publishing {task.name}[{result.id}] without a claim" in caplog.text
 
 
@@ -182,7 +178,7 @@ def test_a_claim_whose_answer_got_lost_does_not_stand_in_its_own_messages_way(
         task.apply_async((7,), **options)
     message = shop.message()
 
-    assert (len(shop.held()), header_of(message).claimed, owed) == (1, False, [])
+    assert (len(shop.held()), carried(message).claimed, owed) == (1, False, [])
     assert shop.run(shop.receive(message)) == 7
     assert shop.messages() == []
     assert shop.held() == {} or lock == "until_expired"
@@ -252,12 +248,12 @@ def test_eager_mode_finds_duplicates_where_redislock_eager_is_set(
 def test_eager_mode_goes_by_the_calls_own_options(shop: Shop) -> None:
     """They travel in the header, in place as on the way."""
     shop.app.conf.update(task_always_eager=True, redislock_eager=True)
-    seen = []
+    seen: list[Any] = []
 
-    def look(account_id: int) -> None:
-        seen.append({name: round(held.expires_in) for name, held in shop.held().items()})
+    def terms(_task: Any) -> dict[str, int]:
+        return {name: round(held.expires_in) for name, held in shop.held().items()}
 
-    shop.unique(look).apply_async((7,), lock_key="account:{account_id}", lock_ttl=90)
+    shop.noting(seen, terms).apply_async((7,), lock_key="account:{account_id}", lock_ttl=90)
 
     assert (seen, shop.held()) == ([{"account:7": 90}], {})
 

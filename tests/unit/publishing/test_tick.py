@@ -6,8 +6,7 @@ import pytest
 from celery import Task
 
 from celery_redislock.publishing.message import TICK, tick_id, tick_token
-from tests.unit.publishing.messages import body, header_of
-from tests.unit.shop import KEY, Shop
+from tests.unit.shop import KEY, Shop, body, carried
 
 A_TICK = "shop/nightly@2026-06-01T12:00:00+00:00"
 TASK_ID = tick_id(A_TICK)
@@ -39,7 +38,7 @@ def test_a_tick_that_is_sent_again_while_its_claim_is_there_is_published_again(s
     """Law 2: the first beat may have died between the claim and the message."""
     task = shop.unique(body)
     results = [send(task), send(task)]
-    headers = [header_of(message) for message in shop.messages()]
+    headers = [carried(message) for message in shop.messages()]
 
     assert [(each.id, each.is_duplicate) for each in results] == [(TASK_ID, False)] * 2
     assert headers[0] == headers[1]
@@ -72,8 +71,8 @@ def test_a_retry_of_a_ticks_run_is_a_message_of_its_own(shop: Shop) -> None:
     retry = shop.message()
 
     assert retry.headers["id"] == TASK_ID
-    assert header_of(retry).token != header_of(message).token
-    assert not header_of(retry).is_tick
+    assert carried(retry).token != carried(message).token
+    assert not carried(retry).is_tick
     assert shop.run(shop.receive(retry)) == 7
 
 
@@ -86,8 +85,8 @@ def test_a_call_of_a_body_that_copies_a_ticks_headers_is_a_new_job(shop: Shop) -
 
     assert first.headers["id"] != TASK_ID
     assert second.headers["id"] == "mine"
-    assert not header_of(first).is_tick
-    assert not header_of(second).is_tick
+    assert not carried(first).is_tick
+    assert not carried(second).is_tick
 
 
 @pytest.mark.parametrize("is_imported", [True, False], ids=["imported by beat", "by its name"])
@@ -95,13 +94,8 @@ def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
     shop: Shop, is_imported: bool
 ) -> None:
     """Law 8, acknowledged early as well; also where beat knows the task by its name only."""
-    runs: list[int] = []
-
-    def sync(account_id: int) -> int:
-        runs.append(account_id)
-        return account_id
-
-    task = shop.unique(sync, lock_key=KEY)
+    runs: list[str] = []
+    task = shop.noting(runs, lambda task: task.request.id, lock_key=KEY)
     for _ in range(2):
         if is_imported:
             send(task)
@@ -110,5 +104,5 @@ def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
             Task.apply_async(task, (7,), **options)
         shop.run(shop.receive(shop.message()))
 
-    assert runs == [7]
+    assert runs == [TASK_ID]
     assert shop.held() == {}

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import celery
 import pytest
 
 from celery_redislock import SingletonTask
 from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
-from tests.unit.publishing.messages import body, header_of, only_header
-from tests.unit.shop import Shop
+from tests.unit.shop import Shop, body, carried
 
 WAYS = {
     "retry": lambda task: task.retry(countdown=50),
@@ -48,7 +46,7 @@ def followed(
     task = shop.unique(again, bind=True, lock_key="account:{account_id}", lock_period=90, **options)
     task.apply_async((7,), task_id=task_id)
     first = shop.message()
-    seen["first"] = header_of(first)
+    seen["first"] = carried(first)
     shop.run(shop.receive(first))
     seen["after"] = shop.held().get("account:7")
     return seen
@@ -62,7 +60,7 @@ def test_a_retry_is_published_at_once_under_its_own_token_and_noted_after_that(
     """Law 7: no death of the child loses it. It asks nothing; its claim is made when the body has unwound."""
     seen = followed(shop, monkeypatch, way, task_id=task_id)
 
-    header = only_header(shop)
+    header = carried(shop.message())
     first = seen["first"].token
     assert header == Message("account:7", header.token, claimed=True, must_run=True, opened_by=first)
     assert header.token.startswith(f"{owner_name(task_id)}/")
@@ -88,7 +86,7 @@ def test_what_follows_a_run_travels_as_claimed_in_every_scope(
     """What was accepted once is never a duplicate. Where the run holds nothing, its retry takes a claim."""
     seen = followed(shop, monkeypatch, "retry", lock=lock)
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert (header.claimed, header.must_run) == (True, True)
     assert header.stands_for_period is (lock == "until_expired")
     assert (seen["requests"], [state for state in seen["held"] if state != "period"]) == (requests, held)
@@ -109,27 +107,9 @@ def test_a_retry_that_can_have_no_claim_is_published_without_one(
 
     seen = followed(shop, monkeypatch, "retry", before=before, lock="until_executing")
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert (header.claimed, header.must_run) == (False, True)
     assert (seen["after"] and seen["after"].owner) == (None if trouble == "no server" else "newcomer")
-
-
-@pytest.mark.parametrize("lock", ["until_executed", "until_executing"])
-def test_a_retry_that_cannot_be_published_leaves_nothing(shop: Shop, monkeypatch: Any, lock: str) -> None:
-    """Law 2: a claim without a message would keep the key closed for an hour."""
-
-    def fail(*_: Any, **__: Any) -> None:
-        message = "the broker is gone"
-        raise OSError(message)
-
-    def before() -> None:
-        monkeypatch.setattr(shop.app, "send_task", fail)
-
-    seen = followed(shop, monkeypatch, "retry", before=before, lock=lock)
-
-    assert (seen["noted"], seen["after"], shop.messages()) == ([], None, [])
-    # Celery stores the failure of a rejected message since 5.7.
-    assert shop.state("same") == ("FAILURE" if celery.VERSION >= (5, 7) else "PENDING")
 
 
 def other_key(task: Any, account_id: int) -> None:
@@ -153,7 +133,7 @@ def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop, lock: str
 
     claims = lock != "while_executing" and meets == "nobody"
     holder = {"nobody": "same" if claims else None, "a run": "somebody", "a period": None}[meets]
-    header = only_header(shop)
+    header = carried(shop.message())
     assert header == Message("account:8", header.token, claimed=claims, must_run=True)
     assert {key: hold.owner for key, hold in shop.held().items()} == ({"account:8": holder} if holder else {})
 
@@ -184,8 +164,8 @@ def test_what_is_published_beside_the_body_keeps_or_gets_a_claim(shop: Shop, whe
 
     shop.run(shop.receive(first))
 
-    header = only_header(shop)
+    header = carried(shop.message())
     assert header == Message("account:7", header.token, claimed=True, must_run=True)
-    assert (header.token == header_of(first).token) is (when == "before")
+    assert (header.token == carried(first).token) is (when == "before")
     assert shop.held()["account:7"].token == header.token
     assert shop.store.calls.count("release") == (when == "after")

@@ -91,32 +91,34 @@ def test_a_misspelt_setting_is_warned_of_once(shop: Shop, caplog: Any) -> None:
     assert len([line for line in warnings(caplog) if said in line]) == 1
 
 
-@pytest.mark.parametrize("limit_of", ["task", "app"])
-def test_options_that_endanger_a_lock_together_are_warned_of(shop: Shop, caplog: Any, limit_of: str) -> None:
-    """Law 4: the time limit may be the task's or the app's."""
-    shop.app.conf.task_time_limit = 90 if limit_of == "app" else None
-    shop.unique(body, lock_max_hold=60, time_limit=90 if limit_of == "task" else None)
-
-    start_worker(shop)
-
-    (warning,) = warnings(caplog)
-    assert warning.startswith(
-        "redislock: shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)"
-    )
+LIMITED = "redislock: shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)"
+NOT_INTERRUPTED = "only self.lease.check() raises"
 
 
 @pytest.mark.parametrize(
-    ("pool", "is_warned"), [("prefork", False), ("solo", False), ("thread", True), ("gevent", True)]
+    ("options", "settings", "pool", "said"),
+    [
+        ({"lock_max_hold": 60, "time_limit": 90}, {}, "prefork", LIMITED),
+        ({"lock_max_hold": 60}, {"task_time_limit": 90}, "prefork", LIMITED),
+        ({"on_lock_lost": "terminate"}, {}, "prefork", None),
+        ({"on_lock_lost": "terminate"}, {}, "solo", None),
+        ({"on_lock_lost": "terminate"}, {}, "thread", NOT_INTERRUPTED),
+        ({"on_lock_lost": "terminate"}, {}, "gevent", NOT_INTERRUPTED),
+    ],
 )
-def test_a_worker_whose_pool_cannot_interrupt_bodies_warns_at_its_start(
-    shop: Shop, caplog: Any, pool: str, *, is_warned: bool
+def test_options_that_endanger_a_lock_in_this_worker_are_warned_of(
+    shop: Shop, caplog: Any, options: Any, settings: Any, pool: str, said: str | None
 ) -> None:
-    """``on_lock_lost="terminate"`` interrupts bodies in a main thread; elsewhere only ``check()`` raises."""
-    shop.unique(body, on_lock_lost="terminate")
+    """Law 4: the time limit may be the task's or the app's.
+
+    ``on_lock_lost="terminate"`` interrupts bodies in a main thread; elsewhere only ``check()`` raises.
+    """
+    shop.app.conf.update(settings)
+    shop.unique(body, **options)
 
     start_worker(shop, pool=pool)
 
-    assert ["only self.lease.check() raises" in line for line in warnings(caplog)] == [True] * is_warned
+    assert [said is not None and said in line for line in warnings(caplog)] == [True] * (said is not None)
 
 
 @pytest.mark.parametrize("setting", [{"redislock_tll": 5}, {"redislock_prefix": "not allowed"}], ids=str)

@@ -1,7 +1,6 @@
 """Deliveries whose renewal has not begun: which of them leave their queue, and when its thread looks."""
 
 import gc
-import os
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -11,6 +10,7 @@ import pytest
 from celery_redislock.receiving import renewal as module
 from celery_redislock.receiving.renewal import UNRENEWED, Unrenewed
 from tests.facts import wait_until
+from tests.forks import gets_through
 
 
 class Delivery:
@@ -99,10 +99,10 @@ def test_a_forked_child_starts_with_an_empty_queue_and_without_a_thread(unrenewe
     """What its parent has in hand is its parent's, and no thread survives a fork."""
     delivery = Delivery([])
     UNRENEWED.add(delivery)
-    pid = os.fork()
-    if not pid:
-        is_new = len(UNRENEWED._queue) == 1 and not UNRENEWED._has_thread
-        os._exit(0 if is_new else 1)
 
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    def look() -> None:
+        assert len(UNRENEWED._queue) == 1
+        assert not UNRENEWED._has_thread
+
+    assert gets_through(look)
     assert ref(delivery) in UNRENEWED._queue  # where what earlier tests received may stand as well

@@ -37,6 +37,7 @@ from tests.unit.shop import (
     einfo,
     no_broker,
     no_patience,
+    raising,
     revoke,
 )
 from tests.unit.shop import SCOPES as ONE_LOCK
@@ -421,15 +422,6 @@ class Life:
 
 
 # --- what ends it --------------------------------------------------------------------------------
-
-
-def raising(error: BaseException) -> Act:
-    """Return what raises this."""
-
-    def act(_task: Any) -> None:
-        raise error
-
-    return act
 
 
 def retries(task: Any) -> str:

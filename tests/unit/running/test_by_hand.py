@@ -7,9 +7,7 @@ import pytest
 from celery.app.trace import build_tracer
 
 from celery_redislock.publishing.message import Message
-from tests.unit.shop import Shop
-
-KEY = "account:7"
+from tests.unit.shop import KEY, Shop
 
 
 def headers_seen(self: Any) -> Any:
@@ -31,12 +29,8 @@ def test_headers_that_are_no_mapping_say_nothing(shop: Shop, headers: Any) -> No
 
 def test_a_task_run_by_hand_through_its_proxy_is_done(shop: Shop) -> None:
     """Law 8: ``app.task`` returns a proxy, and its run is concluded like any other."""
-    runs: list[int] = []
-
-    def sync(account_id: int) -> None:
-        runs.append(account_id)
-
-    proxy = shop.unique(sync, lazy=True, lock_key=KEY, acks_late=True)
+    runs: list[str] = []
+    proxy = shop.noting(runs, lambda task: task.request.id, lazy=True, lock_key=KEY, acks_late=True)
     trace = build_tracer(proxy.name, proxy, app=shop.app)
     properties = {"delivery_tag": "a tag"}
     request = {"id": "t1", "delivery_info": {"redelivered": True}, "properties": properties}
@@ -44,7 +38,7 @@ def test_a_task_run_by_hand_through_its_proxy_is_done(shop: Shop) -> None:
     trace("t1", (7,), {}, request)
     trace("t1", (7,), {}, request)
 
-    assert runs == [7]
+    assert runs == ["t1"]
     assert shop.messages() == []
 
 

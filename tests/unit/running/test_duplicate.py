@@ -13,12 +13,7 @@ from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
 from celery_redislock.testing import hold
-from tests.unit.shop import KEY, Shop, carried
-
-
-def body(account_id: int = 7, amount: int = 0) -> int:
-    return account_id + amount
-
+from tests.unit.shop import KEY, Shop, body, carried
 
 # --- strategies ------------------------------------------------------------------------------
 
@@ -248,14 +243,6 @@ def run_all(shop: Shop) -> None:
             shop.run(shop.receive(message))
 
 
-def noting(shop: Shop, runs: list[int], **options: Any) -> Any:
-    def note(account_id: int) -> int:
-        runs.append(account_id)
-        return account_id
-
-    return shop.unique(note, lock_key=KEY, **options)
-
-
 @pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
 @pytest.mark.parametrize("form", ["group", "chord", "chain", "link", "errback"])
 def test_members_links_and_errbacks_wait_and_run_as_often_as_in_plain_celery(
@@ -264,7 +251,7 @@ def test_members_links_and_errbacks_wait_and_run_as_often_as_in_plain_celery(
     """Law 6: a workflow finishes, results are fresh, and nothing of it is skipped."""
     runs: list[int] = []
     total: list[Any] = []
-    task = noting(shop, runs, lock=scope)
+    task = shop.noting(runs, lambda task: task.request.args[0], lock_key=KEY, lock=scope)
 
     def sum_up(values: list[int]) -> None:
         total.append(values)
@@ -300,14 +287,15 @@ def test_members_links_and_errbacks_wait_and_run_as_often_as_in_plain_celery(
 # --- a foreign lock that never ends ----------------------------------------------------------
 
 
+@pytest.mark.parametrize("ends_in", [float("inf"), 3600.0])
 @pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
 @pytest.mark.parametrize("on_conflict", ["skip", "retry", "raise"])
 def test_a_foreign_lock_that_never_ends_is_warned_of_once(
-    shop: Shop, caplog: Any, scope: str, on_conflict: str
+    shop: Shop, caplog: Any, scope: str, on_conflict: str, ends_in: float
 ) -> None:
-    """No task of that key will ever run; the warning says what to do about it."""
+    """No task of that key will ever run; the warning says what to do about it. A duplicate is no trouble."""
     name = f"endless-{shop.queue}"
-    shop.store.acquire(name, "somebody", float("inf"), facts="")
+    shop.store.acquire(name, "somebody", ends_in, facts="")
     task = shop.unique(body, lock_key=name, lock=scope, on_conflict=on_conflict, lock_retry_delay=50)
 
     with caplog.at_level("WARNING"):
@@ -317,16 +305,8 @@ def test_a_foreign_lock_that_never_ends_is_warned_of_once(
             for message in shop.messages():
                 shop.run(shop.receive(message))
 
-    (record,) = [record for record in caplog.records if record.name == "celery_redislock"]
-    assert "never expires" in record.getMessage()
-    assert f"redislock release --reason TEXT -- {name}" in record.getMessage()
-
-
-def test_a_lock_that_ends_is_not_warned_of(shop: Shop, caplog: Any) -> None:
-    """A duplicate is no trouble."""
-    task = shop.unique(body, lock_key=KEY)
-
-    with caplog.at_level("WARNING"), hold(task, 7, task_id="first"):
-        task.delay(7)
-
-    assert caplog.records == []
+    said = [record.getMessage() for record in caplog.records if record.name == "celery_redislock"]
+    assert len(said) == (ends_in == float("inf"))
+    for line in said:
+        assert "never expires" in line
+        assert f"redislock release --reason TEXT -- {name}" in line

@@ -7,15 +7,7 @@ from celery.exceptions import Ignore
 
 from celery_redislock import SingletonTask, lock_acquired, lock_released
 from celery_redislock.locks.memory import MemoryStore
-from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, revoke
-
-
-def raising(error: BaseException) -> Any:
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    return fail
-
+from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, raising, revoke
 
 # --- released --------------------------------------------------------------------------------
 
@@ -180,22 +172,6 @@ def test_a_retry_that_was_dropped_before_the_body_ended_gets_no_claim(
     shop.run(shop.receive(message))
 
     assert shop.states() == []
-
-
-@pytest.mark.parametrize("error", [SystemExit(1), Down()], ids=repr)
-def test_a_retry_whose_publish_was_interrupted_gets_no_claim(shop: Shop, error: BaseException) -> None:
-    """Law 4: a claim without a message would stand for an hour."""
-
-    def sync(self: Any, account_id: int) -> None:
-        shop.app.send_task = raising(error)
-        self.retry(countdown=50, throw=False)
-
-    task = shop.unique(sync, bind=True, lock_key=KEY)
-
-    with shop.running(task), pytest.raises(type(error)):
-        task(7)
-
-    assert shop.held() == {}
 
 
 # --- marks -----------------------------------------------------------------------------------

@@ -12,19 +12,14 @@ from celery.exceptions import Ignore
 from kombu.serialization import prepare_accept_content
 
 from celery_redislock.locks.store import owner_of
-from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.publishing.message import HEADER
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, replace
 
 
 def counted(shop: Shop, runs: list[int], **options: Any) -> Any:
     """Declare a task that notes its runs."""
-
-    def sync(self: Any, account_id: int) -> int:
-        runs.append(self.request.retries)
-        return account_id
-
-    return shop.unique(sync, bind=True, lock_key=KEY, **options)
+    return shop.noting(runs, lambda task: task.request.retries, lock_key=KEY, **options)
 
 
 def assert_put_off(message: Any, pause: float, began: datetime) -> None:
@@ -84,36 +79,9 @@ def test_a_message_that_waited_in_a_worker_finds_the_mark_of_a_copy_that_overtoo
     assert isinstance(shop.run(request), Ignore) == finds_it
 
 
-@pytest.mark.parametrize("strategy", ["skip", "raise", "retry"])
-def test_a_copy_of_a_running_message_waits_whatever_the_strategy(shop: Shop, strategy: str) -> None:
-    """Law 8: a redelivery is no duplicate, and no state is written for an id that is running."""
-    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
-    running(shop, message="t1/m")
-
-    with shop.running(task, header=Message(KEY, "t1/m", claimed=True)), pytest.raises(Ignore):
-        task(7)
-
-    assert carried(shop.message()) == Message(KEY, "t1/m", claimed=True, was_delivered=True)
-    assert shop.state("t1") == "PENDING"
-
-
 def running(shop: Shop, *, message: str, task_id: str = "t1") -> None:
     about = {"task": "shop.sync", "state": "running", "since": time.time(), "message": message}
     shop.store.acquire(KEY, f"{task_id}/run", 30, facts=json.dumps(about))
-
-
-def test_the_mark_is_looked_at_before_the_holder(shop: Shop) -> None:
-    """Law 8: a late copy does nothing, also while somebody else holds the key."""
-    runs: list[int] = []
-    task = counted(shop, runs, acks_late=True, lock_period=50)
-    task.delay(7)
-    message = shop.message()
-    shop.run(shop.receive(message))
-
-    with hold(task, 7):
-        shop.run(shop.receive(message, redelivered=True))
-
-    assert (runs, shop.messages()) == ([0], [])
 
 
 def test_publishing_a_task_id_again_is_a_new_job_and_waits_as_one(shop: Shop) -> None:
@@ -177,19 +145,34 @@ def test_a_retry_that_arrives_before_its_body_has_ended_waits(shop: Shop, scope:
 
 
 @pytest.mark.parametrize(
-    ("held_for", "pause"), [(None, 5.0), (0.0, 0.1), (2.0, 2.0), (3600.0, 5.0), (-60, 5)], ids=str
+    ("held_for", "delay", "visibility", "pause"),
+    [
+        (None, 5, None, 5.0),
+        (0.0, 5, None, 0.1),
+        (2.0, 5, None, 2.0),
+        (3600.0, 5, None, 5.0),
+        (-60, 5, None, 5),
+        # Redis would deliver what a worker holds for its ETA a second time.
+        (9000.0, 50.0, None, 50.0),
+        (9000.0, 50.0, 20, 20.0),
+        (9000.0, 9000.0, None, 3600.0),
+    ],
+    ids=str,
 )
 def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
-    shop: Shop, monkeypatch: Any, held_for: float | None, pause: float
+    shop: Shop, monkeypatch: Any, held_for: float | None, delay: float, visibility: int | None, pause: float
 ) -> None:
     """Law 7: between 0.1 s and ``lock_retry_delay``; nothing is counted, and no retry spent.
 
-    Where the holder's clock is ahead, nobody looks ten times a second until this one has caught up.
+    It is never longer than the broker's visibility timeout. Where the holder's clock is ahead, nobody looks
+    ten times a second until this one has caught up.
     """
     monkeypatch.setattr(random, "uniform", lambda _least, most: most)
     monkeypatch.setattr(time, "time", lambda: 9000.0)
+    if visibility:
+        shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     began = datetime.now(timezone.utc)
-    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=5).delay(7)
+    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
     about = {} if held_for is None else {"since": 9000.0 - held_for}
     shop.store.acquire(KEY, "t2/run", 30, facts=json.dumps(about))
 
@@ -198,26 +181,6 @@ def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
     again = shop.message()
     assert_put_off(again, pause, began)
     assert again.headers["retries"] == 0
-
-
-@pytest.mark.parametrize(
-    ("delay", "visibility", "expected"), [(50.0, None, 50.0), (50.0, 20, 20.0), (9000.0, None, 3600.0)]
-)
-def test_a_pause_is_never_longer_than_the_brokers_visibility_timeout(
-    shop: Shop, monkeypatch: Any, delay: float, visibility: float | None, expected: float
-) -> None:
-    """Redis would deliver what a worker holds for its ETA a second time."""
-    monkeypatch.setattr(random, "uniform", lambda _least, most: most)
-    if visibility:
-        shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
-    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
-    shop.store.acquire(KEY, "t2/run", 30, facts='{"since": 0.0}')
-
-    began = datetime.now(timezone.utc)
-
-    shop.run()
-
-    assert_put_off(shop.message(), expected, began)
 
 
 def test_on_quorum_queues_a_message_waits_for_a_second_at_least(shop: Shop, monkeypatch: Any) -> None:

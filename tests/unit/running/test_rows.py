@@ -7,21 +7,21 @@ import pytest
 from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
 from celery_redislock.publishing import duplicate as at_publish
 from celery_redislock.running import duplicate as at_start
-from tests.unit.shop import Shop
-
-KEY = "account:7"
+from tests.unit.shop import KEY, Shop
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) -> None:
     """The table of scopes: held from publish or not, while the body runs or not, until the row's end."""
     while_running: list[Any] = []
-
-    def look() -> None:
-        while_running.extend(hold.state for hold in shop.held().values())
-
     period = {"lock_period": 60} if scope.claim == "period" else {}
-    task = shop.unique(look, lock=scope.name, lock_key=KEY, **period)
+    task = shop.noting(
+        while_running,
+        lambda _task: [state for _, state in shop.states()],
+        lock=scope.name,
+        lock_key=KEY,
+        **period,
+    )
 
     task.delay()
     after_publish = list(shop.held())
@@ -30,8 +30,9 @@ def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) 
 
     claimed = f"queued:{KEY}" if scope.claims_beside else KEY
     assert after_publish == ([claimed] if scope.claim else [])
-    assert (while_running == ["running"]) is scope.lease
-    assert bool(while_running) is (scope.lease or scope.claim == "period")
+    (states,) = while_running
+    assert (states == ["running"]) is scope.lease
+    assert bool(states) is (scope.lease or scope.claim == "period")
     assert after_run == ([KEY] if scope.claim == "period" else [])
 
 

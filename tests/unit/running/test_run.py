@@ -44,11 +44,7 @@ def test_a_body_sees_its_lease(shop: Shop) -> None:
 def test_where_the_key_is_not_held_the_lease_is_inert(shop: Shop, scope: str, *, acks_late: bool) -> None:
     """Also where the run holds a lease on its message: that is no lock of the user's."""
     leases: list[Any] = []
-
-    def look(self: Any, account_id: int) -> None:
-        leases.append(self.lease)
-
-    task = shop.unique(look, bind=True, acks_late=acks_late, **SCOPES[scope])
+    task = shop.noting(leases, lambda task: task.lease, acks_late=acks_late, **SCOPES[scope])
     task.delay(7)
     shop.run()
 
@@ -96,16 +92,13 @@ def test_with_redislock_eager_they_take_it(shop: Shop, monkeypatch: Any) -> None
     monkeypatch.setattr("celery.result.task_join_will_block", lambda: True)
     shop.app.conf.redislock_eager = True
     states: list[Any] = []
-
-    def look(account_id: int) -> int:
-        states.extend(hold.state for hold in shop.held().values())
-        return account_id
-
-    task = shop.unique(look, lock_key=KEY, acks_late=True)
+    task = shop.noting(
+        states, lambda _task: [state for _, state in shop.states()], lock_key=KEY, acks_late=True
+    )
 
     assert task.apply((7,)).result == 7
     assert task(7) == 7
-    assert states == ["running", "running"]
+    assert states == [["running"], ["running"]]
     assert (shop.held(), shop.store.marks()) == ({}, {})
 
 

@@ -11,18 +11,14 @@ from celery_redislock import DuplicateTask, LockUnavailable
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import KEY, Down, Shop, body, carried, debts, no_patience
+from celery_redislock.testing import locks_off
+from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, no_patience
 
 
 def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
     """Declare a task whose body notes who holds its key."""
-
-    def look(account_id: int = 7) -> int:
-        seen.append(shop.holder(KEY))
-        return account_id
-
-    return shop.unique(look, **{"lock_key": "account:{account_id}", **options})
+    options = {"lock_key": "account:{account_id}", **options}
+    return shop.noting(seen, lambda _task: shop.holder(KEY), **options)
 
 
 # --- scopes that hold while they run ---------------------------------------------------------
@@ -59,10 +55,7 @@ def test_a_header_copied_from_another_message_lends_no_hold(shop: Shop) -> None:
     """Law 3: whoever hands on all headers of its request must not hand on its lock."""
     keys: list[str] = []
 
-    def note(self: Any, account_id: int) -> None:
-        keys.append(self.lease.key)
-
-    task = shop.unique(note, bind=True)
+    task = shop.noting(keys, lambda task: task.lease.key)
     task.apply_async((7,), task_id="t0", lock_key=KEY)
     other = shop.message()
     shop.app.send_task("shop.sync", (7,), task_id="t1", headers={HEADER: other.headers[HEADER]})
@@ -158,13 +151,17 @@ def test_until_executing_without_a_claim_yields_to_a_queued_one(
         assert isinstance(outcome, DuplicateTask) is (strategy == "raise")
 
 
-@pytest.mark.parametrize("more", [{"must_run": True}, {}], ids=["a member", "a retry"])
-def test_until_executing_does_not_decide_again_about_members_and_retries(
-    shop: Shop, more: dict[str, Any]
+@pytest.mark.parametrize(
+    ("scope", "more"),
+    [("until_executing", {"must_run": True}), ("until_executing", {}), ("until_expired", {})],
+    ids=["a member", "a retry", "a retry of until_expired"],
+)
+def test_members_and_retries_are_not_decided_about_again(
+    shop: Shop, scope: str, more: dict[str, Any]
 ) -> None:
     """Laws 6 and 7: a member of a workflow, and what was accepted before its retry, run."""
     seen: list[Any] = []
-    task = looking(shop, seen, lock="until_executing")
+    task = looking(shop, seen, **SCOPES[scope])
     shop.store.acquire(KEY, "queued/claim", 100, facts='{"state": "queued"}')
 
     with shop.running(task, header=Message(KEY, "t1/bare", **more), retries=0 if more else 1):
@@ -262,14 +259,6 @@ def test_a_member_of_a_workflow_waits_for_the_period_to_pass(shop: Shop, lock: s
     assert shop.run() == 7
 
 
-def test_a_retry_of_until_expired_runs_whoever_was_accepted_meanwhile(shop: Shop) -> None:
-    """Law 7: it belongs to a job that was accepted."""
-    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
-
-    with hold(task, 7), shop.running(task, header=Message(KEY, "t1/x"), retries=1):
-        assert task(7) == 7
-
-
 # --- what takes no lock ----------------------------------------------------------------------
 
 
@@ -278,11 +267,7 @@ def test_what_takes_no_lock_asks_nobody(shop: Shop, switch: str) -> None:
     """``lock=None`` for a task or a call, ``redislock_enabled``; a request without an id has no identity."""
     seen: list[Any] = []
 
-    def look(self: Any, account_id: int) -> int:
-        seen.append(self.lease)
-        return account_id
-
-    task = shop.unique(look, bind=True, lock=None if switch == "task" else "until_executed")
+    task = shop.noting(seen, lambda task: task.lease, lock=None if switch == "task" else "until_executed")
     header = Message(None if switch == "call" else KEY, "t1/x", claimed=switch == "environment")
     bare = {"id": None, "headers": None, "properties": None, "delivery_info": None}
     request = bare if switch == "made by hand" else {}
@@ -339,11 +324,7 @@ def test_after_the_start_timeout_the_message_is_published_again(
 def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) -> None:
     """``on_lock_error="run"``."""
     leases: list[Any] = []
-
-    def look(self: Any, account_id: int) -> None:
-        leases.append(self.lease)
-
-    task = shop.unique(look, bind=True, lock_key=KEY, on_lock_error="run")
+    task = shop.noting(leases, lambda task: task.lease, lock_key=KEY, on_lock_error="run")
     shop.store.failures = 1
 
     with shop.running(task):

@@ -14,12 +14,10 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from kombu.exceptions import OperationalError
 
 from celery_redislock.declaring.options import LockSettings
-from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing.message import tick_id
 from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY
-from celery_redislock.scheduling.plug import join, prepare_beat
-from tests.unit.scheduling.world import START, Recording, Row, Rows, World
+from tests.unit.scheduling.world import START, Killed, Recording, Row, Rows, World
 
 
 def every(seconds: float) -> Callable[..., Any]:
@@ -61,32 +59,31 @@ def away(_entry: Any) -> None:
     raise OperationalError("away")
 
 
-class Killed(BaseException):
-    """SIGKILL: nothing of the beat runs any more."""
-
-
-def kill_at_publish(world: World, scheduler: Any, *, after: bool) -> None:
-    """Let a beat die at its next publish, before the message has left or after."""
+def once(scheduler: Any, act: Callable[[Any], None]) -> None:
+    """Let something happen at a beat's next publish."""
 
     def publish(entry: Any) -> None:
         scheduler.publish = None
-        if after:
-            scheduler.apply_entry_unasked(entry)
-        world.kill(scheduler)
-        scheduler.beat._report = lambda _tick: None
-        raise Killed
+        act(entry)
 
-    scheduler.apply_entry_unasked = lambda entry: type(scheduler).apply_async(scheduler, entry)
     scheduler.publish = publish
 
 
-def run_past_a_kill(world: World, seconds: float) -> None:
-    """Let time pass although a beat dies in it."""
-    end = world.now + timedelta(seconds=seconds)
-    try:
-        world.run(seconds)
-    except Killed:
-        world.run((end - world.now).total_seconds())
+def pass_time(world: World, seconds: float) -> None:
+    """Let time pass in the middle of something, while no beat does anything."""
+    world.now += timedelta(seconds=seconds)
+
+
+def kill_at_publish(scheduler: Any, *, after: bool) -> None:
+    """Let a beat die at its next publish, before the message has left or after."""
+
+    def die(entry: Any) -> None:
+        if after:
+            type(scheduler).apply_async(scheduler, entry)
+        scheduler.beat._report = lambda _tick: None
+        raise Killed
+
+    once(scheduler, die)
 
 
 # --- what one beat would send ----------------------------------------------------------------
@@ -221,9 +218,8 @@ def test_a_change_of_daylight_saving_time_sends_what_celery_alone_would(
 @pytest.mark.parametrize("interval", [1, 5, 60])
 def test_another_beat_is_there_at_once_when_the_sender_is_killed(world: World, interval: float) -> None:
     """A beat killed between two ticks costs the stand-by offset, once, and no tick."""
-    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
-    world.run(interval * 3.5)
-    world.kill(beats[world.sent[-1].by])
+    sender, _ = world.pair(every(interval), interval * 3.5)
+    world.kill(sender)
     world.run(interval * 4)
 
     assert len(world.times("entry")) == 7
@@ -237,11 +233,9 @@ def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_i
     world: World, interval: float, after: bool
 ) -> None:
     """Sent once more after the bound, as the same message: where it had left, that one runs once."""
-    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
-    world.run(interval * 2.5)
-    sender = beats[world.sent[-1].by]
-    kill_at_publish(world, sender, after=after)
-    run_past_a_kill(world, interval * 2 + LONGEST_BOUND + STAND_BY)
+    sender, _ = world.pair(every(interval), interval * 2.5)
+    kill_at_publish(sender, after=after)
+    world.run(interval * 2 + LONGEST_BOUND + STAND_BY)
 
     ticks = world.ticks("entry")
     again = [tick for tick, times in ticks.items() if times > 1]
@@ -257,29 +251,27 @@ def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_in_th
     world: World, interval: float, bound: float, after: bool, clocks: tuple[float, ...]
 ) -> None:
     """A copy that does nothing in the place of the tick that is due by then would lose that one."""
-    beats = [world.beat({"entry": every(interval)}, clock=clock) for clock in clocks]
-    world.run(interval * 2.5)
-    sender = beats[world.sent[-1].by]
-    kill_at_publish(world, sender, after=after)
-    run_past_a_kill(world, interval * 2 + bound)
+    sender, _ = world.pair(every(interval), interval * 2.5, clocks)
+    kill_at_publish(sender, after=after)
+    world.run(interval * 2 + bound)
 
     assert set(world.ticks("entry").values()) == {1}
     gap = bound if after else interval + bound
     assert max(world.gaps("entry")) <= gap + LOOK_AGAIN
 
 
+@pytest.mark.parametrize("make", [clocked, every(5), every(60)], ids=["clocked", "5s", "60s"])
 @pytest.mark.parametrize("is_read_again", [False, True])
-def test_a_schedule_that_does_not_look_at_the_last_run_is_sent_once_more_with_its_identity(
-    world: World, is_read_again: bool
+def test_a_tick_that_no_other_follows_is_sent_once_more_with_its_identity(
+    world: World, make: Any, is_read_again: bool
 ) -> None:
-    """It is due from any moment on, which does not mean that its next tick is due (django's clocked)."""
-    first = world.beat({"entry": clocked}, entry=OneOff)
-    kill_at_publish(world, first, after=True)
-    run_past_a_kill(world, 11)
-    second = world.beat({"entry": clocked}, entry=OneOff)
+    """Django's clocked is due from any moment on, and its ``one_off`` but once: neither has a next tick."""
+    kill_at_publish(world.beat({"entry": make}, entry=OneOff), after=True)
+    world.run(61)
+    second = world.beat({"entry": make}, entry=OneOff)
     if is_read_again:  # its row, which says that it has never run
         second.schedule["entry"].last_run_at = world.now
-    world.run(60)
+    world.run(80)
 
     assert [*world.ticks("entry").values()] == [2]
 
@@ -287,19 +279,10 @@ def test_a_schedule_that_does_not_look_at_the_last_run_is_sent_once_more_with_it
 @pytest.mark.parametrize("interval", [0.5, 1, 2])
 def test_a_slow_answer_is_not_taken_for_a_schedule_that_is_always_due(world: World, interval: float) -> None:
     """The entry is due again by then, and still its next tick stands in the place of the dead beat's."""
-    beats = [world.beat({"entry": every(interval)}) for _ in range(2)]
-    world.run(interval * 2.5)
-    sender = beats[world.sent[-1].by]
-    kill_at_publish(world, sender, after=True)
-    take = world.states.take
-
-    def take_slowly(*args: Any, **kwargs: Any) -> Any:
-        if world.is_dead(sender):
-            world.now += timedelta(seconds=interval)
-        return take(*args, **kwargs)
-
-    world.states.take = take_slowly  # type: ignore[method-assign]
-    run_past_a_kill(world, interval + 12)
+    sender, _ = world.pair(every(interval), interval * 2.5)
+    kill_at_publish(sender, after=True)
+    world.states.before_take = lambda: pass_time(world, interval if world.is_dead(sender) else 0)
+    world.run(interval + 12)
 
     assert len(world.sent) > 4
     assert set(world.ticks("entry").values()) == {1}
@@ -312,28 +295,11 @@ def test_a_beat_that_stood_still_while_it_asked_goes_on_from_when_it_woke_up(wor
     world.stop(first, 80)
     world.run(60)
     world.kill(second)
-    take = world.states.take
-
-    def take_later(*args: Any, **kwargs: Any) -> Any:
-        world.states.take = take  # type: ignore[method-assign]
-        world.now += timedelta(seconds=30)
-        return take(*args, **kwargs)
-
-    world.states.take = take_later  # type: ignore[method-assign]
+    waits = iter([30])
+    world.states.before_take = lambda: pass_time(world, next(waits, 0))
     world.run(120)
 
     assert [each.minute for each in world.times("entry")] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("interval", [5, 60])
-def test_a_row_that_is_to_be_sent_once_has_no_next_tick(world: World, interval: float) -> None:
-    """django-celery-beat's ``one_off``: the tick of a dead beat is sent once more with its identity."""
-    for _ in range(2):
-        world.beat({"entry": every(interval)}, entry=OneOff)
-    kill_at_publish(world, world.beats[0], after=True)
-    run_past_a_kill(world, interval * 4)
-
-    assert [*world.ticks("entry").values()] == [2]
 
 
 @pytest.mark.parametrize("interval", [5, 60])
@@ -346,8 +312,8 @@ def test_the_moment_of_a_dead_beat_whose_clock_was_far_ahead_is_not_believed(
     if there == "before":
         world.beat({"entry": every(interval)})
     world.run(interval * 2.5)
-    kill_at_publish(world, first, after=False)
-    run_past_a_kill(world, interval)
+    kill_at_publish(first, after=False)
+    world.run(interval)
     sent = len(world.sent)
     if there == "after":
         world.beat({"entry": every(interval)})
@@ -361,8 +327,8 @@ def test_an_interval_that_is_shorter_now_is_asked_for_no_more_often_while_a_tick
 ) -> None:
     """Who waits for a dead beat asks once a second, whatever its own bound is."""
     first = world.beat({"entry": every(60)})
-    kill_at_publish(world, first, after=False)
-    run_past_a_kill(world, 60.1)
+    kill_at_publish(first, after=False)
+    world.run(60.1)
     world.states.asked.clear()
     world.beat({"entry": every(1)})
     world.run(9)
@@ -382,54 +348,31 @@ def test_a_scheduler_with_an_apply_entry_of_its_own_is_shared(world: World) -> N
     assert set(world.ticks("entry").values()) == {1}
 
 
-def test_an_apply_entry_that_lets_errors_through_spends_no_tick_that_has_not_left(world: World) -> None:
-    """What its publish has met counts, as for Celery's own, which swallows errors."""
-    scheduler = world.beat({"entry": every(60)})
-    scheduler.beat._theirs["apply_entry"] = partial(scheduler.apply_async)
-
-    def publish(_entry: Any) -> None:
-        scheduler.publish = None
-        raise OperationalError("away")
-
-    scheduler.publish = publish
-    world.run(62)
-
-    assert len(world.sent) == 1
-
-
-def test_a_beat_that_is_started_finds_the_tick_that_a_dead_one_left(world: World) -> None:
-    """One beat, killed in the middle of a daily tick, and replaced: the tick is not lost."""
-    first = world.beat({"daily": at(minute="0", hour="13")})
-    kill_at_publish(world, first, after=False)
-    run_past_a_kill(world, 3601)
-    assert world.sent == []
-    world.beat({"daily": at(minute="0", hour="13")})
-    world.run(30)
-
-    assert len(world.sent) == 1
-
-
-@pytest.mark.parametrize("how", ["killed while it sent", "away at a tick"])
-def test_a_beat_that_starts_before_the_lock_server_goes_on_from_the_shared_moments(
-    world: World, how: str
+@pytest.mark.parametrize("is_away", [False, True], ids=["at once", "before the lock server"])
+@pytest.mark.parametrize("left", ["killed while it sent", "released", "away at a tick"])
+def test_a_beat_that_starts_goes_on_from_what_another_has_left(
+    world: World, left: str, is_away: bool
 ) -> None:
-    """All of them start at once where a host does; what is missed since the last tick is sent."""
+    """One beat is replaced; or all of them start at once where a host does, with the lock server."""
     first = world.beat({"daily": at(minute="0", hour="13")})
-    if how == "killed while it sent":
-        kill_at_publish(world, first, after=False)
-        run_past_a_kill(world, 3601)
+    if left == "killed while it sent":
+        kill_at_publish(first, after=False)
+        world.run(3601)
     else:
         world.run(86400.0)
-        world.kill(first)
+        first.publish = away
+        if left == "away at a tick":
+            world.kill(first)
         world.run(3700)
+        world.kill(first)
     sent = len(world.sent)
-    world.states.is_away = True
+    world.states.is_away = is_away
     world.beat({"daily": at(minute="0", hour="13")})
     world.run(5)
     world.server_is_back()
-    world.run(2 if how == "away at a tick" else LONGEST_BOUND)
+    world.run(LONGEST_BOUND if left == "killed while it sent" else 2)
 
-    assert len(world.sent) == sent + 1
+    assert (sent, len(world.sent)) == ((0, 1) if left == "killed while it sent" else (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -439,9 +382,7 @@ def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(
     world: World, where: str, late: float
 ) -> None:
     """SIGTERM raises SystemExit in whatever beat does. What may have left is sent again after the bound."""
-    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
-    world.run(65)
-    sender = (first, second)[world.sent[-1].by]
+    sender, _ = world.pair(every(60), 65)
 
     def stop(_what: object) -> bool:
         world.kill(sender)
@@ -461,9 +402,7 @@ def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(
 @pytest.mark.parametrize("stops_in", ["between ticks", "in the middle"])
 def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str) -> None:
     """SIGSTOP for 30 s, also after the tick was taken: it asks again before it sends."""
-    beats = [world.beat({"entry": every(5)}) for _ in range(2)]
-    world.run(12)
-    sender = beats[world.sent[-1].by]
+    sender, _ = world.pair(every(5), 12)
     if stops_in == "between ticks":
         world.stop(sender, 30)
     else:
@@ -485,24 +424,19 @@ def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str
 
 def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World) -> None:
     """What it is about to send is its own, so it has the time for it that it would have had."""
-    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
-    world.run(65)
-    sender = (first, second)[world.sent[-1].by]
+    sender, _ = world.pair(every(60), 65)
     still_has = sender.beat._still_has
 
-    def pass_time(seconds: float) -> None:
+    def stand_still(seconds: float) -> None:
         world.stop(sender, 30)
         world.run(seconds)
 
-    def stand_still(tick: Any) -> bool:
-        pass_time(8)
+    def still_has_it(tick: Any) -> bool:
+        stand_still(8)
         return bool(still_has(tick))
 
-    def publish(_entry: Any) -> None:
-        sender.publish = None
-        pass_time(5)
-
-    sender.beat._still_has, sender.publish = stand_still, publish
+    sender.beat._still_has = still_has_it
+    once(sender, lambda _entry: stand_still(5))
     world.run(75)
 
     assert len(world.sent) == 2
@@ -514,9 +448,7 @@ def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World
 
 def test_a_broker_that_is_away_for_the_sender_leaves_the_tick_to_another(world: World) -> None:
     """The tick is released, and sent a tenth of a second later by who has seen that it is being sent."""
-    first, second = (world.beat({"entry": every(60)}) for _ in range(2))
-    world.run(65)
-    sender = (first, second)[world.sent[-1].by]
+    sender, _ = world.pair(every(60), 65)
 
     def slowly(entry: Any) -> None:
         world.stop(sender, 5)
@@ -530,22 +462,6 @@ def test_a_broker_that_is_away_for_the_sender_leaves_the_tick_to_another(world: 
     assert {each.by for each in world.sent[1:]} == {1 - sender.number}
 
 
-def test_a_tick_that_could_not_be_sent_is_found_by_a_beat_that_is_started(world: World) -> None:
-    """What was released is there as it was before it was taken."""
-    first = world.beat({"hourly": at(minute="0")})
-    world.run(3601)
-
-    first.publish = away
-    world.run(3601)
-    ran = world.states.state("hourly").ran
-    world.kill(first)
-    world.beat({"hourly": at(minute="0")})
-    world.run(5)
-
-    assert len(world.sent) == 2
-    assert ran is not None
-
-
 def test_a_broker_that_is_away_for_all_is_tried_each_second_and_the_tick_is_sent_once(world: World) -> None:
     """As the same message: it may have left when the connection broke."""
     for _ in range(2):
@@ -557,6 +473,26 @@ def test_a_broker_that_is_away_for_all_is_tried_each_second_and_the_tick_is_sent
 
     assert len(world.sent) == 1
     assert world.sent[0].at - START <= timedelta(seconds=70 + RETRY + 0.1)
+
+
+@pytest.mark.parametrize("task", ["plain", "unique"], ids=["the broker", "the lock server"])
+@pytest.mark.parametrize(
+    "is_own", [False, True], ids=["Celery's apply_entry", "one that lets errors through"]
+)
+def test_an_error_of_a_server_spends_no_tick(world: World, task: str, is_own: bool) -> None:
+    """What Celery's own publish has met counts, whether the scheduler swallows it or not."""
+    at_once = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    world.app.conf.update(task_publish_retry=False, broker_transport_options=at_once)
+    scheduler = world.beat({"entry": every(60)}, task=task, settings=LockSettings(beat=("*",)))
+    if is_own:
+        scheduler.beat._theirs["apply_entry"] = partial(scheduler.apply_async)
+    once(scheduler, lambda entry: Scheduler.apply_async(scheduler, entry, advance=False))
+    world.run(61)
+    world.server_is_back()  # for whom it waits where it is told
+    world.run(1.1)
+
+    assert scheduler.publish is None
+    assert len(world.sent) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError("no key"), FileNotFoundError("its argument")], ids=str)
@@ -580,9 +516,11 @@ def test_an_entry_that_cannot_be_sent_spends_its_tick_and_holds_up_nobody(
     assert world.states.state("broken").ran is None
 
 
-def test_a_lock_server_that_is_away_holds_an_entry_back_and_no_other(world: World) -> None:
-    """Tried again each second, asked by one; the ticks missed meanwhile are one when it answers again."""
-    beats = [world.beat({"entry": every(5)}) for _ in range(2)]
+def test_a_lock_server_that_is_away_holds_entries_back_and_no_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told once for each, asked by one; the ticks missed meanwhile are one when it answers again."""
+    beats = [world.beat({"entry": every(5), "other": every(5)}) for _ in range(2)]
     plain = world.beat({"plain": every(5)}, task="plain")
     world.run(12)
     world.states.is_away = True
@@ -597,20 +535,9 @@ def test_a_lock_server_that_is_away_holds_an_entry_back_and_no_other(world: Worl
     assert set(world.ticks("entry").values()) == {1}
     assert world.gaps("plain") == pytest.approx([5.0] * 6, abs=0.05)
     world.kill(plain)
-
-
-def test_a_lock_server_that_is_away_is_told_once_for_each_entry(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Loudly, but not each second."""
-    world.beat({"one": every(5), "two": every(5)})
-    world.states.is_away = True
-    world.run(30)
-    world.server_is_back()
-
     waits = [text for text in caplog.messages if "waits until the lock server" in text]
-    assert sorted(text.split()[0] for text in waits) == ["one", "two"]
-    assert "entries that waited: one, two" in caplog.text
+    assert sorted(text.split()[0] for text in waits) == ["entry", "entry", "other", "other"]
+    assert caplog.text.count("entries that waited: entry, other") == len(beats)
 
 
 def test_a_lock_server_that_only_answers_reads_is_told_once_too(
@@ -652,29 +579,21 @@ def test_on_lock_error_run_sends_without_asking(world: World, caplog: pytest.Log
     assert "as any other beat may" in caplog.text
 
 
-def test_a_publish_that_finds_the_lock_server_away_does_not_spend_the_tick(world: World) -> None:
-    """Gone between the tick and the task's own claim: tried again."""
-    scheduler = world.beat({"entry": every(5)})
-
-    def away(_entry: Any) -> None:
-        scheduler.publish = None
-        raise LockUnavailable("here", "acquire", "away")
-
-    scheduler.publish = away
-    world.run(8)
-
-    assert len(world.sent) == 1
-
-
-def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(world: World) -> None:
+@pytest.mark.parametrize("policy", ["raise", "run"])
+def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(
+    world: World, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The server went away between the send and its note: the next tick goes on from this beat's state."""
+    world.app.conf.redislock_on_lock_error = policy
     scheduler = world.beat({"entry": every(5)})
 
     def go_away(_entry: Any) -> None:
-        scheduler.publish, world.states.is_away = None, True
+        world.states.is_away = True
 
-    scheduler.publish = go_away
+    once(scheduler, go_away)
     world.run(6)
+    assert len(world.sent) == 1
+    assert "waits until the lock server" not in caplog.text
     world.server_is_back()
     world.run(5)
 
@@ -711,8 +630,8 @@ def test_a_lock_server_whose_clock_is_set_back_delays_no_tick_of_a_dead_beat(wor
     """Its bound would else end when the clock is there again."""
     first = world.beat({"entry": every(5)})
     world.beat({"entry": every(5)})
-    kill_at_publish(world, first, after=False)
-    run_past_a_kill(world, 5.1)
+    kill_at_publish(first, after=False)
+    world.run(5.1)
     text = world.states.texts["entry"]
     until, rest = text.split(" ", 1)
     world.states.texts["entry"] = f"{int(until) + 3_600_000} {rest}"
@@ -726,9 +645,7 @@ def test_a_state_lost_between_a_send_and_the_next_look_is_sent_again_as_the_same
     world: World,
 ) -> None:
     """Its done mark stops the second run, where the marks were not lost as well."""
-    for _ in range(2):
-        world.beat({"entry": every(60)})
-    world.run(65)
+    world.pair(every(60), 65)
     end = world.now + timedelta(seconds=56)
     while len(world.sent) == 1 and world.now < end:
         world.run(0.05)
@@ -787,9 +704,7 @@ def test_a_short_interval_is_missed_when_it_is_late_by_more_than_itself(
 
 def test_a_paused_entry_advances_and_sends_nothing(world: World) -> None:
     """When it is resumed the next tick is sent, and none is made up for."""
-    for _ in range(2):
-        world.beat({"entry": every(5)})
-    world.run(12)
+    world.pair(every(5), 12)
     ran = world.states.state("entry").ran
     world.states.paused.add("entry")
     world.run(15)
@@ -804,10 +719,8 @@ def test_a_paused_entry_advances_and_sends_nothing(world: World) -> None:
 
 def test_a_schedule_that_is_changed_is_looked_at_at_once(world: World) -> None:
     """Also by a beat that waits for a tick another one has sent: database schedules change as they run."""
-    beats = [world.beat({"entry": every(3600)}) for _ in range(2)]
-    world.run(3700)
-    world.kill(beats[world.sent[-1].by])
-    (left,) = (each for each in beats if each.number in world._wakes)
+    sender, left = world.pair(every(3600), 3700)
+    world.kill(sender)
     left.schedule["entry"].schedule.run_every = timedelta(seconds=60)
     left._heap = None
     world.stop(left, 0)
@@ -1004,54 +917,3 @@ def test_a_tick_that_a_beat_of_another_version_is_sending_is_asked_for_each_seco
     world.run(5)
 
     assert len(world.sent) == 1
-
-
-# --- joining ---------------------------------------------------------------------------------
-
-
-def service(app: Any, scheduler: Any) -> Any:
-    return type("Service", (), {"app": app, "scheduler": scheduler})()
-
-
-def test_a_scheduler_with_a_tick_of_its_own_cannot_be_shared(world: World) -> None:
-    """Its ticks would be sent by each beat, and nobody would know."""
-
-    class Own(Scheduler):
-        def tick(self, *_args: Any, **_kwargs: Any) -> float:
-            return 1.0
-
-    with pytest.raises(TypeError, match=r"Own has a tick\(\) of its own.*redislock_beat = False"):
-        join(service(world.app, Own(world.app, lazy=True)))
-    world.app.conf.redislock_beat = False
-    assert join(service(world.app, Own(world.app, lazy=True))) is None
-
-
-def test_whatever_keeps_a_beat_from_sharing_ends_it(world: World) -> None:
-    """``beat_init`` swallows all else, and an unshared beat beside others sends each tick again."""
-
-    class Unreadable(Scheduler):
-        @property
-        def schedule(self) -> Any:
-            raise RuntimeError("the database is away")
-
-    with pytest.raises(SystemExit, match="beat does not start: the database is away"):
-        prepare_beat(SimpleNamespace(app=world.app, scheduler=Unreadable(world.app, lazy=True)))
-
-
-@pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
-def test_redbeat_is_left_alone_with_a_warning_where_its_lock_is_off(
-    world: World, caplog: pytest.LogCaptureFixture, lock_key: str | None
-) -> None:
-    """It elects a leader by itself."""
-    redbeat = pytest.importorskip("redbeat.schedulers")
-    world.app.conf.update(redbeat_redis_url="redis://127.0.0.1:1", redbeat_lock_key=lock_key)
-
-    assert join(service(world.app, redbeat.RedBeatScheduler(world.app, lazy=True))) is None
-    assert ("RedBeat's lock is off" in caplog.text) == (lock_key is None)
-
-
-def test_a_switched_off_beat_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``redislock_enabled`` is the switch for an incident, here too."""
-    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
-
-    assert join(service(world.app, Scheduler(world.app, lazy=True))) is None

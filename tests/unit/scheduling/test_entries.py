@@ -52,10 +52,15 @@ def test_an_entry_that_is_due_before_its_period_is_over_is_a_problem(app: Celery
 
 @pytest.mark.parametrize(
     "schedule",
-    [300.1, timedelta(hours=1), crontab(minute="*/6"), crontab(minute="0", hour="4", day_of_week="1"),
-     BaseSchedule()],
+    [
+        300.1,
+        timedelta(hours=1),
+        crontab(minute="*/6"),
+        crontab(minute="0", hour="4", day_of_week="1"),
+        BaseSchedule(),
+    ],
     ids=["interval", "hourly", "6min", "weekly", "unknown"],
-)  # fmt: skip
+)
 def test_an_entry_that_is_due_later_is_none(app: Celery, schedule: Any) -> None:
     """Nor is one of which it cannot be told."""
     assert problems(app, schedule) == []
@@ -93,21 +98,27 @@ def test_only_tasks_with_a_period_are_looked_at_and_the_entrys_own_option_counts
     assert "lock_period is 'long'" in problem
 
 
-@pytest.mark.parametrize("task", ["unique", "plain"])
-def test_a_wrong_option_of_an_entry_is_a_problem_that_names_the_entry(app: Celery, task: str) -> None:
-    """Nobody else would say so: beat reads it when the entry has been missed."""
-    (problem,) = problems(app, 3600.0, task=task, redislock_catchup="nonee")
+@pytest.mark.parametrize(
+    ("task", "option", "said"),
+    [
+        ("unique", {"redislock_catchup": "nonee"}, "redislock_catchup is 'nonee'; give 'one' or 'none'"),
+        ("plain", {"redislock_catchup": "nonee"}, "redislock_catchup is 'nonee'; give 'one' or 'none'"),
+        # At its first tick it would be an error, and the tick would be spent.
+        (
+            "without",
+            {"redislock_catchupp": "none"},
+            "without.apply_async: redislock_catchupp is no option; did you mean redislock_catchup?",
+        ),
+    ],
+)
+def test_a_wrong_option_of_an_entry_is_a_problem_that_names_the_entry(
+    app: Celery, task: str, option: dict[str, str], said: str
+) -> None:
+    """Nobody else would say so before a tick: beat reads it when the entry has been missed."""
+    (problem,) = problems(app, 3600.0, task=task, **option)
 
-    assert problem == "the entry 'entry' of the schedule: redislock_catchup is 'nonee'; give 'one' or 'none'"
+    assert problem == f"the entry 'entry' of the schedule: {said}"
     assert problems(app, 3600.0, task=task, redislock_catchup="none") == []
-
-
-def test_a_misspelt_option_of_an_entry_is_a_problem_before_its_first_tick(app: Celery) -> None:
-    """At its first tick it would be an error, and the tick would be spent."""
-    (problem,) = problems(app, 3600.0, task="without", redislock_catchupp="none")
-
-    assert "the entry 'entry'" in problem
-    assert "did you mean redislock_catchup?" in problem
 
 
 def test_a_pattern_that_matches_no_entry_is_a_problem(app: Celery) -> None:

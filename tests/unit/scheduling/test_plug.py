@@ -1,15 +1,15 @@
-"""How beat is plugged in: which beats are asked to share their schedule."""
+"""How beat is plugged in: which beats share their schedule, and what ends one that cannot."""
 
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.beat import Scheduler
+from celery.signals import beat_init
 
-from celery_redislock.scheduling.plug import prepare_beat
+from celery_redislock.scheduling.plug import connect, join, prepare_beat
 
 
 class Own(Scheduler):
@@ -19,10 +19,18 @@ class Own(Scheduler):
         return 1.0
 
 
-def service(**settings: Any) -> SimpleNamespace:
+class Unreadable(Scheduler):
+    """Its database is away."""
+
+    @property
+    def schedule(self) -> Any:
+        raise RuntimeError("the database is away")
+
+
+def service(kind: type[Scheduler] = Own, **settings: Any) -> Any:
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
     app.conf.update(settings)
-    return SimpleNamespace(app=app, scheduler=Own(app, lazy=True))
+    return type("Service", (), {"app": app, "scheduler": kind(app, lazy=True)})()
 
 
 def test_a_beat_without_a_unique_task_shares_what_redislock_beat_names(
@@ -36,12 +44,40 @@ def test_a_beat_without_a_unique_task_shares_what_redislock_beat_names(
         prepare_beat(service(redislock_beat=["nightly-*"]))
 
 
-def test_a_beat_with_a_unique_task_shares_its_ticks_by_default() -> None:
-    """Each tick of a unique task is sent once, without a setting."""
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(Own, r"Own has a tick\(\) of its own.*redislock_beat = False"), (Unreadable, "the database is away")],
+)
+def test_whatever_keeps_a_beat_with_a_unique_task_from_sharing_ends_it(
+    kind: type[Scheduler], said: str
+) -> None:
+    """Unshared, it would send each tick beside the others. Celery's signal swallows all other errors."""
     import celery_redislock.task  # noqa: F401  as a module with a unique task does
 
-    with pytest.raises(SystemExit, match=r"a tick\(\) of its own"):
-        prepare_beat(service())
+    connect()
+    with pytest.raises(SystemExit, match=f"beat does not start: .*{said}"):
+        beat_init.send(sender=service(kind))
+
+
+@pytest.mark.parametrize("switch", ["redislock_beat", "REDISLOCK_ENABLED"])
+def test_a_beat_that_is_switched_off_is_left_alone(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+    """``redislock_enabled`` is the switch for an incident, here too."""
+    if switch == "REDISLOCK_ENABLED":
+        monkeypatch.setenv(switch, "0")
+
+    assert join(service(**({"redislock_beat": False} if switch == "redislock_beat" else {}))) is None
+
+
+@pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
+def test_redbeat_is_left_alone_with_a_warning_where_its_lock_is_off(
+    caplog: pytest.LogCaptureFixture, lock_key: str | None
+) -> None:
+    """It elects a leader by itself."""
+    redbeat = pytest.importorskip("redbeat.schedulers")
+    settings = {"redbeat_redis_url": "redis://127.0.0.1:1", "redbeat_lock_key": lock_key}
+
+    assert join(service(redbeat.RedBeatScheduler, **settings)) is None
+    assert ("RedBeat's lock is off" in caplog.text) == (lock_key is None)
 
 
 @pytest.mark.parametrize("module", ["celery_redislock.cli", "celery_redislock.task"])

@@ -85,15 +85,10 @@ def test_a_moment_is_the_later_of_the_senders_reading_and_the_servers(clock: flo
     assert abs(state.seen_from(here, now) - seen) < timedelta(milliseconds=1)
 
 
-def test_a_settled_state_keeps_when_it_was_taken() -> None:
-    """It is what other beats count from."""
+def test_a_state_that_is_finished_or_prolonged_keeps_when_it_was_taken() -> None:
+    """It is what other beats count from. A process that stood still has its tick for so much longer."""
     state = state_of(finished(text(1780315215250), is_sent=True))
+    longer = state_of(prolonged(text(1780315215250), 7.5))
 
     assert (state.sending_until, state.taken_at, state.ran) == (0, 1780315205.25, AT)
-
-
-def test_a_prolonged_state_differs_in_its_end_only() -> None:
-    """The tick of a process that stood still is its own for so much longer."""
-    state = state_of(prolonged(text(1780315215250), 7.5))
-
-    assert state._replace(text="") == state_of(text(1780315222750))._replace(text="")
+    assert longer._replace(text="") == state_of(text(1780315222750))._replace(text="")

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,10 @@ Make = Callable[[Callable[[], datetime], Celery], Any]
 
 def nothing() -> None:
     """What the tasks do."""
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing of the beat runs any more."""
 
 
 class Sent(SimpleNamespace):
@@ -132,6 +136,12 @@ class World:
         self._wakes[scheduler.number] = self.now
         return scheduler
 
+    def pair(self, make: Make, seconds: float, clocks: Sequence[float] = (0, 0)) -> tuple[Any, Any]:
+        """Run two beats with one entry for so long; returns who has sent its last tick, and the other."""
+        beats = [self.beat({"entry": make}, clock=clock) for clock in clocks]
+        self.run(seconds)
+        return beats[self.sent[-1].by], beats[1 - self.sent[-1].by]
+
     def kill(self, scheduler: Any) -> None:
         """Let a beat be no more."""
         self._wakes.pop(scheduler.number, None)
@@ -161,7 +171,10 @@ class World:
             self.now = max(self.now, wake)
             # A tick takes some time, or two of the same beat would be one moment.
             self.now += timedelta(microseconds=37)
-            delay = self.beats[number].tick()
+            try:
+                delay = self.beats[number].tick()
+            except Killed:
+                self.kill(self.beats[number])
             if number in self._wakes and self._wakes[number] <= self.now:
                 self._wakes[number] = self.now + timedelta(seconds=max(delay or 0.0, 0.0005))
         else:

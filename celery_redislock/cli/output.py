@@ -1,0 +1,77 @@
+"""What commands print: times, processes, holders, tables, JSON; nothing that a terminal would obey."""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from celery_redislock.locks.store import YEAR_10000
+from celery_redislock.publishing.handle import Holder
+
+
+def age(holder: Holder) -> float | None:
+    """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
+    return None if holder.since is None else round(max(0.0, time.time() - holder.since), 3)
+
+
+def process(holder: Holder) -> str:
+    """Host and process id."""
+    return "-" if holder.host is None else f"{holder.host}:{holder.pid}"
+
+
+def in_brief(holder: Holder) -> str:
+    """Name a holder in a sentence."""
+    return f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})"
+
+
+def as_json(holder: Holder) -> dict[str, Any]:
+    """Return a holder's object of ``--json``; times are seconds, to the millisecond, ``None`` for no end."""
+    remaining = holder.remaining if math.isfinite(holder.remaining) else None
+    return {**asdict(holder), "age": age(holder), "remaining": remaining}
+
+
+def say(text: str) -> None:
+    """Write one line to standard output."""
+    click.echo(printable(text))
+
+
+def write_json(document: Mapping[str, object]) -> None:
+    """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
+    click.echo(json.dumps(document, indent=2, default=as_json))
+
+
+def moment(when: float) -> str:
+    """Write seconds since the epoch for people: local time, and how long ago that is, or how long until."""
+    text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(max(0.0, min(YEAR_10000, when))))
+    age = time.time() - when
+    return f"{text} ({duration(age)} ago)" if age >= 0 else f"{text} (in {duration(-age)})"
+
+
+def table(rows: Iterable[Iterable[object]]) -> str:
+    """Align the columns; ``-`` for an empty cell."""
+    cells = [[printable(cell or "-") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def duration(seconds: float | None) -> str:
+    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``.
+
+    ``-`` for ``None``, ``no end`` for ``inf``.
+    """
+    if seconds is None or math.isinf(seconds):
+        return "no end" if seconds else "-"
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(min(seconds, YEAR_10000))))
+
+
+def printable(text: object) -> str:
+    """Escape what a terminal would obey: keys and holders may have been written by anybody."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text)
+    )
