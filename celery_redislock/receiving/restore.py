@@ -127,7 +127,7 @@ class Restorer:
             if hold is None or hold.message != message.token:
                 continue
             if hold.state != RUNNING:
-                has_claim = True
+                has_claim = not message.stands_for_period  # that one stays when a run begins
             elif one.release_if_dead(hold):
                 return _HAS_BEGUN
             else:

@@ -135,6 +135,8 @@ class Hand:
         assert header is not None
         assert header.key is not None
         lock = declaration_of(task).task_lock((), {}, message.headers["id"], key=header.key)
+        if header.stands_for_period:  # its claim stays; its copies are kept out beside it
+            lock = lock.of_message(header.token)
         lease = lock.start(
             "run/1",
             claim=header.token,
@@ -296,7 +298,7 @@ def test_what_had_begun_and_was_to_be_acknowledged_early_is_left(yard: Yard) -> 
     assert yard.queued() == []
 
 
-@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+@pytest.mark.parametrize("scope", ["until_executed", "until_expired", "while_executing"])
 def test_a_message_that_kills_its_workers_is_left_after_the_third(
     yard: Yard, scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.consumer import Unreceived
 from celery_redislock.receiving.request import LockRequest
+from celery_redislock.running.delivery import IN_HAND_OF
 from tests.unit.shop import (
     ANOTHER_PROCESS,
     KEY,
@@ -75,6 +76,7 @@ class Kind(NamedTuple):
         comes_again: law 8: the broker may deliver it once more, also where it is acknowledged early.
         header: what its header says otherwise.
         kept: seconds for which the worker kept it before it started.
+        is_named: its worker has written its name into it, so others restore it half a minute after its death.
     """
 
     call: Mapping[str, Any]
@@ -84,6 +86,7 @@ class Kind(NamedTuple):
     is_retry: bool = False
     header: Mapping[str, Any] = MappingProxyType({})
     kept: float = 0.0
+    is_named: bool = False
 
 
 KINDS = {
@@ -98,6 +101,8 @@ KINDS = {
     "waited before": Kind({"task_id": "t1"}, comes_again=True, header={"was_delivered": True}),
     "kept long": Kind({"task_id": "t1"}, comes_again=True, kept=1801),
     "not kept so long": Kind({"task_id": "t1"}, kept=1799),
+    "kept long, named": Kind({"task_id": "t1"}, comes_again=True, kept=16, is_named=True),
+    "not so long, named": Kind({"task_id": "t1"}, kept=14, is_named=True),
     "unaware of its claim": Kind({"task_id": "t1"}, header={"claimed": False}),
     "with an eta": Kind({"task_id": "t1", "countdown": COUNTDOWN}, comes_again=True),
 }
@@ -152,6 +157,8 @@ class Life:
         self._watch_results()
         self._publish()
         self.when_stored.clear()
+        if self.kind.is_named:
+            self.message.properties[IN_HAND_OF] = "a worker"
         self.request = shop.receive(self.message, redelivered=self.kind.is_redelivered)
         shop.acks.clear()
         if self.kind.kept:

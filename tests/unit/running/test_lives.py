@@ -40,6 +40,7 @@ the body ends
 returns                       | every                | both                      |              |              |              |              | stands   | done    | SUCCESS  | ack        | nothing
 returns                       | unaware of its claim | both                      |              |              |              |              | stands   | done    | SUCCESS  | ack        | nothing
 returns                       | not kept so long     | both                      |              |              |              |              | stands   | done    | SUCCESS  | ack        | nothing
+returns                       | not so long, named   | both                      |              |              |              |              | stands   | done    | SUCCESS  | ack        | nothing
 raises                        | all                  | both                      |              |              |              |              | fails    | done    | FAILURE  | ack        | nothing
 returns what cannot be stored |                      | both                      |              |              |              |              | fails    | done    | FAILURE  | ack        | nothing
 Ignore                        |                      | both                      |              |              |              |              | fails    | done    | PENDING  | ack        | nothing
@@ -190,10 +191,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "by the newer name": {"acks_on_timeout": False},
 }
 
+#: The kinds that rows name, because the broker brings these no copy.
+NOT_EVERY = {"unaware of its claim", "not kept so long", "not so long, named"}
+
 #: The kinds of message of one row or another.
 MANY = {
     "all": ("published", "sent by name", "a tick", "a tick by name", "delivered again", "a retry"),
-    "every": [kind for kind in KINDS if kind not in {"unaware of its claim", "not kept so long"}],
+    "every": [kind for kind in KINDS if kind not in NOT_EVERY],
 }
 
 #: What Celery does not know before 5.7, or settles in another way.
@@ -304,7 +308,7 @@ def lives() -> list[Any]:
     played = []
     for row in table():
         periods: list[str | None] = [None]
-        if row.kind not in {"a tick", "a tick by name", "with an eta", "kept long"}:
+        if row.kind not in {"a tick", "a tick by name", "with an eta", "kept long", "kept long, named"}:
             is_enough = "stands" in row.period or not (row.acks_late or row.kind == "a retry")
             periods = ["release"] if is_enough else ["release", "keep"]
         for period in periods:
