@@ -16,6 +16,7 @@ from tests.acceptance.paths import ELSEWHERE, FUSED
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.acceptance.worker import Worker
 from tests.servers import EmbeddedServer
+from tests.tiers import slow
 
 #: Seconds of a worker's name.
 TERM = 6.0
@@ -29,10 +30,10 @@ EARLY = ("executed", "until_executing", "until_expired", "while_executing", "unt
 pytestmark = pytest.mark.law(2)
 
 
-def receive_all(project: Project, key: str) -> list[Any]:
-    """Publish a call of each scope that the one worker receives and cannot start."""
+def receive_all(project: Project, key: str, *, waiting: int = 4) -> list[Any]:
+    """Publish a call of each scope that the one worker cannot start; so many of them it receives."""
     results = [getattr(project, task).delay(f"{key}-{task}") for task in EARLY[1:]]
-    for result in results:
+    for result in results[:waiting]:
         project.wait_received(result.id)
     return results
 
@@ -47,20 +48,25 @@ def paused(worker: Worker) -> Iterator[None]:
         os.killpg(worker.process.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("path", [FUSED, ELSEWHERE], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "pool"),
+    [(FUSED, "prefork"), (ELSEWHERE, "prefork"), slow(FUSED, "threads"), slow(FUSED, "gevent")],
+    indirect=["path"],
+)
 def test_what_a_killed_worker_had_in_hand_runs_elsewhere_once(
-    new_project: Callable[..., Project], key: str
+    new_project: Callable[..., Project], key: str, pool: str
 ) -> None:
     """Promise 4: within the term of its name, instead of an hour later; calls meanwhile are duplicates."""
     project = new_project(conf=IN_HAND)
-    worker = project.start_worker("prefork", concurrency=1)
+    worker = project.start_worker(pool, concurrency=1)
     with project.kept_on(key):
         running = project.executed_acks_late.delay(key)
         project.wait_started(key)
-        waiting = receive_all(project, key)
+        # With a full pool gevent's worker stands still, and receives one only.
+        waiting = receive_all(project, key, waiting=1 if pool == "gevent" else 4)
         worker.end()
     again = [project.until_executing.delay(f"{key}-until_executing") for _ in range(3)]
-    project.start_worker("prefork", concurrency=1)
+    project.start_worker(pool, concurrency=1)
 
     for result in (running, *waiting):
         result.get(timeout=2 * TERM + PATIENCE)

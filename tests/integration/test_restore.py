@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from celery_redislock.receiving import restore
 from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF
 from tests.servers import EmbeddedServer
+from tests.stores import start_server
 
 #: Seconds of a name: so long that no thread renews it meanwhile; tests let it lapse by hand.
 TERM = 600.0
@@ -53,10 +54,12 @@ def _plain() -> None:
 class Yard:
     """An app on a Redis broker, with one task for each scope, and the hands its messages fall into."""
 
-    def __init__(self, url: str, prefix: str, **conf: Any) -> None:
-        self.app = Celery(prefix, broker=url, backend=url, set_as_current=False)
+    def __init__(self, url: str, prefix: str, *, broker: str = "", **conf: Any) -> None:
+        """``broker``: another way to the same server."""
+        self.app = Celery(prefix, broker=broker or url, backend=url, set_as_current=False)
+        options = {"global_keyprefix": f"{prefix}:", "priority_steps": [0, 6, 9], "master_name": "mine"}
         self.app.conf.update(
-            broker_transport_options={"global_keyprefix": f"{prefix}:", "priority_steps": [0, 6, 9]},
+            broker_transport_options=options,
             result_backend_transport_options={"global_keyprefix": f"{prefix}:"},
             redislock_restore=TERM,
             **conf,
@@ -261,6 +264,30 @@ def test_a_message_whose_queue_is_not_known_is_left_where_it_is(
 
     assert list(yard.unacked()) == [result.id]
     assert f"{result.id}], which a lapsed worker has in hand, is left" in caplog.text
+
+
+def test_it_is_restored_on_redis_as_on_valkey(prefix: str) -> None:
+    """The other tests' server is the one that comes with the package."""
+    with start_server("redis-server", port=0) as server, closing(Yard(server.url, prefix)) as yard:
+        _lose_and_restore(yard)
+
+
+def test_it_is_restored_behind_a_sentinel(primary: EmbeddedServer, sentinel: str, prefix: str) -> None:
+    """The thread asks the Sentinel as the worker does."""
+    with closing(Yard(primary.url, prefix, broker=sentinel)) as yard:
+        _lose_and_restore(yard)
+
+
+def _lose_and_restore(yard: Yard) -> None:
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.receive()
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert yard.ids() == [result.id]
+    assert yard.unacked() == {}
 
 
 # --- what had begun ----------------------------------------------------------------------------
