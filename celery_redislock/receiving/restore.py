@@ -12,6 +12,7 @@ What had begun is counted, because it may have killed its worker: after three de
 to the visibility timeout. What is left alone is delivered again after that, as without this module.
 """
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -45,6 +46,11 @@ _WAITS = "waits"
 _HAS_BEGUN = "has begun"
 _RUNS = "runs"
 _UNKNOWN = "unknown"
+
+#: What becomes of it.
+_RESTORED = "restored"
+_LEFT = "left alone"
+_NOT_YET = "not yet"
 
 
 class Entry(NamedTuple):
@@ -95,12 +101,15 @@ class Restorer:
         for entry in found.values():
             states.append((entry, self._state_of(entry)))
             yield
-        is_done = True
+        became: Counter[str] = Counter()
         # What may have killed the worker comes last: it may kill the next one, too.
         for entry, state in sorted(states, key=lambda pair: pair[1] != _WAITS):
-            is_done &= self._restore_one(channel, entry, state, bearer)
+            became[self._restore_one(channel, entry, state)] += 1
             yield
-        if is_done:
+        if became[_RESTORED]:
+            line = "no sign of life of %s for %g s: %d messages that it had in hand are back in their queues"
+            tell(logger.warning, line, _worker_of(bearer), self._settings.restore, became[_RESTORED])
+        if not became[_NOT_YET]:
             names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
 
@@ -136,17 +145,17 @@ class Restorer:
             return _WAITS
         return _HAS_BEGUN if message.claimed and not message.stands_for_period else _UNKNOWN
 
-    def _restore_one(self, channel: Any, entry: Entry, state: str, bearer: str) -> bool:
-        """Restore one message, or leave it alone; ``False``: not yet, its run goes on."""
+    def _restore_one(self, channel: Any, entry: Entry, state: str) -> str:
+        """Restore one message, or leave it alone; return what became of it."""
         if state == _RUNS:
-            return False
+            return _NOT_YET
         if state == _HAS_BEGUN and not entry.is_late:
-            return True  # about to be acknowledged
+            return _LEFT  # about to be acknowledged
         if not _queues(channel, entry):
             # kombu would delete it and push it nowhere (5.7.0, transport/redis.py).
             line = "%s, which a lapsed worker has in hand, is left to the visibility timeout: no queue for %r"
             tell(logger.warning, line, entry, entry.exchange or entry.routing_key)
-            return True
+            return _LEFT
         deaths = 0
         if state == _HAS_BEGUN or (state == _UNKNOWN and entry.is_late):
             key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
@@ -154,11 +163,12 @@ class Restorer:
         if deaths > MOST_DEATHS:
             line = "%s is left to the visibility timeout: %d workers have died that ran it"
             tell(logger.warning, line, entry, deaths)
+            return _LEFT
         # The front of its queue; from the second death on the end.
-        elif _push(channel, entry, leftmost=deaths > 1):
-            line = "%s is back in its queue: no sign of life of the worker that had it (%s)"
-            tell(logger.warning, line, entry, bearer)
-        return True
+        if not _push(channel, entry, leftmost=deaths > 1):
+            return _LEFT
+        tell(logger.info, "%s is back in its queue", entry)
+        return _RESTORED
 
 
 def _read(name: str, tag: bytes, text: bytes) -> Entry | None:
@@ -176,6 +186,14 @@ def _read(name: str, tag: bytes, text: bytes) -> Entry | None:
     if not is_named or message is None or message.key is None:
         return None
     return Entry(bytes_to_str(tag), text, payload, exchange, routing_key, in_hand_of.endswith(LATE), message)
+
+
+def _worker_of(bearer: str) -> str:
+    try:
+        about = loads(bearer)
+        return f"the worker {about['node']} (pid {about['pid']} on {about['host']})"
+    except (ValueError, LookupError, TypeError):
+        return "a worker"
 
 
 def _queues(channel: Any, entry: Entry) -> Any:

@@ -5,6 +5,7 @@ A :class:`Hand` receives as a worker's main process does, runs nothing, and may 
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -347,6 +348,30 @@ def test_a_message_that_kills_its_workers_is_left_after_the_third(
 
 
 # --- who restores ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bearer", ["known", "nonsense", "gone"])
+def test_one_line_says_which_worker_gave_no_sign_of_life(
+    yard: Yard, bearer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many messages it had; what stands beside a name may be anything, or gone."""
+    yard.tasks["until_executed"].delay(7)
+    yard.tasks["until_executed"].delay(8)
+    dead = yard.hand()
+    dead.receive(2)
+    yard.let_lapse(dead)
+    bearers = f"{yard.prefix}redislock:workers:bearers"
+    if bearer == "nonsense":
+        yard.server.hset(bearers, dead.worker.name, "{")
+    elif bearer == "gone":
+        yard.server.delete(bearers)
+
+    yard.hand().look()
+
+    who = f"the worker celery@one (pid {os.getpid()} on " if bearer == "known" else "a worker for "
+    (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"no sign of life of {who}" in line
+    assert line.endswith("for 600 s: 2 messages that it had in hand are back in their queues")
 
 
 def test_two_workers_that_restore_push_a_message_once(yard: Yard) -> None:
