@@ -6,6 +6,7 @@ A :class:`Hand` receives as a worker's main process does, runs nothing, and may 
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -26,6 +27,7 @@ from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import restore
 from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF
+from tests.pages import PAGES
 from tests.servers import EmbeddedServer
 from tests.stores import start_server
 
@@ -34,6 +36,12 @@ TERM = 600.0
 
 #: Commands that receiving might take; kombu's own two are among them.
 REQUESTS = ("eval", "evalsha", "get", "hget", "hset", "set", "zadd", "zrem", "zscore")
+
+#: Commands of Celery and kombu on a Redis broker, as far as these tests go.
+CELERYS = (
+    *("+@connection", "+@transaction", "+@pubsub", "+info", "+sadd", "+srem", "+smembers", "+llen", "+brpop"),
+    *("+lpush", "+rpush", "+hset", "+hget", "+hdel", "+zadd", "+zrem", "+zrevrangebyscore"),
+)
 
 SCOPES: Mapping[str, dict[str, Any]] = {
     "until_executed": {"lock": "until_executed"},
@@ -628,6 +636,45 @@ def test_a_broker_without_scripts_works_as_before(
     assert IN_HAND_OF not in message.properties
     lines = [record for record in caplog.records if "is not restored if it is killed" in record.message]
     assert [record.levelname for record in lines] == ["INFO"]
+
+
+def test_the_page_names_every_key_and_command(tcp_server: EmbeddedServer) -> None:
+    """Where the broker's user may not do all: these, beside what Celery itself sends."""
+    page = PAGES["docs/operating.md"].partition("On a broker that is Redis")[2]
+    keys = dict(re.findall(r"^\| `redislock(:[^`]+)` \| (\w[\w ]*) \|", page, re.MULTILINE))
+    (said,) = [line for line in page.splitlines() if line.startswith("The broker's user")]
+    with EmbeddedServer(port=0) as server, closing(redis.Redis.from_url(server.redis_url)) as client:
+        commands = ["-@all", *CELERYS, *re.findall(r"`(\+\w+)`", said)]
+        client.acl_setuser("worker", enabled=True, passwords=["+pw"], commands=commands, keys=["*"])
+        broker = f"redis://worker:pw@127.0.0.1:{server.port}/0"
+        with closing(Yard(server.url, "here", broker=broker, redislock_url=tcp_server.url)) as yard:
+            result = yard.tasks["while_executing_late"].delay(7)
+            dead = yard.hand()
+            dead.receive()
+            yard.let_lapse(dead)
+            given = Message.loads(yard.unacked()[result.id]["headers"][HEADER])
+            assert given is not None
+            rescuer = yard.hand()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(restore, "_push", broken)
+                with pytest.raises(ConnectionError):
+                    rescuer.look()
+            found = {
+                key.decode().removeprefix("here:redislock").replace(given.token, "TOKEN"): client.type(key)
+                for key in client.scan_iter("here:redislock:*")
+            }
+            expiries = [client.pttl(key) for key in client.scan_iter("here:redislock:*")]
+            yard.give_again(dead)
+            rescuer.look()
+
+            assert yard.ids() == [result.id]
+    kinds = {b"zset": "sorted set", b"string": "string", b"hash": "hash"}
+    assert {key: kinds[kind] for key, kind in found.items()} == keys
+    assert min(expiries) > 0
+
+
+def broken(*_: Any, **__: Any) -> None:
+    raise ConnectionError
 
 
 @pytest.mark.parametrize("broker", ["memory://", "redis"])

@@ -27,6 +27,7 @@ OTHER_NAMES = {
     "redislock_off",
     "redislock_skipped",
     "redislock_tick",  # a header
+    "redislock_in_hand_of",  # a property
     "lock_expiry",  # celery-singleton's
 }
 #: Where a file may be that a page names.

@@ -48,4 +48,5 @@ for _, gone in ipairs(call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 10))
   answer[#answer + 1] = gone
   answer[#answer + 1] = call('HGET', bearers, gone) or ''
 end
+call('PEXPIRE', taken, kept)
 return answer
