@@ -59,12 +59,14 @@ class Entry(NamedTuple):
     Attributes:
         tag: its delivery tag, which it keeps when it is restored and received again.
         text: as kombu has stored it: JSON of the payload, the exchange and the routing key.
+        received: seconds since the epoch, by the clock of the worker that had it.
         is_late: it is acknowledged when its body has ended.
         message: our header.
     """
 
     tag: str
     text: bytes
+    received: float
     payload: dict[str, Any]
     exchange: str
     routing_key: str
@@ -102,8 +104,9 @@ class Restorer:
             states.append((entry, self._state_of(entry)))
             yield
         became: Counter[str] = Counter()
-        # What may have killed the worker comes last: it may kill the next one, too.
-        for entry, state in sorted(states, key=lambda pair: pair[1] != _WAITS):
+        # Each goes to the front, so the last one received goes first. What may have killed the worker goes
+        # last: this one may not live to restore the others.
+        for entry, state in sorted(states, key=lambda pair: (pair[1] != _WAITS, -pair[0].received)):
             became[self._restore_one(channel, entry, state)] += 1
             yield
         if became[_RESTORED]:
@@ -114,11 +117,11 @@ class Restorer:
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
 
     def _search(self, channel: Any, name: str) -> Iterator[dict[str, Entry]]:
-        unacked = f"{channel.global_keyprefix}{channel.unacked_key}"
+        keys = [channel.global_keyprefix + key for key in (channel.unacked_key, channel.unacked_index_key)]
         cursor = b"0"
         while True:
-            cursor, *found = run_script(channel, "search", (unacked,), cursor, name, _AT_ONCE)
-            entries = map(partial(_read, name), found[::2], found[1::2])
+            cursor, *found = run_script(channel, "search", keys, cursor, name, _AT_ONCE)
+            entries = map(partial(_read, name), found[::3], found[1::3], found[2::3])
             yield {entry.tag: entry for entry in entries if entry is not None}
             if cursor == b"0":
                 return
@@ -171,7 +174,7 @@ class Restorer:
         return _RESTORED
 
 
-def _read(name: str, tag: bytes, text: bytes) -> Entry | None:
+def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
     """Read an entry of ``unacked`` in which the name stands; ``None`` where it is not for us."""
     try:
         payload, exchange, routing_key = loads(bytes_to_str(text))
@@ -185,7 +188,8 @@ def _read(name: str, tag: bytes, text: bytes) -> Entry | None:
         return None
     if not is_named or message is None or message.key is None:
         return None
-    return Entry(bytes_to_str(tag), text, payload, exchange, routing_key, in_hand_of.endswith(LATE), message)
+    is_late = in_hand_of.endswith(LATE)
+    return Entry(bytes_to_str(tag), text, float(received), payload, exchange, routing_key, is_late, message)
 
 
 def _worker_of(bearer: str) -> str:

@@ -196,6 +196,20 @@ def test_what_had_not_begun_is_back_in_its_queue_and_still_claimed(
     assert task.delay(7).is_duplicate is (scope != "while_executing")
 
 
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+def test_they_run_in_the_order_in_which_they_were_received(yard: Yard, scope: str) -> None:
+    """As if no worker had died; before what has been published since."""
+    ids = [yard.tasks[scope].delay(number).id for number in range(20)]
+    dead = yard.hand()
+    dead.receive(20)
+    ids.append(yard.tasks[scope].delay(20).id)
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert yard.ids() == ids
+
+
 def test_what_a_living_worker_has_in_hand_stays_there(yard: Yard) -> None:
     """Never by age: only a name that has lapsed is searched for."""
     result = yard.tasks["until_executed"].delay(7)
