@@ -12,7 +12,6 @@ What had begun is counted, because it may have killed its worker: after three de
 to the visibility timeout. What is left alone is delivered again after that, as without this module.
 """
 
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,11 +46,6 @@ _WAITS = "waits"
 _HAS_BEGUN = "has begun"
 _RUNS = "runs"
 _UNKNOWN = "unknown"
-
-#: What becomes of it.
-_RESTORED = "restored"
-_LEFT = "left alone"
-_NOT_YET = "not yet"
 
 
 class Entry(NamedTuple):
@@ -100,20 +94,32 @@ class Restorer:
         for queue in self._app.amqp.queues.values():
             if queue.exchange.name:  # a fresh connection knows no types of exchanges; this sends nothing
                 queue.exchange(channel).declare()
-        states = []
+        waiting: list[Entry] = []
+        begun: list[Entry] = []
+        is_done = True
         for entry in found.values():
-            states.append((entry, self._state_of(entry)))
+            state = self._state_of(entry)
             yield
-        became: Counter[str] = Counter()
-        # Each goes to the front, so the last one received goes first. What may have killed the worker goes
-        # last: this one may not live to restore the others.
-        for entry, state in sorted(states, key=lambda pair: (pair[1] != _WAITS, -pair[0].received)):
-            became[self._restore_one(channel, entry, state)] += 1
+            if state == _RUNS:
+                is_done = False
+            elif state == _HAS_BEGUN and not entry.is_late:
+                continue  # about to be acknowledged
+            elif _has_queue(channel, entry):
+                (waiting if state == _WAITS or not entry.is_late else begun).append(entry)
+        restored = 0
+        # Each goes to the front of its queue, so the one received last goes first.
+        waiting.sort(key=lambda entry: -entry.received)
+        for start in range(0, len(waiting), _AT_ONCE):
+            restored += _push(channel, waiting[start : start + _AT_ONCE])
             yield
-        if became[_RESTORED]:
+        # One of these may have killed the worker, and kill this one before it has restored the others.
+        for entry in begun:
+            restored += self._restore_begun(channel, entry)
+            yield
+        if restored:
             line = "no sign of life of %s for %g s: %d messages that it had in hand are back in their queues"
-            tell(logger.warning, line, _worker_of(bearer), self._settings.restore, became[_RESTORED])
-        if not became[_NOT_YET]:
+            tell(logger.warning, line, _worker_of(bearer), self._settings.restore, restored)
+        if is_done:
             names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
 
@@ -149,30 +155,16 @@ class Restorer:
             return _WAITS
         return _HAS_BEGUN if message.claimed and not message.stands_for_period else _UNKNOWN
 
-    def _restore_one(self, channel: Any, entry: Entry, state: str) -> str:
-        """Restore one message, or leave it alone; return what became of it."""
-        if state == _RUNS:
-            return _NOT_YET
-        if state == _HAS_BEGUN and not entry.is_late:
-            return _LEFT  # about to be acknowledged
-        if not _queues(channel, entry):
-            # kombu would delete it and push it nowhere (5.7.0, transport/redis.py).
-            line = "%s, which a lapsed worker has in hand, is left to the visibility timeout: no queue for %r"
-            tell(logger.warning, line, entry, entry.exchange or entry.routing_key)
-            return _LEFT
-        deaths = 0
-        if state == _HAS_BEGUN or (state == _UNKNOWN and entry.is_late):
-            key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
-            deaths = run_script(channel, "count_death", (key,), _DAY)
+    def _restore_begun(self, channel: Any, entry: Entry) -> int:
+        """Restore a message whose run has died, unless too many have; return how many were restored."""
+        key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
+        deaths = run_script(channel, "count_death", (key,), _DAY)
         if deaths > MOST_DEATHS:
             line = "%s is left to the visibility timeout: %d workers have died that ran it"
             tell(logger.warning, line, entry, deaths)
-            return _LEFT
-        # The front of its queue; from the second death on the end.
-        if not _push(channel, entry, leftmost=deaths > 1):
-            return _LEFT
-        tell(logger.info, "%s is back in its queue", entry)
-        return _RESTORED
+            return 0
+        # From the second death on at the end of its queue, where it keeps no others from running.
+        return _push(channel, [entry], at_end=deaths > 1)
 
 
 def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
@@ -201,29 +193,44 @@ def _worker_of(bearer: str) -> str:
         return "a worker"
 
 
-def _queues(channel: Any, entry: Entry) -> Any:
+def _has_queue(channel: Any, entry: Entry) -> bool:
+    """Whether any queue would get the message; if not, kombu would delete it (5.7.0, transport/redis.py)."""
     try:
-        return channel._lookup(entry.exchange, entry.routing_key)
+        queues = channel._lookup(entry.exchange, entry.routing_key)
     except InconsistencyError:  # of an exchange that nothing is bound to (kombu 5.5.2)
-        return ()
+        queues = ()
+    if not queues:
+        line = "%s, which a lapsed worker has in hand, is left to the visibility timeout: no queue for %r"
+        tell(logger.warning, line, entry, entry.exchange or entry.routing_key)
+    return bool(queues)
 
 
-def _push(channel: Any, entry: Entry, *, leftmost: bool) -> bool:
-    """Move an entry from ``unacked`` to its queue, as kombu's ``restore_by_tag`` does; atomic.
+class _Pushes(list[tuple[str, str]]):
+    """Stands in for kombu's pipeline: collects what it would push, instead of pushing it."""
 
-    Only if it is still there as it was found: a restored message keeps its tag, and may be in the hands of
-    another worker by now. ``leftmost`` is the end of a queue: workers take from the right.
+    def push(self, queue: str, text: str) -> None:
+        self.append((queue, text))
+
+    rpush = lpush = push
+
+
+def _push(channel: Any, entries: Sequence[Entry], *, at_end: bool = False) -> int:
+    """Move entries from ``unacked`` to their queues, as kombu's ``restore_by_tag`` does; return how many.
+
+    To the front, unless ``at_end``. Atomic; each only if it is still there as it was found.
     """
-
-    def move(pipe: Any) -> None:
-        found = pipe.hget(channel.unacked_key, entry.tag)
-        pipe.multi()
-        if found == entry.text:
-            channel.qos._remove_from_indices(entry.tag, pipe)
-            channel._do_restore_message(entry.payload, entry.exchange, entry.routing_key, pipe, leftmost)
-
-    with channel.conn_or_acquire() as client:
-        return bool(client.transaction(move, channel.unacked_key))
+    keys = [channel.unacked_key, channel.unacked_index_key]
+    arguments: list[Any] = ["LPUSH" if at_end else "RPUSH"]
+    for entry in entries:
+        pushes = _Pushes()
+        channel._do_restore_message(entry.payload, entry.exchange, entry.routing_key, pushes)
+        keys += [queue for queue, _ in pushes]
+        arguments += [entry.tag, entry.text, len(pushes), *(text for _, text in pushes)]
+    moved = set(run_script(channel, "restore", [channel.global_keyprefix + key for key in keys], *arguments))
+    for entry in entries:
+        if entry.tag.encode() in moved:
+            tell(logger.info, "%s is back in its queue", entry)
+    return len(moved)
 
 
 def run_script(channel: Any, name: str, keys: Sequence[str], *arguments: Any) -> Any:

@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import partial
@@ -27,6 +28,7 @@ from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import restore
 from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF
+from tests.facts import wait_until
 from tests.pages import PAGES
 from tests.servers import EmbeddedServer
 from tests.stores import start_server
@@ -101,6 +103,10 @@ class Yard:
 
     def ids(self, queue: str = "celery") -> list[str]:
         return [message["headers"]["id"] for message in self.queued(queue)]
+
+    def blocked(self) -> int:
+        """Return how many clients wait for a message to come."""
+        return int(self.server.info("clients")["blocked_clients"])
 
     def let_lapse(self, hand: "Hand") -> None:
         """Let a name lapse, as it does when nobody renews it for its term."""
@@ -208,6 +214,23 @@ def test_they_run_in_the_order_in_which_they_were_received(yard: Yard, scope: st
     yard.hand().look()
 
     assert yard.ids() == ids
+
+
+def test_an_idle_worker_receives_them_in_that_order_too(yard: Yard) -> None:
+    """It waits at the queue while they come back to it."""
+    ids = [yard.tasks["until_executed"].delay(number).id for number in range(20)]
+    dead = yard.hand()
+    dead.receive(20)
+    yard.let_lapse(dead)
+    rescuer = yard.hand()
+    idle = yard.hand()
+
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(idle.receive, 20)
+        assert wait_until(lambda: yard.blocked() == 1, 10)
+        rescuer.look()
+
+        assert [message.headers["id"] for message in received.result(20)] == ids
 
 
 def test_what_a_living_worker_has_in_hand_stays_there(yard: Yard) -> None:
