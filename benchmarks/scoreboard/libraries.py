@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["EVERY", "LIBRARIES", "OURS", "PLAN", "SHORT", "Declaration", "Library"]
 
-#: The environment variable that tells the library, the server's URL and the visibility timeout, as JSON.
+#: The environment variable that tells the library, the server's URL and the two times of a scenario, as JSON.
 PLAN = "CELERY_REDISLOCK_SCOREBOARD_PLAN"
 #: Seconds of the lock of a task that outlives it: scenario 11.
 SHORT = 2

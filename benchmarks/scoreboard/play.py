@@ -40,8 +40,13 @@ def main() -> None:
         if arguments.scenario == "about":
             print(json.dumps(_about(arguments.library, server.redis_url)))
             return
-        visibility = SCENARIOS[arguments.scenario].visibility
-        plan = {"library": arguments.library, "url": server.url, "visibility": visibility}
+        scenario = SCENARIOS[arguments.scenario]
+        plan = {
+            "library": arguments.library,
+            "url": server.url,
+            "visibility": scenario.visibility,
+            "term": scenario.term,
+        }
         os.environ[PLAN] = json.dumps(plan)
         stage = Stage(quick=arguments.quick, verbose=arguments.verbose)
         with closing(stage):

@@ -27,6 +27,8 @@ if _plan["visibility"]:
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
     }
+if _plan["term"]:
+    app.conf.redislock_restore = _plan["term"]  # the others have nothing like it
 journal = Journal(_plan["url"])
 _declaration = LIBRARIES[_plan["library"]].declare(app, _plan["url"])
 

@@ -1,5 +1,6 @@
 """A scenario's surroundings: its workers and beats, the facts about them, and nothing left afterwards."""
 
+import itertools
 import math
 import shutil
 import subprocess
@@ -61,6 +62,7 @@ class Stage:
         self._clock = clock
         self._verbose = verbose
         self._workers: list[WorkerProcess] = []
+        self._numbers = itertools.count(1)
         self._beats: list[BeatProcess] = []
 
     @cached_property
@@ -77,8 +79,12 @@ class Stage:
 
     def start_worker(self) -> None:
         """Start a worker; it starts while the publisher imports its tasks."""
-        node = f"scoreboard{len(self._workers) + 1}@localhost"
+        node = f"scoreboard{next(self._numbers)}@localhost"
         self._workers.append(WorkerProcess(node, verbose=self._verbose))
+
+    def kill_worker(self) -> None:
+        """Kill the worker that was started first, with its pool (SIGKILL); return when it is gone."""
+        self._workers.pop(0).end()
 
     def wait_ready(self) -> None:
         """Return when the workers take messages.

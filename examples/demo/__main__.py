@@ -1,4 +1,4 @@
-"""The demo: seven promises, kept in front of your eyes by a real worker and two beats."""
+"""The demo: eight promises, kept in front of your eyes by two real workers and two beats."""
 
 import sys
 import threading
@@ -73,6 +73,8 @@ def _play(here: Stage, commentary: Commentary) -> list[Verdict]:
     commentary.say("server: one of our own")
     worker = here.worker(concurrency=4)
     commentary.say(f"worker: process {worker.pid}, 4 pool processes")
+    other = here.worker("--queues", shop.PARCELS, "--prefetch-multiplier", "5", concurrency=1)
+    commentary.say(f"another: process {other.pid}, 1 pool process, for the queue {shop.PARCELS!r}")
     pids = [here.beat().pid for _ in range(2)]
     commentary.say(f"beats: processes {pids[0]} and {pids[1]}")
     verdicts: list[Verdict] = []
@@ -82,8 +84,9 @@ def _play(here: Stage, commentary: Commentary) -> list[Verdict]:
     except BaseException:
         commentary.is_over = True
         worker.kill()
+        other.kill()
         raise
-    commentary.say("done: ending worker and server")
+    commentary.say("done: ending workers and server")
     return verdicts
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import Celery
 
-__all__ = ["Notes", "count_runs", "most_at_once"]
+__all__ = ["Note", "Notes", "count_runs", "most_at_once"]
 
 #: Seconds a body waits at most for the signal to end: no scene takes longer.
 PATIENCE = 30.0

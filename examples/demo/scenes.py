@@ -1,4 +1,4 @@
-"""The seven promises: what each must show, and the scene that publishes, waits and returns what it saw."""
+"""The eight promises: what each must show, and the scene that publishes, waits and returns what it saw."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import Any
 from celery import chord as celery_chord
 
 from examples.demo import shop
-from examples.demo.notes import count_runs, most_at_once
+from examples.demo.notes import Note, count_runs, most_at_once
 from examples.stage import wait_until
 
 __all__ = ["GROUPS", "Promise", "Verdict", "promise"]
@@ -121,7 +121,7 @@ def long(say: Say) -> Facts:
     calls = int(shop.TIMES_LONGER * shop.SHORT_TTL)
     say(f"long_import takes {calls} s, its lock lives {shop.SHORT_TTL:g} s unless renewed")
     first = shop.long_import.delay("prices")
-    _wait_for_start("long_import")
+    _first_start("long_import")
     duplicates = 0
     for call in range(calls):
         time.sleep(1.0 if call else 0.5)
@@ -161,6 +161,37 @@ def beats(say: Say) -> Facts:
 
 
 @promise(
+    "kill -9 of a whole worker with four messages in hand",
+    "in hand: {in_hand}; duplicates: {duplicates}; runs: {runs}; next run: {next_run}",
+    in_hand=4, duplicates=4, runs=[1, 1, 1, 1], next_run="SUCCESS",
+)  # fmt: skip
+def in_hand(say: Say) -> Facts:
+    """A worker is killed that has received four messages and started none; another one runs each once."""
+    shop.load.delay()
+    worker = _first_start("load")["worker"]
+    calls = [shop.pack.delay(parcel) for parcel in (1, 2, 3, 4)]
+    wait_until(lambda: _number_in_hand() == len(calls), PATIENCE)
+    number = _number_in_hand()
+    say(f"worker {worker} is busy, and has pack(1) to pack(4) in hand: kill -9 of the whole worker")
+    os.killpg(worker, signal.SIGKILL)
+    killed_at = time.monotonic()
+    again = [shop.pack.delay(parcel) for parcel in (1, 2, 3, 4)]
+    duplicates = sum(result.is_duplicate for result in again)
+    say(f"the same calls again: {duplicates} of {len(again)} are duplicates")
+    shop.app.control.add_consumer(shop.PARCELS)
+    say("the other worker is told to take its queue, too")
+    for call in calls:
+        call.get(timeout=PATIENCE)
+    after = time.monotonic() - killed_at
+    say(f"all four ran after {after:.1f} s (redislock_restore={shop.TERM:g}, its least; the default is 30)")
+    last = shop.pack.delay(4)
+    last.get(timeout=PATIENCE)
+    next_run = "a duplicate" if last.is_duplicate else last.state
+    runs = [_runs_of_message(f"pack {parcel}", call.id) for parcel, call in enumerate(calls, start=1)]
+    return {"in_hand": number, "duplicates": duplicates, "runs": runs, "next_run": next_run}
+
+
+@promise(
     "kill -9 of the pool process that holds a lock",
     "held before: {held}; free within 10 s: {free}; next run: {next_run}",
     held="yes", free="yes", next_run="SUCCESS",
@@ -168,7 +199,7 @@ def beats(say: Say) -> Facts:
 def kill(say: Say) -> Facts:
     """The pool process that holds a lock is killed; the worker's main process releases the lock."""
     first = shop.export.delay(2026)
-    child = _wait_for_start("export")
+    child = _first_start("export")["pid"]
     lock = shop.export.lock_for(2026)
     holder = lock.holder()
     is_held = holder is not None and holder.owner == first.id and holder.state == "running"
@@ -221,16 +252,26 @@ def chord(say: Say) -> Facts:
 
 
 #: In the order of the table; those of one group play at the same time.
-GROUPS = ((crowd,), (account, long, beats), (kill, failure, chord))
+GROUPS = ((crowd,), (account, long, beats, in_hand), (kill, failure, chord))
 
 
-def _wait_for_start(subject: str) -> int:
-    """Wait until the first body of this subject runs, and return its process."""
+def _first_start(subject: str) -> Note:
+    """Wait until the first body of this subject runs, and return what it wrote down."""
     if not wait_until(lambda: shop.notes.of(subject), PATIENCE):
         message = f"{subject} did not start within {PATIENCE:.0f} s"
         raise TimeoutError(message)
-    pid: int = shop.notes.of(subject)[0]["pid"]
-    return pid
+    return shop.notes.of(subject)[0]
+
+
+def _number_in_hand() -> int:
+    """Return how many parcels wait in the hands of workers, as these say."""
+    answers = shop.app.control.inspect().reserved() or {}
+    return sum(request["name"] == shop.pack.name for requests in answers.values() for request in requests)
+
+
+def _runs_of_message(subject: str, task_id: str) -> int:
+    """Return how many bodies of this subject began for a message."""
+    return count_runs([note for note in shop.notes.of(subject) if note.get("task_id") == task_id])
 
 
 def _ticks() -> list[int]:

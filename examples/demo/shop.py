@@ -11,8 +11,8 @@ from celery_redislock import SingletonTask
 from examples.demo.notes import Notes
 
 __all__ = [
-    "PULSE", "SHORT_TTL", "TIMES_LONGER", "app", "charge", "decline", "export", "long_import", "notes",
-    "pulse", "refund", "square", "thumbnail", "total",
+    "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "decline", "export", "load",
+    "long_import", "notes", "pack", "pulse", "refund", "square", "thumbnail", "total",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
@@ -20,6 +20,10 @@ LOCAL = "redis://localhost:6379/0"
 SHORT_TTL, TIMES_LONGER = 3.0, 5
 #: Seconds between two ticks of the schedule.
 PULSE = 2.5
+#: The queue of the worker that is killed.
+PARCELS = "parcels"
+#: Seconds without a sign of life after which what a worker has in hand is restored: the least there may be.
+TERM = 6.0
 
 app = Celery(
     __name__,
@@ -28,6 +32,7 @@ app = Celery(
 )
 # A third of the shortest lock_ttl below.
 app.conf.redislock_socket_timeout = SHORT_TTL / 3
+app.conf.redislock_restore = TERM
 app.conf.beat_schedule = {"pulse": {"task": f"{__name__}.pulse", "schedule": PULSE}}
 notes = Notes(app)
 
@@ -101,6 +106,20 @@ def pulse(self: Any) -> None:
     """Be over long before a second beat comes with the same tick."""
     with notes.run("pulse", self.request.id, at=time.time()):
         pass
+
+
+@app.task(bind=True, queue=PARCELS)
+def load(self: Any) -> None:
+    """Keep a worker of one process busy until it is killed: a plain Celery task."""
+    with notes.run("load", self.request.id, worker=os.getppid()):
+        notes.wait_for("load")
+
+
+@app.task(base=SingletonTask, bind=True, queue=PARCELS)
+def pack(self: Any, parcel: int) -> int:
+    """Wait in the hand of a busy worker."""
+    with notes.run(f"pack {parcel}", self.request.id):
+        return parcel
 
 
 @app.task(base=SingletonTask, bind=True)

@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "demo": Example(is_slow=True, processes=10, says="7 of 7 promises kept"),
+    "demo": Example(is_slow=True, processes=12, says="8 of 8 promises kept"),
     "quickstart": Example(is_slow=True),
     "per_resource": Example(),
     "on_conflict": Example(),

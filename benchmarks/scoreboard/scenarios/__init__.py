@@ -1,6 +1,6 @@
-"""The twenty-two scenarios, by number."""
+"""The twenty-three scenarios, by number."""
 
-from benchmarks.scoreboard.scenarios import duplicates, followers, freed, schedules
+from benchmarks.scoreboard.scenarios import duplicates, followers, freed, in_hand, schedules
 from benchmarks.scoreboard.scenarios.scenario import Scenario
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -10,7 +10,7 @@ SCENARIOS = {
     for each in sorted(
         (
             each
-            for room in (duplicates, followers, freed, schedules)
+            for room in (duplicates, followers, freed, in_hand, schedules)
             for each in vars(room).values()
             if isinstance(each, Scenario)
         ),

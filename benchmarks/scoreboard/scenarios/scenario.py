@@ -21,6 +21,8 @@ class Scenario:
         play: plays it and judges what was seen.
         starts_worker: it starts the worker itself, when it is time.
         visibility: seconds after which the broker delivers again what is not acknowledged; ``None``: an hour.
+        term: seconds without a sign of life after which a worker counts as dead, where a library does so;
+            ``None``: its default.
     """
 
     number: str
@@ -28,10 +30,16 @@ class Scenario:
     play: Play
     starts_worker: bool = False
     visibility: int | None = None
+    term: float | None = None
 
 
 def scenario(
-    number: str, title: str, *, starts_worker: bool = False, visibility: int | None = None
+    number: str,
+    title: str,
+    *,
+    starts_worker: bool = False,
+    visibility: int | None = None,
+    term: float | None = None,
 ) -> Callable[[Play], Scenario]:
     """Make a scenario of the function that plays it."""
-    return lambda play: Scenario(number, title, play, starts_worker, visibility)
+    return lambda play: Scenario(number, title, play, starts_worker, visibility, term)
