@@ -1,12 +1,15 @@
 """The checks of ``make attack``: each finds what it is for, and nothing in a history that keeps the laws."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tools.attack import checks
-from tools.attack.checks import Facts
+from tools.attack.checks import Entry, Facts
 from tools.attack.draw import BROKERS, LOCK_SERVERS, draw
+from tools.attack.record import Record
 
 CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
 DONE = Facts(calls=[[CALL]], finished={1: 0}, states={"a": ("SUCCESS", "")})
@@ -16,6 +19,12 @@ def facts(*, calls: Any = ({},), **about: Any) -> Facts:
     """What is known about calls that differ from ``CALL`` in what is given."""
     given = {"finished": {}, "states": {"a": ("PENDING", "")}, **about}
     return Facts(calls=[[{**CALL, **call} for call in calls]], **given)
+
+
+def of_dead(messages: set[str], **about: Any) -> Facts:
+    """What is known of a call that a dead worker had received, and that is acknowledged early."""
+    known = {"calls": [{"early": True}], "received_by_dead": frozenset("a"), **about}
+    return facts(messages={"a": frozenset(messages)}, **known)
 
 
 def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
@@ -50,9 +59,13 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
             facts(calls=[{"early": True}], finished={1: 0}, in_dead_hands=frozenset("a")),
             "died with its worker",
         ),
-        (facts(in_flight=1), "sent to a worker that was killed"),
-        (facts(in_flight=1, received=frozenset("a")), "lost: PENDING "),
-        (facts(in_flight=1, states={"a": ("FAILURE", "KeyError")}), "lost: FAILURE KeyError"),
+        (facts(in_flight=1, messages={"a": {"pushed"}}), checks.TAKEN),
+        (facts(in_flight=1, messages={"a": {"acknowledged"}}), "lost: PENDING "),
+        (facts(in_flight=0, messages={"a": {"pushed"}}), "lost: PENDING "),
+        (of_dead({"acknowledged"}), checks.NOT_BEGUN),
+        (of_dead({"acknowledged"}, begun={1: 0}), "died with its worker"),
+        (of_dead({"acknowledged", "in hand"}), "lost: acknowledged, in hand, and not begun"),
+        (of_dead({"acknowledged"}, calls=[{}]), "lost: PENDING "),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}), "died with its child"),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}, asked={1: 1}), "lost: FAILURE WorkerLostError"),
     ],
@@ -61,11 +74,92 @@ def test_what_plain_celery_would_not_lose_is_told_from_the_rest(known: Facts, fa
     assert list(checks.fates(known).values()) == [fate]
 
 
+def test_a_record_tells_what_the_broker_was_last_told_of_a_message(tmp_path: Path) -> None:
+    def write(*words: str) -> None:
+        command = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+        with log.open("a", newline="") as file:
+            file.write(f"*{len(words)}\r\n{command}")
+
+    def message(name: str) -> str:
+        return json.dumps({"headers": {"id": name}, "properties": {"delivery_tag": f"tag {name}"}})
+
+    (tmp_path / "appendonlydir").mkdir()
+    log, record = tmp_path / "appendonlydir" / "appendonly.aof.1.incr.aof", Record(tmp_path, "queue")
+    for name in "pshar":
+        write("LPUSH", "queue", message(name))
+    for name in "har":
+        write("HSET", "unacked", f"tag {name}", f'[{message(name)}, "", "queue"]')
+    write("hdel", "unacked", "tag a", "tag r", "tag of nobody")
+    write("RPUSH", "queue", message("r"))
+    assert set(record.messages()["s"]) == {"pushed"}
+    write("LPUSH", "celery.pidbox", "no message")
+    write("HSET", "unacked", "tag s", f'[{message("s")}, "", "queue"]')
+    with log.open("ab") as file:
+        file.write(b"*3\r\n$4\r\nHDEL\r\n$7\r\nunack")
+
+    known = {name: set(last) for name, last in record.messages().items()}
+
+    assert known == {
+        "p": {"pushed"},
+        "s": {"in hand"},
+        "h": {"in hand"},
+        "a": {"acknowledged"},
+        "r": {"pushed"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("about", "end", "hits", "found"),
+    [
+        ({"early": False}, (1.0, "", 9.0), [], True),
+        ({"early": False}, (1.0, "OnPurpose", None), [], True),
+        ({"early": False}, (1.0, "", 9.0), [(1.3, 1)], False),
+        ({"early": False}, (1.0, "", 9.0), [(1.3, 2), (0.5, 1), (2.0, 1)], True),
+        ({"early": False}, (1.0, "", 0.8), [], False),
+        ({"early": False}, (1.0, "LockLost", 9.0), [], False),
+        ({"early": False}, None, [], False),
+        ({"early": True}, None, [(1.3, 1)], True),
+        ({"early": True, "retries": 1}, (1.0, "", 9.0), [], False),
+        ({"early": True, "number": -1}, None, [], False),
+    ],
+)
+def test_a_body_that_begins_again_without_an_excuse_is_found(
+    about: Any, end: Any, hits: Any, found: bool
+) -> None:
+    """Only what is acknowledged late, and was killed while it ran or lost its lease, runs once more."""
+    starts = {"x": body(**about), "y": body(2.0, early=about["early"], number=about.get("number", 1))}
+
+    assert bool(checks.repeated(starts, {"x": end} if end else {}, hits)) is found
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_found"),
+    [
+        (Entry("a", 0, "name+", is_late=True), True),
+        (Entry("a", 0, "name", is_late=False), False),
+        (Entry("a", 1, "name", is_late=False), True),
+        (Entry("b", 0, "", is_late=False), True),
+        (Entry("forged-1", 0, "name", is_late=False), False),
+    ],
+)
+def test_what_the_broker_keeps_for_a_worker_at_the_end_is_found(entry: Entry, is_found: bool) -> None:
+    known = facts(bodies=frozenset({("a", 0)}))
+
+    assert bool(checks.left_in_hand([entry], known)) is is_found
+
+
+def test_what_a_dead_worker_had_needs_no_lock_where_it_is_restored() -> None:
+    dead = {"received_by_dead": frozenset("a"), "finished": {1: 0}, "states": {"a": ("SUCCESS", "")}}
+
+    assert (checks.over(facts(**dead)), checks.over(facts(**dead, messages={}))) == ([], ["a"])
+
+
 def test_a_killed_worker_takes_no_more_messages_with_it_than_redis_has_sent_to_it() -> None:
     calls = [[CALL], [{**CALL, "number": 2, "id": "b"}]]
-    found = checks.fates(Facts(calls=calls, in_flight=1)).values()
+    messages = {name: frozenset({"pushed"}) for name in "ab"}
+    found = checks.fates(Facts(calls=calls, in_flight=1, messages=messages)).values()
 
-    assert sorted(found) == ["lost: PENDING ", "sent to a worker that was killed"]
+    assert sorted(found) == [checks.TAKEN, "lost: PENDING "]
 
 
 @pytest.mark.parametrize(
