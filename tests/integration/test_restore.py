@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
@@ -369,6 +369,26 @@ def test_what_had_begun_and_was_to_be_acknowledged_early_is_left(yard: Yard) -> 
 
     assert list(yard.unacked()) == [result.id]
     assert yard.queued() == []
+
+
+@pytest.mark.parametrize(("seconds", "is_restored"), [(-0.9 * TERM, True), (-TERM, False)])
+def test_a_retry_whose_run_died_before_it_left_a_claim_is_restored(
+    yard: Yard, seconds: float, is_restored: bool
+) -> None:
+    """Without a claim, and not due while its worker lived: it had not begun. One that was due may have."""
+    result = yard.tasks["until_executed"].apply_async((7,), countdown=TERM)
+    dead = yard.hand()
+    (message,) = dead.receive()
+    dead.begin(message)()
+    eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    (tag, text), *_ = yard.server.hgetall(f"{yard.prefix}unacked").items()
+    text = text.replace(message.headers["eta"].encode(), eta.isoformat().encode())
+    yard.server.hset(f"{yard.prefix}unacked", tag, text)
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert yard.ids() == [result.id] * is_restored
 
 
 @pytest.mark.parametrize("scope", ["until_executed", "until_expired", "while_executing"])
