@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from celery_redislock.locks.store import owner_name, owner_of
 from tests.history import Interval, violations
-from tools.attack.record import ACKNOWLEDGED, PUSHED
+from tools.attack.record import ACKNOWLEDGED, IN_HAND, PUSHED
 
 #: What a task may end with because its process was killed, as with plain Celery.
 OF_THE_DEAD = frozenset({"WorkerLostError", "Terminated", "ChordError"})
@@ -23,14 +23,11 @@ LAST = ("lost: FAILURE", "lost: REVOKED")
 #: The two moments in which a message dies with its worker, as with plain Celery, and its claim stays.
 GAP = "gap: "
 TAKEN, NOT_BEGUN = f"{GAP}taken from its queue, and not yet stored", f"{GAP}acknowledged, and not begun"
+#: What had no claim, because the run that asked for it was killed: it waits for the visibility timeout.
+WAITS = f"{GAP}a retry whose claim was not left, still kept for its worker"
 
 #: Seconds in which what a body leaves when it has ended is sent.
 _LEAVING = 0.5
-
-#: Celery's own lines (5.7.0, ``worker/strategy.py``, ``app/trace.py``): when, of which task, and what.
-_STEP = re.compile(
-    r"^\[(\S+ \S+): .*\bTask \S+?\[(.+?)\] (received|succeeded|retry|raised|ignored|rejected)", re.MULTILINE
-)
 
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)"
@@ -50,11 +47,10 @@ class Facts:
         asked: by the number of a call, the retries that it has asked for, which were published.
         states: by task id: its state, and the name of its error.
         revoked: task ids.
-        received_by_dead: task ids that workers had received which were killed later.
-        in_dead_hands: those of them of which nothing more was seen, in that worker or another one.
+        received_by_dead: task ids of what workers had received which were killed later.
         in_flight: how many messages Redis may have sent to a worker that was killed before it read them.
         messages: by task id, what Redis was last told of its messages; ``None`` on RabbitMQ.
-        bodies: task id and retries of each body that began.
+        bodies: of each body that began, by task id and retries: "killed" where it did not end.
     """
 
     calls: Sequence[Sequence[Mapping[str, Any]]] = ()
@@ -64,10 +60,9 @@ class Facts:
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
     received_by_dead: frozenset[str] = frozenset()
-    in_dead_hands: frozenset[str] = frozenset()
     in_flight: int = 0
     messages: Mapping[str, frozenset[str]] | None = None
-    bodies: frozenset[tuple[str, int]] = frozenset()
+    bodies: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
 class Entry(NamedTuple):
@@ -82,15 +77,12 @@ class Entry(NamedTuple):
 def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a table, one row a line
     """Return what became of an accepted call; ``lost: ...`` for what plain Celery would not lose."""
     number, task_id = call["number"], call["id"]
-    # Of an id that is used again, what was seen later may be another call. The broker's record knows better.
-    is_told = call["fixed"] or facts.messages is not None
-    of_dead = facts.received_by_dead if is_told else facts.in_dead_hands
     state, error = facts.states.get(task_id, ("PENDING", ""))
     is_ready = state in {"SUCCESS", "FAILURE", "REVOKED"}
     if task_id in facts.revoked:
         return "revoked"
     if facts.finished.get(number, -1) >= facts.asked.get(number, 0):
-        died = call["early"] and task_id in of_dead
+        died = call["early"] and task_id in facts.received_by_dead
         return (
             "finished"
             if is_ready
@@ -103,7 +95,7 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
         return "dropped as a duplicate"
     if error in OF_THE_DEAD and facts.begun.get(number, 0) >= facts.asked.get(number, 0):
         return "died with its child"
-    if call["early"] and task_id in of_dead:
+    if call["early"] and task_id in facts.received_by_dead:
         return _of_dead(call, facts)
     if call["early"] and error in {"LockUnavailable", "OperationalError"}:
         return "failed visibly, both servers away"
@@ -111,24 +103,18 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
 
 
 def _of_dead(call: Mapping[str, Any], facts: Facts) -> str:
-    """Return the fate of what is acknowledged before it runs, and was last seen in the hands of the dead."""
-    number, known = call["number"], facts.messages
-    if known is None or facts.begun.get(number, -1) >= facts.asked.get(number, 0):
+    """Return the fate of what is acknowledged before it runs, and was in the hands of the dead."""
+    if facts.begun.get(call["number"], -1) >= facts.asked.get(call["number"], 0):
         return "died with its worker"
-    last = known.get(call["id"], frozenset())
+    last = {ACKNOWLEDGED} if facts.messages is None else facts.messages.get(call["id"], frozenset())
+    if IN_HAND in last and _may_wait(call["id"], facts.asked.get(call["number"], 0), facts):
+        return WAITS
     return NOT_BEGUN if last == {ACKNOWLEDGED} else f"lost: {', '.join(sorted(last))}, and not begun"
 
 
-def in_hand(dead: Iterable[str], others: Iterable[str]) -> frozenset[str]:
-    """Return the task ids whose last sign of life is that a worker with one of the *dead* logs received them.
-
-    What such a worker has retried, or what was delivered again since, lives on in another message.
-    """
-    steps = [(*step.groups(), True) for log in dead for step in _STEP.finditer(log)]
-    steps += [(*step.groups(), False) for log in others for step in _STEP.finditer(log)]
-    # In the order of their times; of one log's in one millisecond, in that of their lines.
-    last = {task_id: (what, is_dead) for _, task_id, what, is_dead in sorted(steps, key=lambda step: step[0])}
-    return frozenset(task_id for task_id, step in last.items() if step == ("received", True))
+def _may_wait(task_id: str, retries: int, facts: Facts) -> bool:
+    """Whether Redis may keep what is acknowledged early: it began, or who retried left it no claim."""
+    return (task_id, retries) in facts.bodies or facts.bodies.get((task_id, retries - 1)) == "killed"
 
 
 def fates(facts: Facts) -> dict[str, str]:
@@ -171,7 +157,8 @@ def repeated(
     """
     found, seen = [], {}
     for name, body in sorted(starts.items(), key=lambda one: one[1]["start"]):
-        message = body["id"], body["number"], body["retries"]
+        # What is acknowledged late and was killed may have asked for a retry, and asks again.
+        message = body["number"], body["retries"], body["id"] if body["early"] else body["message"]
         before, last = seen.get(message, (None, body))
         seen[message] = name, body
         ended, ended_by, deadline = ends.get(before, (0.0, "never", None))
@@ -184,14 +171,11 @@ def repeated(
 
 
 def left_in_hand(entries: Iterable[Entry], facts: Facts) -> list[str]:
-    """Return what Redis keeps for workers when all is done, and should not.
-
-    It may keep what is acknowledged when it begins, and has begun, where its worker was killed in between.
-    """
+    """Return what Redis keeps for workers when all is done, and should not."""
     return [
         f"the broker keeps {entry.task_id}, retries {entry.retries}, for {entry.in_hand_of or 'somebody'}"
         for entry in entries
-        if not (not entry.is_late and (entry.task_id, entry.retries) in facts.bodies)
+        if (entry.is_late or not _may_wait(entry.task_id, entry.retries, facts))
         and not entry.task_id.startswith("forged-")
     ]
 

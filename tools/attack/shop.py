@@ -12,8 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 import redis
+from billiard.util import set_pdeathsig
 from celery import Celery
-from celery.signals import task_postrun
+from celery.signals import task_postrun, worker_process_init
 
 from celery_redislock import LockLost, SingletonTask, lock_lost
 from celery_redislock.locks.clock import boottime
@@ -77,6 +78,9 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
             **of_kind,
         },
     )
+    if app.is_restoring:
+        # Celery lets children die with their main process.
+        worker_process_init.connect(_outlive, weak=False, dispatch_uid="attack.outlive")
     app.journal = Journal(plan["journal"])
     for name, options in plan["tasks"].items():
         again = {"autoretry_for": (LockLost,), "retry_kwargs": {"max_retries": None, "countdown": 1}}
@@ -85,6 +89,10 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     lock_lost.connect(_announce, weak=False, dispatch_uid="attack.lost")
     task_postrun.connect(_settle, weak=False, dispatch_uid="attack.settle")
     return app
+
+
+def _outlive(**_: Any) -> None:
+    set_pdeathsig(0)
 
 
 def _new_body() -> Any:

@@ -27,7 +27,7 @@ from tests.acceptance.worker import Worker
 from tests.facts import descendants
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
-from tools.attack.checks import Entry, Facts, in_hand, left_in_hand
+from tools.attack.checks import Entry, Facts, left_in_hand
 from tools.attack.draw import POOLS, RESTORING, Round
 from tools.attack.record import PUSHED, Record
 from tools.attack.shop import Journal, open_shop
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Seconds a worker may take for a restart that is asked for nicely.
 _PATIENCE = 20.0
 #: Celery's own line (5.7.0, ``worker/strategy.py``).
-_RECEIVED = re.compile(r"Task \S+\[(.+?)\] received")
+_RECEIVED = re.compile(r"Task \S+?\[(.+?)\] received")
 
 
 class Stage:
@@ -169,13 +169,13 @@ class Stage:
         ends = self.journal.facts("ends")
         finished: Counter[int] = Counter()
         begun: Counter[int] = Counter()
-        starts = self.journal.facts("starts")
-        for name, body in starts.items():
+        bodies: dict[tuple[str, int], str] = {}
+        for name, body in self.journal.facts("starts").items():
             number, retries = body["number"], body["retries"]
             begun[number] = max(retries, begun[number])
+            bodies[body["id"], retries] = "begun" if name in ends else "killed"
             if name in ends and ends[name][1] in {"", "OnPurpose"}:
                 finished[number] = max(retries, finished.get(number, -1))
-        living = [*self._logs, *(worker.log for worker in self.workers)]
         return Facts(
             calls=accepted,
             finished=finished,
@@ -184,10 +184,9 @@ class Stage:
             states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
             revoked=frozenset(self.revoked),
             received_by_dead=frozenset(_RECEIVED.findall("\n".join(self._logs_of_dead))),
-            in_dead_hands=in_hand(self._logs_of_dead, living),
             in_flight=len(self._logs_of_dead) if self.rabbitmq is None else 0,
             messages=self._messages() if self.rabbitmq is None else None,
-            bodies=frozenset((body["id"], body["retries"]) for body in starts.values()),
+            bodies=bodies,
         )
 
     @property
