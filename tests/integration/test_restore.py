@@ -19,6 +19,7 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Consumer, Exchange, Queue
+from kombu.transport.pyamqp import Channel
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
@@ -751,3 +752,16 @@ def test_another_transport_is_left_alone(broker: str, celery_url: str) -> None:
     connection.release()
 
     assert append.__func__ is type(channel.qos).append
+
+
+def test_a_worker_on_rabbitmq_starts_with_a_channel_that_has_nothing_of_kombus() -> None:
+    """Its channels are py-amqp's own."""
+    step = object.__new__(InHand)
+    step.obj = None
+
+    class Consuming:
+        task_consumer = type("TaskConsumer", (), {"channel": object.__new__(Channel)})
+
+    InHand.start(step, Consuming)
+
+    assert step.obj is None
