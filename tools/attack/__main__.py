@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -36,6 +37,8 @@ RESTORED = TERM + TTL + 5.0
 SETTLE = 3 * TTL + 5.0
 #: Problems of one round that are printed.
 MOST = 12
+#: Our own line, of ``receiving/restore.py``.
+RESTORED_BY = re.compile(r"(\d+) messages that it had in hand are back in their queues")
 #: Of rounds that count kills: every third hits the main process only.
 KILLS = ("kill worker", "kill worker", "kill main process")
 
@@ -123,7 +126,7 @@ def _play(
         done.update(f"publishes {outcome[0]}" for outcome in stage.journal.facts("outcomes").values())
         done.update(f"accepted and {fate}" for fate in checks.fates(stage.facts()).values())
         done["bodies"] = len(stage.journal.facts("starts"))
-        done["messages restored"] = stage.log().count(" is back in its queue: ")
+        done["messages restored"] = sum(map(int, RESTORED_BY.findall(stage.log())))
         if arguments.logs is not None:
             (arguments.logs / f"{folder.name}.log").write_text(stage.log())
             facts = {name: stage.journal.facts(name) for name in ("attempts", "outcomes", "starts", "ends")}

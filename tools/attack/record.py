@@ -41,7 +41,9 @@ class Record:
                 self._last[tag] = json.loads(text)[0]["headers"]["id"], IN_HAND
         elif step == (b"HDEL", b"unacked"):
             for tag in self._last.keys() & set(arguments):
-                self._last[tag] = self._last[tag][0], ACKNOWLEDGED
+                task_id, last = self._last[tag]
+                # What is pushed again before it is deleted was not acknowledged.
+                self._last[tag] = task_id, ACKNOWLEDGED if last == IN_HAND else last
 
     def _new_commands(self) -> Iterator[list[bytes]]:
         for path in self._folder.glob("appendonlydir/*.incr.aof"):

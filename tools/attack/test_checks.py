@@ -86,8 +86,8 @@ def test_a_record_tells_what_the_broker_was_last_told_of_a_message(tmp_path: Pat
         write("LPUSH", "queue", message(name))
     for name in "har":
         write("HSET", "unacked", f"tag {name}", f'[{message(name)}, "", "queue"]')
-    write("hdel", "unacked", "tag a", "tag r", "tag of nobody")
     write("RPUSH", "queue", message("r"))
+    write("hdel", "unacked", "tag a", "tag r", "tag of nobody")
     assert set(record.messages()["s"]) == {"pushed"}
     write("LPUSH", "celery.pidbox", "no message")
     write("HSET", "unacked", "tag s", f'[{message("s")}, "", "queue"]')
