@@ -63,9 +63,10 @@ def main() -> int:
         ):
             drawn = draw_killed(seed, number) if arguments.kills else draw(seed, number, *kinds)
             print(f"round {number}: {drawn.summary}", flush=True)
-            if not drawn.is_on_redis and not nodes:
+            is_on_redis = drawn.broker.endswith("redis")
+            if not is_on_redis and not nodes:
                 nodes.append(stack.enter_context(rabbitmq_node(folder)))
-            node = None if drawn.is_on_redis else nodes[0]
+            node = None if is_on_redis else nodes[0]
             seconds = 2 * ROUND if arguments.kills else min(ROUND, arguments.seconds)
             found, seen = _play(drawn, folder / str(number), node, seconds, arguments)
             done, problems, number = done + seen, problems + len(found), number + 1

@@ -146,9 +146,7 @@ ATTACKS: Mapping[str, Callable[["Stage", random.Random], object]] = {
     "kill publisher": _kill_publisher,
     "restart worker": lambda stage, chance: stage.replace_worker(chance.randrange(2), signal.SIGTERM),
     "restart worker coldly": lambda stage, chance: stage.replace_worker(chance.randrange(2), signal.SIGQUIT),
-    "stop child": lambda stage, chance: _stop(
-        stage, _some_child(stage, chance), chance.uniform(0.2, 1.5) * TTL
-    ),
+    "stop child": lambda stage, chance: _stop(stage, _some_child(stage, chance), chance.uniform(0.6, 4.5)),
     "stop worker": _stop_worker,
     "revoke": _revoke,
     "revoke running": _revoke_running,

@@ -10,8 +10,8 @@ TTL = 3.0
 QUEUE_TTL = 60.0
 #: Bodies at once in a worker, by its pool: two cores are there for all of it.
 POOLS: Mapping[str, int] = {"prefork": 2, "threads": 3, "gevent": 3, "solo": 1}
-#: ``restoring``: Redis whose visibility timeout is an hour; what the dead have in hand must return sooner.
-RESTORING = "restoring"
+#: Its visibility timeout is an hour: what the dead have in hand must return sooner.
+RESTORING = "restoring redis"
 BROKERS = ("redis", RESTORING, "classic", "quorum")
 #: Seconds of a worker's name, the least there may be.
 TERM = 6.0
@@ -37,11 +37,6 @@ class Round(NamedTuple):
     tasks: Mapping[str, Mapping[str, Any]]
 
     @property
-    def is_on_redis(self) -> bool:
-        """Whether its broker is a Redis server."""
-        return self.broker in {"redis", RESTORING}
-
-    @property
     def summary(self) -> str:
         """What it is played on."""
         return f"{' and '.join(self.pools)} on {self.broker}, {self.locks} lock server"
@@ -54,7 +49,7 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
     # In turn: a minute is to meet more than one.
     broker = brokers[(seed + number) % len(brokers)]
     pools = [chance.choice(list(POOLS)) for _ in range(2)]
-    if broker in {"redis", RESTORING} and pools == ["gevent", "gevent"]:
+    if broker.endswith("redis") and pools == ["gevent", "gevent"]:
         # On Redis such workers restore no other worker's messages, with plain tasks neither (kombu 5.7.0).
         pools[1] = "prefork"
     return Round(
