@@ -90,7 +90,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="until so many workers are killed, and no more")
     parser.add_argument("--only", type=_names, default=list(ATTACKS), help="attacks, separated by commas")
     parser.add_argument("--without", type=_names, default=[], help="attacks, separated by commas")
-    parser.add_argument("--logs", type=Path, help="a folder for the workers' logs and the journal")
+    parser.add_argument(
+        "--logs", type=Path, help="a folder for the workers' logs, the journal, the broker's record"
+    )
     return parser.parse_args()
 
 
@@ -130,6 +132,8 @@ def _play(
         done["messages restored"] = sum(map(int, RESTORED_BY.findall(stage.log())))
         if arguments.logs is not None:
             (arguments.logs / f"{folder.name}.log").write_text(stage.log())
+            for path in folder.glob("broker/appendonlydir/*.incr.aof"):
+                shutil.copy(path, arguments.logs / f"{folder.name}.aof")
             facts = {name: stage.journal.facts(name) for name in ("attempts", "outcomes", "starts", "ends")}
             (arguments.logs / f"{folder.name}.json").write_text(json.dumps(facts, indent=1))
     return found, done
