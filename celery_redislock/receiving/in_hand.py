@@ -75,7 +75,7 @@ class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untype
         """Renew the name, and stand in for the channel's ``QoS.append``."""
         channel = consumer.task_consumer.channel
         if not _is_known(channel):
-            logger.debug("what a killed worker has in hand is not restored with %r", type(channel.qos))
+            logger.debug("what a killed worker has in hand is not restored with %r", type(channel))
             return
         if self.obj is None:
             self.obj = WorkerName(consumer.app, self._settings, node=consumer.hostname)

@@ -6,16 +6,19 @@ run. What is decided for each, by what its locks say::
     a run of it holds a lease          not yet: looked at again until the lease has ended
     its claim is held                  it had not begun: restored
     its claim is gone                  it had begun; acknowledged late: counted and restored; else left alone
+                                       a retry that was not due had not: its run died before it left a claim
     it has no claim that could tell    acknowledged late: counted and restored; else restored
 
 What had begun is counted, because it may have killed its worker: after three deaths within a day it is left
 to the visibility timeout. What is left alone is delivered again after that, as without this module.
 """
 
+import time
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.exceptions import InconsistencyError
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
@@ -56,6 +59,7 @@ class Entry(NamedTuple):
         text: as kombu has stored it: JSON of the payload, the exchange and the routing key.
         received: seconds since the epoch, by the clock of the worker that had it.
         is_late: it is acknowledged when its body has ended.
+        due: when it may begin, in seconds since the epoch; 0 where it says no time.
         message: our header.
     """
 
@@ -66,6 +70,7 @@ class Entry(NamedTuple):
     exchange: str
     routing_key: str
     is_late: bool
+    due: float
     message: Message
 
     def __str__(self) -> str:
@@ -153,7 +158,11 @@ class Restorer:
                 return _RUNS
         if has_claim:
             return _WAITS
-        return _HAS_BEGUN if message.claimed and not message.stands_for_period else _UNKNOWN
+        if not message.claimed or message.stands_for_period:
+            return _UNKNOWN
+        ttl = self._settings.restore
+        was_due = entry.due <= time.time() - ttl + ttl / 15  # its worker lived one pause longer at most
+        return _HAS_BEGUN if was_due else _WAITS
 
     def _restore_begun(self, channel: Any, entry: Entry) -> int:
         """Restore a message whose run has died, unless too many have; return how many were restored."""
@@ -174,6 +183,8 @@ def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
         in_hand_of = payload["properties"][IN_HAND_OF]
         headers = payload["headers"]
         message = Message.of(headers, str(headers["id"]))
+        eta = headers.get("eta")
+        due = maybe_make_aware(maybe_iso8601(eta)).timestamp() if eta else 0.0
         is_named = in_hand_of.removesuffix(LATE) == name
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         line = "an entry of the broker's unacked messages cannot be read, and is left alone: %.300r (%r)"
@@ -182,7 +193,8 @@ def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
     if not is_named or message is None or message.key is None:
         return None
     is_late = in_hand_of.endswith(LATE)
-    return Entry(bytes_to_str(tag), text, float(received), payload, exchange, routing_key, is_late, message)
+    at = float(received)
+    return Entry(bytes_to_str(tag), text, at, payload, exchange, routing_key, is_late, due, message)
 
 
 def _worker_of(bearer: str) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Consumer, Exchange, Queue
+from kombu.transport.pyamqp import Channel
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
@@ -369,6 +370,26 @@ def test_what_had_begun_and_was_to_be_acknowledged_early_is_left(yard: Yard) -> 
 
     assert list(yard.unacked()) == [result.id]
     assert yard.queued() == []
+
+
+@pytest.mark.parametrize(("seconds", "is_restored"), [(-0.9 * TERM, True), (-TERM, False)])
+def test_a_retry_whose_run_died_before_it_left_a_claim_is_restored(
+    yard: Yard, seconds: float, is_restored: bool
+) -> None:
+    """Without a claim, and not due while its worker lived: it had not begun. One that was due may have."""
+    result = yard.tasks["until_executed"].apply_async((7,), countdown=TERM)
+    dead = yard.hand()
+    (message,) = dead.receive()
+    dead.begin(message)()
+    eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    (tag, text), *_ = yard.server.hgetall(f"{yard.prefix}unacked").items()
+    text = text.replace(message.headers["eta"].encode(), eta.isoformat().encode())
+    yard.server.hset(f"{yard.prefix}unacked", tag, text)
+    yard.let_lapse(dead)
+
+    yard.hand().look()
+
+    assert yard.ids() == [result.id] * is_restored
 
 
 @pytest.mark.parametrize("scope", ["until_executed", "until_expired", "while_executing"])
@@ -731,3 +752,16 @@ def test_another_transport_is_left_alone(broker: str, celery_url: str) -> None:
     connection.release()
 
     assert append.__func__ is type(channel.qos).append
+
+
+def test_a_worker_on_rabbitmq_starts_with_a_channel_that_has_nothing_of_kombus() -> None:
+    """Its channels are py-amqp's own."""
+    step = object.__new__(InHand)
+    step.obj = None
+
+    class Consuming:
+        task_consumer = type("TaskConsumer", (), {"channel": object.__new__(Channel)})
+
+    InHand.start(step, Consuming)
+
+    assert step.obj is None

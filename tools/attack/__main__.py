@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.facts import wait_until
 from tools.attack import checks
 from tools.attack.attacks import ATTACKS, ONLY_IF
-from tools.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TTL, Round, draw
+from tools.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TERM, TTL, Round, draw, draw_killed
 from tools.attack.forgeries import VALUES
 from tools.attack.stage import Stage
 
@@ -30,10 +31,16 @@ ROUND = 18.0
 #: Seconds what was accepted may take to end after the last attack: it may wait for what a publisher claimed
 #: that was killed; then redeliveries, retries, waiting.
 DRAIN = QUEUE_TTL + 60.0
+#: Seconds after the last attack until nothing may be in the hands of dead workers: of their names, of leases.
+RESTORED = TERM + TTL + 5.0
 #: Seconds after the last end until nothing may be held: leases of killed workers, what is released late.
 SETTLE = 3 * TTL + 5.0
 #: Problems of one round that are printed.
 MOST = 12
+#: Our own line, of ``receiving/restore.py``.
+RESTORED_BY = re.compile(r"(\d+) messages that it had in hand are back in their queues")
+#: Of rounds that count kills: every third hits the main process only.
+KILLS = ("kill worker", "kill worker", "kill main process")
 
 
 def main() -> int:
@@ -44,20 +51,23 @@ def main() -> int:
     has_all = bool(os.environ.get("CI")) or all(
         map(shutil.which, ("rabbitmq-server", "redis-server", "openssl"))
     )
-    kinds = (BROKERS, LOCK_SERVERS) if has_all else (BROKERS[:1], LOCK_SERVERS[:1])
+    kinds = (BROKERS, LOCK_SERVERS) if has_all else (BROKERS[:2], LOCK_SERVERS[:1])
     # SIGTERM unwinds as Ctrl-C does: nothing that was started here is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     until, number, done, problems = time.monotonic() + arguments.seconds, arguments.round or 1, Counter(), 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attack-")))
         nodes: list[RabbitMQ] = []
-        while time.monotonic() < until:
-            drawn = draw(seed, number, *kinds)
+        while sum(done[f"attack: {name}"] for name in set(KILLS)) < arguments.kills or (
+            not arguments.kills and time.monotonic() < until
+        ):
+            drawn = draw_killed(seed, number) if arguments.kills else draw(seed, number, *kinds)
             print(f"round {number}: {drawn.summary}", flush=True)
-            if drawn.broker != "redis" and not nodes:
+            is_on_redis = drawn.broker.endswith("redis")
+            if not is_on_redis and not nodes:
                 nodes.append(stack.enter_context(rabbitmq_node(folder)))
-            node = nodes[0] if drawn.broker != "redis" else None
-            seconds = min(ROUND, arguments.seconds)
+            node = None if is_on_redis else nodes[0]
+            seconds = 2 * ROUND if arguments.kills else min(ROUND, arguments.seconds)
             found, seen = _play(drawn, folder / str(number), node, seconds, arguments)
             done, problems, number = done + seen, problems + len(found), number + 1
             more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
@@ -77,9 +87,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="how long rounds are begun (600)")
     parser.add_argument("--seed", type=int, help="of the rounds, to try the same ones again")
     parser.add_argument("--round", type=int, help="play this one only")
+    parser.add_argument("--kills", type=int, default=0, help="until so many workers are killed, and no more")
     parser.add_argument("--only", type=_names, default=list(ATTACKS), help="attacks, separated by commas")
     parser.add_argument("--without", type=_names, default=[], help="attacks, separated by commas")
-    parser.add_argument("--logs", type=Path, help="a folder for the workers' logs and the journal")
+    parser.add_argument(
+        "--logs", type=Path, help="a folder for the workers' logs, the journal, the broker's record"
+    )
     return parser.parse_args()
 
 
@@ -100,9 +113,11 @@ def _play(
     with Stage(drawn, folder, node) as stage:
         names = [name for name in arguments.only if name not in arguments.without]
         names = [name for name in names if ONLY_IF.get(name, lambda _: True)(stage)]
+        names = list(KILLS) if arguments.kills else names
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, chance.uniform(0.2, 2.0)))
+            # Names lapse and are taken between kills.
+            time.sleep(min(left, chance.uniform(0.2, TERM if arguments.kills else 2.0)))
             # Each of them before one comes again.
             bag = bag or chance.sample(names, len(names))
             print(f"{seconds - until + time.monotonic():7.1f} s  {bag[-1]}", flush=True)
@@ -114,8 +129,11 @@ def _play(
         done.update(f"publishes {outcome[0]}" for outcome in stage.journal.facts("outcomes").values())
         done.update(f"accepted and {fate}" for fate in checks.fates(stage.facts()).values())
         done["bodies"] = len(stage.journal.facts("starts"))
+        done["messages restored"] = sum(map(int, RESTORED_BY.findall(stage.log())))
         if arguments.logs is not None:
             (arguments.logs / f"{folder.name}.log").write_text(stage.log())
+            for path in folder.glob("broker/appendonlydir/*.incr.aof"):
+                shutil.copy(path, arguments.logs / f"{folder.name}.aof")
             facts = {name: stage.journal.facts(name) for name in ("attempts", "outcomes", "starts", "ends")}
             (arguments.logs / f"{folder.name}.json").write_text(json.dumps(facts, indent=1))
     return found, done
@@ -123,6 +141,10 @@ def _play(
 
 def _problems(stage: Stage) -> list[str]:
     facts = stage.journal.facts
+    kept: list[str] = []
+    if stage.is_restoring:
+        wait_until(lambda: not checks.left_in_hand(stage.entries(of_dead=True), stage.facts()), RESTORED)
+        kept = checks.left_in_hand(stage.entries(of_dead=True), stage.facts())
     # What seems dead may be in a message that nobody has received again yet.
     wait_until(
         lambda: (
@@ -137,6 +159,11 @@ def _problems(stage: Stage) -> list[str]:
     known += [value.partition(b"\0")[0].decode(errors="replace") for value in VALUES.values()]
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
+    repeated = checks.repeated(facts("starts"), facts("ends"), stage.hits)
+    for name, fate in checks.fates(stage.facts()).items():
+        print(f"  {name}: {fate}\n" if fate.startswith(checks.GAP) else "", end="", flush=True)
+    if stage.is_restoring:
+        kept += checks.left_in_hand(stage.entries(), stage.facts())
     is_idle = "finished" not in checks.fates(stage.facts()).values()
     losses = {token: lost - announced.get(token, 0) for token, lost in facts("settled").items()}
     return [
@@ -145,6 +172,8 @@ def _problems(stage: Stage) -> list[str]:
         *stage.problems,
         *(f"{name} is {fate}" for name, fate in _lost(stage).items()),
         *checks.overlaps(facts("starts"), facts("beats"), facts("ends")),
+        *repeated,
+        *dict.fromkeys(kept),
         *checks.left_behind(stage.lock_keys(), over),
         *checks.tracebacks(stage.log()),
         *(f"a publish raised {name}: {text}" for name, text in failed if name not in checks.EXPECTED),

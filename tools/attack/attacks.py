@@ -1,17 +1,16 @@
 """What goes wrong in a round: one attack at a time, each over within some seconds."""
 
-import os
 import random
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from celery_redislock.locks.clock import boottime
 from tests.facts import descendants, lives, wait_until
 from tools.attack import forgeries
-from tools.attack.draw import KEYS, TASKS, TTL
+from tools.attack.draw import KEYS, TASKS, TERM, TTL
 
 if TYPE_CHECKING:
     from tools.attack.stage import Stage
@@ -20,14 +19,22 @@ if TYPE_CHECKING:
 def _kill_main_process(stage: "Stage", chance: random.Random) -> None:
     """Kill a worker and let its children be orphans for a while."""
     place = chance.randrange(2)
-    _send([stage.workers[place].process.pid], signal.SIGKILL)
-    time.sleep(chance.uniform(0.0, TTL / 2))
+    main = stage.workers[place].process.pid
+    children = descendants(main)
+    stage.send([main], signal.SIGKILL)
+    time.sleep(chance.uniform(0.0, TTL))
+    stage.send(children, signal.SIGKILL)
     stage.replace_worker(place, signal.SIGKILL)
 
 
 def _stop_worker(stage: "Stage", chance: random.Random) -> None:
     main = chance.choice(stage.workers).process.pid
-    _stop([main, *descendants(main)], chance.uniform(0.2, 2.0) * TTL)
+    _stop(stage, [main, *descendants(main)], _long(stage, chance))
+
+
+def _long(stage: "Stage", chance: random.Random) -> float:
+    """Return seconds in which leases may lapse, or names as well."""
+    return chance.uniform(1.1, 1.6) * TERM if stage.is_restoring else chance.uniform(0.1, 2.0) * TTL
 
 
 def _kill_publisher(stage: "Stage", chance: random.Random) -> None:
@@ -45,8 +52,9 @@ def _revoke(stage: "Stage", chance: random.Random) -> None:
 
 
 def _revoke_running(stage: "Stage", chance: random.Random) -> None:
-    bodies = [body["id"] for body in stage.journal.on_now()]
-    stage.revoke(bodies, chance, terminate=True, signal="SIGKILL")
+    bodies = stage.journal.on_now()
+    stage.hits += [(boottime(), body["pid"]) for body in bodies]
+    stage.revoke([body["id"] for body in bodies], chance, terminate=True, signal="SIGKILL")
 
 
 def _crash_lock_server(stage: "Stage", chance: random.Random) -> None:
@@ -132,17 +140,17 @@ def _foreign_index(stage: "Stage", chance: random.Random) -> None:
 
 #: By the name in the report.
 ATTACKS: Mapping[str, Callable[["Stage", random.Random], object]] = {
-    "kill child": lambda stage, chance: _send(_some_child(stage, chance), signal.SIGKILL),
+    "kill child": lambda stage, chance: stage.send(_some_child(stage, chance), signal.SIGKILL),
     "kill worker": lambda stage, chance: stage.replace_worker(chance.randrange(2), signal.SIGKILL),
     "kill main process": _kill_main_process,
     "kill publisher": _kill_publisher,
     "restart worker": lambda stage, chance: stage.replace_worker(chance.randrange(2), signal.SIGTERM),
     "restart worker coldly": lambda stage, chance: stage.replace_worker(chance.randrange(2), signal.SIGQUIT),
-    "stop child": lambda stage, chance: _stop(_some_child(stage, chance), chance.uniform(0.2, 1.5) * TTL),
+    "stop child": lambda stage, chance: _stop(stage, _some_child(stage, chance), chance.uniform(0.6, 4.5)),
     "stop worker": _stop_worker,
     "revoke": _revoke,
     "revoke running": _revoke_running,
-    "stop lock server": lambda stage, chance: _stop([stage.locks.pid], chance.uniform(0.1, 1.2) * TTL),
+    "stop lock server": lambda stage, chance: _stop(stage, [stage.locks.pid], chance.uniform(0.1, 1.2) * TTL),
     "crash lock server": _crash_lock_server,
     "forget scripts": _forget_scripts,
     "cut lock connections": lambda stage, _: stage.proxy.reset(),
@@ -150,7 +158,7 @@ ATTACKS: Mapping[str, Callable[["Stage", random.Random], object]] = {
     "slow lock server": _slow_lock_server,
     "fill lock server": _fill_lock_server,
     "cut broker connections": _cut_broker_connections,
-    "stop broker": lambda stage, chance: _stop([stage.broker_server.pid], chance.uniform(0.1, 2.0)),
+    "stop broker": lambda stage, chance: _stop(stage, [stage.broker_server.pid], _long(stage, chance)),
     "forge message": _forge_message,
     "forge body": _forge_body,
     "foreign lock": _foreign_lock,
@@ -165,7 +173,10 @@ ONLY_IF: Mapping[str, Callable[["Stage"], bool]] = {
     "restart worker coldly": lambda stage: set(stage.round.pools) == {"prefork"},
     "revoke running": lambda stage: set(stage.round.pools) == {"prefork"},
     # Its main loop hangs then, with plain tasks too (celery 5.7.0: a thread restores the prefetch count).
-    "cut broker connections": lambda stage: stage.rabbitmq is None or "threads" not in stage.round.pools,
+    # What Redis keeps for a connection that is lost waits for the visibility timeout.
+    "cut broker connections": lambda stage: (
+        not stage.is_restoring and (stage.rabbitmq is None or "threads" not in stage.round.pools)
+    ),
     "stop broker": lambda stage: stage.rabbitmq is None,
 }
 
@@ -177,15 +188,9 @@ def _some_child(stage: "Stage", chance: random.Random) -> list[int]:
     return [chance.choice(children)] if (children := [pid for pid in sorted(bodies) if lives(pid)]) else []
 
 
-def _stop(pids: Collection[int], seconds: float) -> None:
+def _stop(stage: "Stage", pids: Collection[int], seconds: float) -> None:
     try:
-        _send(pids, signal.SIGSTOP)
+        stage.send(pids, signal.SIGSTOP)
         time.sleep(seconds)
     finally:
-        _send(pids, signal.SIGCONT)
-
-
-def _send(pids: Collection[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+        stage.send(pids, signal.SIGCONT)

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_redislock.locks.store import owner_name, owner_of
 from tests.history import Interval, violations
+from tools.attack.record import ACKNOWLEDGED, IN_HAND, PUSHED
 
 #: What a task may end with because its process was killed, as with plain Celery.
 OF_THE_DEAD = frozenset({"WorkerLostError", "Terminated", "ChordError"})
@@ -19,10 +20,14 @@ EXPECTED = frozenset({
 #: What begins the fate of a call for which nothing more will come.
 LAST = ("lost: FAILURE", "lost: REVOKED")
 
-#: Celery's own lines (5.7.0, ``worker/strategy.py``, ``app/trace.py``): when, of which task, and what.
-_STEP = re.compile(
-    r"^\[(\S+ \S+): .*\bTask \S+?\[(.+?)\] (received|succeeded|retry|raised|ignored|rejected)", re.MULTILINE
-)
+#: The two moments in which a message dies with its worker, as with plain Celery, and its claim stays.
+GAP = "gap: "
+TAKEN, NOT_BEGUN = f"{GAP}taken from its queue, and not yet stored", f"{GAP}acknowledged, and not begun"
+#: What had no claim, because the run that asked for it was killed: it waits for the visibility timeout.
+WAITS = f"{GAP}a retry whose claim was not left, still kept for its worker"
+
+#: Seconds in which what a body leaves when it has ended is sent.
+_LEAVING = 0.5
 
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)"
@@ -42,10 +47,10 @@ class Facts:
         asked: by the number of a call, the retries that it has asked for, which were published.
         states: by task id: its state, and the name of its error.
         revoked: task ids.
-        received_by_dead: task ids that workers had received which were killed later.
-        in_dead_hands: those of them of which nothing more was seen, in that worker or another one.
-        received: task ids that any worker has received.
+        received_by_dead: task ids of what workers had received which were killed later.
         in_flight: how many messages Redis may have sent to a worker that was killed before it read them.
+        messages: by task id, what Redis was last told of its messages; ``None`` on RabbitMQ.
+        bodies: of each body that began, by task id and retries: "killed" where it did not end.
     """
 
     calls: Sequence[Sequence[Mapping[str, Any]]] = ()
@@ -55,22 +60,29 @@ class Facts:
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
     received_by_dead: frozenset[str] = frozenset()
-    in_dead_hands: frozenset[str] = frozenset()
-    received: frozenset[str] = frozenset()
     in_flight: int = 0
+    messages: Mapping[str, frozenset[str]] | None = None
+    bodies: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+class Entry(NamedTuple):
+    """A message that Redis keeps for the worker that has it in hand; the worker's name is empty in some."""
+
+    task_id: str
+    retries: int
+    in_hand_of: str
+    is_late: bool
 
 
 def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a table, one row a line
     """Return what became of an accepted call; ``lost: ...`` for what plain Celery would not lose."""
     number, task_id = call["number"], call["id"]
-    # Of an id that is used again, what was seen later may be another call.
-    of_dead = facts.received_by_dead if call["fixed"] else facts.in_dead_hands
     state, error = facts.states.get(task_id, ("PENDING", ""))
     is_ready = state in {"SUCCESS", "FAILURE", "REVOKED"}
     if task_id in facts.revoked:
         return "revoked"
     if facts.finished.get(number, -1) >= facts.asked.get(number, 0):
-        died = call["early"] and task_id in of_dead
+        died = call["early"] and task_id in facts.received_by_dead
         return (
             "finished"
             if is_ready
@@ -83,23 +95,26 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
         return "dropped as a duplicate"
     if error in OF_THE_DEAD and facts.begun.get(number, 0) >= facts.asked.get(number, 0):
         return "died with its child"
-    if call["early"] and task_id in of_dead:
-        return "died with its worker"
+    if call["early"] and task_id in facts.received_by_dead:
+        return _of_dead(call, facts)
     if call["early"] and error in {"LockUnavailable", "OperationalError"}:
         return "failed visibly, both servers away"
     return f"lost: {state} {error}"
 
 
-def in_hand(dead: Iterable[str], others: Iterable[str]) -> frozenset[str]:
-    """Return the task ids whose last sign of life is that a worker with one of the *dead* logs received them.
+def _of_dead(call: Mapping[str, Any], facts: Facts) -> str:
+    """Return the fate of what is acknowledged before it runs, and was in the hands of the dead."""
+    if facts.begun.get(call["number"], -1) >= facts.asked.get(call["number"], 0):
+        return "died with its worker"
+    last = {ACKNOWLEDGED} if facts.messages is None else facts.messages.get(call["id"], frozenset())
+    if IN_HAND in last and _may_wait(call["id"], facts.asked.get(call["number"], 0), facts):
+        return WAITS
+    return NOT_BEGUN if last == {ACKNOWLEDGED} else f"lost: {', '.join(sorted(last))}, and not begun"
 
-    What such a worker has retried, or what was delivered again since, lives on in another message.
-    """
-    steps = [(*step.groups(), True) for log in dead for step in _STEP.finditer(log)]
-    steps += [(*step.groups(), False) for log in others for step in _STEP.finditer(log)]
-    # In the order of their times; of one log's in one millisecond, in that of their lines.
-    last = {task_id: (what, is_dead) for _, task_id, what, is_dead in sorted(steps, key=lambda step: step[0])}
-    return frozenset(task_id for task_id, step in last.items() if step == ("received", True))
+
+def _may_wait(task_id: str, retries: int, facts: Facts) -> bool:
+    """Whether Redis may keep what is acknowledged early: it began, or who retried left it no claim."""
+    return (task_id, retries) in facts.bodies or facts.bodies.get((task_id, retries - 1)) == "killed"
 
 
 def fates(facts: Facts) -> dict[str, str]:
@@ -108,12 +123,9 @@ def fates(facts: Facts) -> dict[str, str]:
     for calls in facts.calls:
         of_workflow = [fate(call, facts) for call in calls]
         for place, call in enumerate(calls):
-            if (
-                in_flight
-                and of_workflow[place].startswith("lost: PENDING")
-                and call["id"] not in facts.received
-            ):
-                of_workflow[place], in_flight = "sent to a worker that was killed", in_flight - 1
+            is_taken = PUSHED in (facts.messages or {}).get(call["id"], ())
+            if in_flight and is_taken and of_workflow[place].startswith("lost: "):
+                of_workflow[place], in_flight = TAKEN, in_flight - 1
         is_broken = any(one != "finished" and not one.startswith("lost") for one in of_workflow)
         for call, one in zip(calls, of_workflow, strict=True):
             name = f"{call['task']} {call['number']} [{call['id']}]"
@@ -136,6 +148,38 @@ def overlaps(starts: Mapping[str, Any], beats: Mapping[str, Any], ends: Mapping[
     return violations(history)
 
 
+def repeated(
+    starts: Mapping[str, Any], ends: Mapping[str, Any], hits: Collection[tuple[float, int]]
+) -> list[str]:
+    """Return the bodies that began again: acknowledged before, or ended, and no kill or loss excuses it.
+
+    ``hits``: when which process was killed or stopped.
+    """
+    found, seen = [], {}
+    for name, body in sorted(starts.items(), key=lambda one: one[1]["start"]):
+        # What is acknowledged late and was killed may have asked for a retry, and asks again.
+        message = body["number"], body["retries"], body["id"] if body["early"] else body["message"]
+        before, last = seen.get(message, (None, body))
+        seen[message] = name, body
+        ended, ended_by, deadline = ends.get(before, (0.0, "never", None))
+        kept = ended_by in {"", "OnPurpose"} and (deadline is None or ended < deadline)
+        is_hit = any(pid == last["pid"] and -0.1 < hit - ended < _LEAVING for hit, pid in hits)
+        if before and body["number"] > 0 and (last["early"] or (kept and not is_hit)):
+            how = "acknowledged before" if last["early"] else "ended"
+            found.append(f"{body['task']} {message}, {how} in {last['pid']}, began again in {body['pid']}")
+    return found
+
+
+def left_in_hand(entries: Iterable[Entry], facts: Facts) -> list[str]:
+    """Return what Redis keeps for workers when all is done, and should not."""
+    return [
+        f"the broker keeps {entry.task_id}, retries {entry.retries}, for {entry.in_hand_of or 'somebody'}"
+        for entry in entries
+        if (entry.is_late or not _may_wait(entry.task_id, entry.retries, facts))
+        and not entry.task_id.startswith("forged-")
+    ]
+
+
 def left_behind(keys: Mapping[str, tuple[int, bytes]], over: Collection[str]) -> list[str]:
     """Return what is left on the lock server and should not be: of each key the milliseconds and the value.
 
@@ -154,9 +198,10 @@ def left_behind(keys: Mapping[str, tuple[int, bytes]], over: Collection[str]) ->
 
 
 def over(facts: Facts) -> list[str]:
-    """Return the task ids that need no lock any more: done, and never in the hands of a worker that died."""
+    """Return the task ids that need no lock any more: done, and in no dead worker's hands."""
     ids = [call["id"] for calls in facts.calls for call in calls if fate(call, facts) == "finished"]
-    return [one for one in ids if not one.startswith("fixed") and one not in facts.received_by_dead]
+    waits = facts.received_by_dead if facts.messages is None else ()
+    return [one for one in ids if not one.startswith("fixed") and one not in waits]
 
 
 def tracebacks(log: str) -> list[str]:

@@ -9,9 +9,13 @@ TTL = 3.0
 #: Seconds a claim outlives its last sign of life: one that nobody releases is there at a round's end.
 QUEUE_TTL = 60.0
 #: Bodies at once in a worker, by its pool: two cores are there for all of it.
-POOLS: Mapping[str, int] = {"prefork": 3, "threads": 3, "gevent": 3, "solo": 1}
-BROKERS = ("redis", "classic", "quorum")
-#: ``secured``: TLS, and the documented ACL user.
+POOLS: Mapping[str, int] = {"prefork": 2, "threads": 3, "gevent": 3, "solo": 1}
+#: Its visibility timeout is an hour: what the dead have in hand must return sooner.
+RESTORING = "restoring redis"
+BROKERS = ("redis", RESTORING, "classic", "quorum")
+#: Seconds of a worker's name, the least there may be.
+TERM = 6.0
+#: ``secured``: TLS, and the documented ACL user; ``shared``: the broker's.
 LOCK_SERVERS = ("plain", "plain", "secured")
 SCOPES = ("until_executed", "while_executing", "until_and_while_executing") * 2 + (
     "until_executing",
@@ -45,7 +49,7 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
     # In turn: a minute is to meet more than one.
     broker = brokers[(seed + number) % len(brokers)]
     pools = [chance.choice(list(POOLS)) for _ in range(2)]
-    if broker == "redis" and pools == ["gevent", "gevent"]:
+    if broker.endswith("redis") and pools == ["gevent", "gevent"]:
         # On Redis such workers restore no other worker's messages, with plain tasks neither (kombu 5.7.0).
         pools[1] = "prefork"
     return Round(
@@ -55,6 +59,17 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
         locks=chance.choice(lock_servers),
         tasks={f"attack.{place}": _options(chance) for place in range(TASKS)},
     )
+
+
+def draw_killed(seed: int, number: int) -> Round:
+    """Return a round in which workers are killed under load; by turns with its locks on the broker."""
+    scopes = [("until_executed", False), ("until_executed", True), ("until_executing", False)]
+    tasks = {
+        f"attack.{place}": {"lock": scope, "lock_key": ["key"], "on_conflict": "skip", "acks_late": late}
+        for place, (scope, late) in enumerate(scopes)
+    }
+    locks = ("plain", "shared")[number % 2]
+    return Round(f"{seed}:{number}", ("prefork", "prefork"), RESTORING, locks, tasks)
 
 
 def _options(chance: random.Random) -> dict[str, Any]:

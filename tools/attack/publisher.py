@@ -18,6 +18,8 @@ OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
     *({},) * 8, *(None,) * 3, {"countdown": 1}, {"countdown": 2}, {"on_conflict": "retry"}, {"lock": None},
     {"lock_ttl": 2 * TTL}, {"lock_key": "attack:k0"}, {"lock_period": 0.3},
 )  # fmt: skip
+#: Where a message that no worker can name would wait for an hour.
+NAMED = tuple(options for options in OPTIONS if options is not None and options.get("lock", "") is not None)
 #: Task ids.
 IDS: tuple[Callable[[int], str], ...] = (
     *(lambda _: uuid4().hex,) * 10, *(lambda number: f"fixed-{number % 5}",) * 2,
@@ -32,15 +34,16 @@ def publish(chance: random.Random) -> None:
     """Publish one call, or a workflow of three."""
     tasks = [task for name, task in sorted(app.tasks.items()) if name.startswith("attack.")]
     size, calls, signatures = chance.choice([1] * 10 + [3]), [], []
+    keys, offered = (20 * KEYS, NAMED) if app.is_restoring else (KEYS, OPTIONS)
     for _ in range(size):
-        task, options = chance.choice(tasks), chance.choice(OPTIONS)
+        task, options = chance.choice(tasks), chance.choice(offered)
         number = int(app.journal.redis.incr("attack:numbers"))
         task_id = chance.choice(IDS)(number) if size == 1 else uuid4().hex
         call = {"task": task.name, "number": number, "id": task_id, "early": not task.acks_late}
         may_drop = size == 1 and _is_droppable(task, options)
         calls.append({**call, "droppable": may_drop, "fixed": task_id.startswith("fixed")})
         # Few of the keys are wanted by many.
-        key = f"k{min(chance.randrange(KEYS), chance.randrange(KEYS))}"
+        key = f"k{min(chance.randrange(keys), chance.randrange(keys))}"
         ending = chance.choice(ENDINGS if size == 1 else ("", "", "retry"))
         args = [key, number, chance.choice(SECONDS), ending]
         signatures.append(task.si(*args).set(task_id=task_id))
@@ -78,4 +81,6 @@ if __name__ == "__main__":
     chance = random.Random(sys.argv[1])  # noqa: S311  not for secrets
     while True:
         publish(chance)
-        time.sleep(chance.uniform(0.0, 0.3))
+        # In bursts where they are to wait in workers' hands.
+        seconds = 0.3 if not app.is_restoring else 3.0 if chance.random() < 0.1 else 0.0
+        time.sleep(chance.uniform(0.0, seconds))

@@ -12,15 +12,16 @@ from typing import Any
 from uuid import uuid4
 
 import redis
+from billiard.util import set_pdeathsig
 from celery import Celery
-from celery.signals import task_postrun
+from celery.signals import task_postrun, worker_process_init
 
 from celery_redislock import LockLost, SingletonTask, lock_lost
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import run_of
 from tests.acceptance.worker import SWEEPING, end_with_parent
-from tools.attack.draw import QUEUE_TTL, TTL
+from tools.attack.draw import QUEUE_TTL, RESTORING, TERM, TTL
 
 #: Seconds between two signs of life of a body.
 BEAT = 0.05
@@ -55,7 +56,8 @@ class Journal:
 def open_shop(plan: Mapping[str, Any]) -> Celery:
     """Return the app; the stage makes the plan."""
     app = Celery("attack", broker=plan["broker"], backend=plan["backend"], set_as_current=False)
-    on_redis = {"visibility_timeout": 5, **SWEEPING}
+    app.is_restoring = plan["kind"] == RESTORING
+    on_redis = {"visibility_timeout": 3600 if app.is_restoring else 5, **SWEEPING}
     on_rabbitmq = {"client_properties": {"connection_name": f"{plan['queue']}/{os.getpid()}"}}
     conf = dict(plan["conf"])
     of_kind = conf.pop("broker_transport_options", {})
@@ -68,13 +70,17 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         redislock_retry_delay=0.3,
         redislock_socket_timeout=0.5,
         redislock_start_timeout=2.0,
-        worker_prefetch_multiplier=2,
+        redislock_restore=TERM,
+        worker_prefetch_multiplier=4 if app.is_restoring else 2,
         broker_connection_retry_on_startup=True,
         broker_transport_options={
             **(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis),
             **of_kind,
         },
     )
+    if app.is_restoring:
+        # Celery lets children die with their main process.
+        worker_process_init.connect(_outlive, weak=False, dispatch_uid="attack.outlive")
     app.journal = Journal(plan["journal"])
     for name, options in plan["tasks"].items():
         again = {"autoretry_for": (LockLost,), "retry_kwargs": {"max_retries": None, "countdown": 1}}
@@ -83,6 +89,10 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     lock_lost.connect(_announce, weak=False, dispatch_uid="attack.lost")
     task_postrun.connect(_settle, weak=False, dispatch_uid="attack.settle")
     return app
+
+
+def _outlive(**_: Any) -> None:
+    set_pdeathsig(0)
 
 
 def _new_body() -> Any:
@@ -95,6 +105,7 @@ def _new_body() -> Any:
             "id": self.request.id,
             "number": number,
             "retries": self.request.retries,
+            "early": not self.acks_late,
             "pid": os.getpid(),
             # What nobody else may do meanwhile: work under this key, run this message.
             "key": None if run is None or run.locks.lease is None else run.lock.key,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,26 @@ from typing import Any
 import redis
 from celery import Celery
 
+from celery_redislock.locks.clock import boottime
+from celery_redislock.receiving.restore import LATE
+from celery_redislock.running.delivery import IN_HAND_OF
 from tests.acceptance.brokers import RABBITMQ_QUEUES
 from tests.acceptance.processes import free_port
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker
+from tests.facts import descendants
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
-from tools.attack.checks import Facts, in_hand
-from tools.attack.draw import POOLS, Round
+from tools.attack.checks import Entry, Facts, left_in_hand
+from tools.attack.draw import POOLS, RESTORING, Round
+from tools.attack.record import PUSHED, Record
 from tools.attack.shop import Journal, open_shop
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds a worker may take for a restart that is asked for nicely.
 _PATIENCE = 20.0
 #: Celery's own line (5.7.0, ``worker/strategy.py``).
-_RECEIVED = re.compile(r"Task \S+\[(.+?)\] received")
+_RECEIVED = re.compile(r"Task \S+?\[(.+?)\] received")
 
 
 class Stage:
@@ -43,6 +49,7 @@ class Stage:
         self.revoked: set[str] = set()
         self.forged: list[str] = []
         self.problems: list[str] = []
+        self.hits: list[tuple[float, int]] = []
         self.workers: list[Worker] = []
         self._logs: list[str] = []
         self._logs_of_dead: list[str] = []
@@ -77,13 +84,21 @@ class Stage:
         options = f"?ssl_cert_reqs=required&ssl_ca_certs={folder}/cert.pem"
         secured = f"rediss://locks:password@127.0.0.1:{self.proxy.port}/0{options}"
         if self.rabbitmq is None:
-            self.broker_server = enter(EmbeddedServer(port=0))
+            of_broker = folder / "broker"
+            of_broker.mkdir()
+            self.broker_server = enter(EmbeddedServer(port=0, data_dir=of_broker))
             self.broker = self._client(self.broker_server)
+            self._record = Record(of_broker, self.queue)
+        broker = self.rabbitmq.url if self.rabbitmq is not None else self.broker_server.url
+        is_shared = self.round.locks == "shared"
+        if is_shared:
+            self.admin = self.broker
         self.plan = {
-            "broker": self.rabbitmq.url if self.rabbitmq is not None else self.broker_server.url,
-            "backend": facts.url,
+            "broker": broker,
+            "backend": broker if is_shared else facts.url,
             "journal": facts.redis_url,
-            "locks": secured if port else self.proxy.url,
+            "locks": broker if is_shared else secured if port else self.proxy.url,
+            "kind": self.round.broker,
             "queue": self.queue,
             "conf": RABBITMQ_QUEUES.get(self.round.broker, {}),
             "tasks": self.round.tasks,
@@ -100,8 +115,8 @@ class Stage:
     def replace_worker(self, place: int, number: int) -> None:
         """End a worker by a signal, with its children, and start another in its place."""
         worker = self.workers[place]
-        with suppress(ProcessLookupError):
-            worker.signal(number)
+        pid = worker.process.pid
+        self.send([pid, *descendants(pid)] if number == signal.SIGKILL else [pid], number)
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(_PATIENCE)
         if number == signal.SIGTERM and worker.process.returncode is None:
@@ -111,6 +126,13 @@ class Stage:
         worker.end()
         self.workers[place] = self._new_worker(self.round.pools[place])
         self.workers[place].wait_ready()
+
+    def send(self, pids: Collection[int], number: int) -> None:
+        """Send processes a signal, and remember which of them it may have hit in what they did."""
+        self.hits += [(boottime(), pid) for pid in pids]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def start_publisher(self) -> None:
         """Start another publisher."""
@@ -147,12 +169,13 @@ class Stage:
         ends = self.journal.facts("ends")
         finished: Counter[int] = Counter()
         begun: Counter[int] = Counter()
+        bodies: dict[tuple[str, int], str] = {}
         for name, body in self.journal.facts("starts").items():
             number, retries = body["number"], body["retries"]
             begun[number] = max(retries, begun[number])
+            bodies[body["id"], retries] = "begun" if name in ends else "killed"
             if name in ends and ends[name][1] in {"", "OnPurpose"}:
                 finished[number] = max(retries, finished.get(number, -1))
-        living = [*self._logs, *(worker.log for worker in self.workers)]
         return Facts(
             calls=accepted,
             finished=finished,
@@ -161,13 +184,40 @@ class Stage:
             states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
             revoked=frozenset(self.revoked),
             received_by_dead=frozenset(_RECEIVED.findall("\n".join(self._logs_of_dead))),
-            in_dead_hands=in_hand(self._logs_of_dead, living),
-            received=frozenset(_RECEIVED.findall(self.log())),
             in_flight=len(self._logs_of_dead) if self.rabbitmq is None else 0,
+            messages=self._messages() if self.rabbitmq is None else None,
+            bodies=bodies,
         )
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether nothing but this package brings back what a dead worker had in hand."""
+        return self.round.broker == RESTORING
+
+    def _messages(self) -> dict[str, frozenset[str]]:
+        """Return what is last known of each task id's messages; nothing of those that wait in the queue."""
+        waiting = {json.loads(text)["headers"]["id"] for text in self.broker.lrange(self.queue, 0, -1)}
+        known = self._record.messages()
+        return {name: last - {PUSHED} if name in waiting else last for name, last in known.items()}
+
+    def entries(self, *, of_dead: bool = False) -> list[Entry]:
+        """Return what Redis keeps for workers; ``of_dead``: only for those that are not there any more."""
+        bearers = self.broker.hgetall("redislock:workers:bearers")
+        living = {worker.process.pid for worker in self.workers}
+        names = {name.decode() for name, bearer in bearers.items() if json.loads(bearer)["pid"] in living}
+        found = []
+        for text in self.broker.hvals("unacked"):
+            payload = json.loads(text)[0]
+            headers = payload["headers"]
+            name = payload["properties"].get(IN_HAND_OF, "")
+            if not (of_dead and name.removesuffix(LATE) in names):
+                found.append(Entry(headers["id"], headers["retries"], name, name.endswith(LATE)))
+        return found
 
     def has_messages(self) -> bool:
         """Whether the broker has messages that wait for a worker; on Redis also those that workers have."""
+        if self.is_restoring:
+            return bool(self.broker.llen(self.queue) or left_in_hand(self.entries(), self.facts()))
         if self.rabbitmq is None:
             return bool(self.broker.llen(self.queue) or self.broker.hlen("unacked"))
         with self.app.connection_for_read() as connection:
@@ -176,7 +226,7 @@ class Stage:
     def lock_keys(self) -> dict[str, tuple[int, bytes]]:
         """Return all on the lock server: milliseconds left, and the value if it is a string."""
         found = {}
-        for key in self.admin.scan_iter(count=1000):
+        for key in self.admin.scan_iter("redislock:*" if self.round.locks == "shared" else None, count=1000):
             value = b""
             with suppress(redis.ResponseError):
                 value = self.admin.get(key) or b""
@@ -186,6 +236,8 @@ class Stage:
 
     def excess_connections(self) -> int:
         """Return how many the lock server has beyond two for each body that may run and for each process."""
+        if self.round.locks == "shared":
+            return 0
         bodies = sum(POOLS[pool] for pool in self.round.pools)
         children = sum(POOLS[pool] for pool in self.round.pools if pool == "prefork")
         return len(self.admin.client_list(_type="normal")) - 1 - 2 * (bodies + children + len(self.workers))

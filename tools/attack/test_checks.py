@@ -1,12 +1,15 @@
 """The checks of ``make attack``: each finds what it is for, and nothing in a history that keeps the laws."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tools.attack import checks
-from tools.attack.checks import Facts
+from tools.attack.checks import Entry, Facts
 from tools.attack.draw import BROKERS, LOCK_SERVERS, draw
+from tools.attack.record import Record
 
 CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
 DONE = Facts(calls=[[CALL]], finished={1: 0}, states={"a": ("SUCCESS", "")})
@@ -16,6 +19,12 @@ def facts(*, calls: Any = ({},), **about: Any) -> Facts:
     """What is known about calls that differ from ``CALL`` in what is given."""
     given = {"finished": {}, "states": {"a": ("PENDING", "")}, **about}
     return Facts(calls=[[{**CALL, **call} for call in calls]], **given)
+
+
+def of_dead(messages: set[str] | None, **about: Any) -> Facts:
+    """What is known of a call that a dead worker had received, and that is acknowledged early."""
+    known = {"calls": [{"early": True}], "received_by_dead": frozenset("a"), **about}
+    return facts(messages=messages and {"a": messages}, **known)
 
 
 def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
@@ -37,22 +46,23 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
         (facts(revoked=frozenset("a")), "revoked"),
         (facts(calls=[{"droppable": True}], states={"a": ("REVOKED", "")}), "dropped as a duplicate"),
         (facts(calls=[{"droppable": True}]), "lost: PENDING "),
-        (facts(in_dead_hands=frozenset("a")), "lost: PENDING "),
-        (facts(calls=[{"early": True}], in_dead_hands=frozenset("a")), "died with its worker"),
-        (facts(calls=[{"early": True}], received_by_dead=frozenset("a")), "lost: PENDING "),
         (facts(calls=[{"early": True}]), "lost: PENDING "),
+        (facts(received_by_dead=frozenset("a")), "lost: PENDING "),
+        (facts(received_by_dead=frozenset("a"), finished={1: 0}), "lost: the result, which is PENDING"),
+        (of_dead(None, finished={1: 0}), "died with its worker"),
+        (of_dead(None, begun={1: 0}), "died with its worker"),
+        (of_dead(None, begun={1: 0}, asked={1: 1}), checks.NOT_BEGUN),
+        (facts(in_flight=1, messages={"a": {"pushed"}}), checks.TAKEN),
+        (facts(in_flight=1, messages={"a": {"acknowledged"}}), "lost: PENDING "),
+        (facts(in_flight=0, messages={"a": {"pushed"}}), "lost: PENDING "),
+        (of_dead({"acknowledged"}), checks.NOT_BEGUN),
+        (of_dead({"acknowledged"}, begun={1: 0}), "died with its worker"),
+        (of_dead({"acknowledged", "in hand"}), "lost: acknowledged, in hand, and not begun"),
+        (of_dead({"in hand"}, asked={1: 1}, begun={1: 0}, bodies={("a", 0): "killed"}), checks.WAITS),
         (
-            facts(calls=[{"early": True, "fixed": True}], received_by_dead=frozenset("a")),
-            "died with its worker",
+            of_dead({"pushed"}, asked={1: 1}, begun={1: 0}, bodies={("a", 0): "killed"}),
+            "lost: pushed, and not begun",
         ),
-        (facts(finished={1: 0}, in_dead_hands=frozenset("a")), "lost: the result, which is PENDING"),
-        (
-            facts(calls=[{"early": True}], finished={1: 0}, in_dead_hands=frozenset("a")),
-            "died with its worker",
-        ),
-        (facts(in_flight=1), "sent to a worker that was killed"),
-        (facts(in_flight=1, received=frozenset("a")), "lost: PENDING "),
-        (facts(in_flight=1, states={"a": ("FAILURE", "KeyError")}), "lost: FAILURE KeyError"),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}), "died with its child"),
         (facts(states={"a": ("FAILURE", "WorkerLostError")}, asked={1: 1}), "lost: FAILURE WorkerLostError"),
     ],
@@ -61,36 +71,82 @@ def test_what_plain_celery_would_not_lose_is_told_from_the_rest(known: Facts, fa
     assert list(checks.fates(known).values()) == [fate]
 
 
-def test_a_killed_worker_takes_no_more_messages_with_it_than_redis_has_sent_to_it() -> None:
-    calls = [[CALL], [{**CALL, "number": 2, "id": "b"}]]
-    found = checks.fates(Facts(calls=calls, in_flight=1)).values()
+@pytest.mark.parametrize(
+    ("steps", "last"),
+    [("P", "pushed"), ("PH", "in hand"), ("PHD", "acknowledged"), ("PHPD", "pushed"), ("PHDP", "pushed"),
+     ("PHDPHD", "acknowledged"), ("PH!", "in hand")],
+)  # fmt: skip
+def test_a_record_tells_what_the_broker_was_last_told_of_a_message(
+    tmp_path: Path, steps: str, last: str
+) -> None:
+    """Restored messages are pushed before they are deleted, or after it; the last write may be half there."""
+    message = json.dumps({"headers": {"id": "a"}, "properties": {"delivery_tag": "tag"}})
+    hold, delete = ("HSET", "unacked", "tag", f'[{message}, "", "queue"]'), ("hdel", "unacked", "tag")
+    commands = {"P": ("LPUSH", "queue", message), "H": hold, "D": delete}
+    texts = ["".join(f"${len(word)}\r\n{word}\r\n" for word in commands.get(step, delete)) for step in steps]
+    text = "".join(f"*{text.count('$')}\r\n{text}" for text in texts)
+    (tmp_path / "appendonlydir").mkdir()
+    log = tmp_path / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    log.write_bytes(text.encode()[: -9 if "!" in steps else None])
 
-    assert sorted(found) == ["lost: PENDING ", "sent to a worker that was killed"]
+    assert Record(tmp_path, "queue").messages() == {"a": {last}}
 
 
 @pytest.mark.parametrize(
-    ("dead", "living", "is_in_hand"),
+    ("about", "end", "hits", "found"),
     [
-        (["00,001 received"], [], True),
-        (["00,001 received", "00,001 ignored"], [], False),
-        (["00,001 received"], ["00,002 received"], False),
-        (["00,003 received"], ["00,001 received", "00,002 retry: Retry in 1s"], True),
-        (["00,001 received", "00,002 ignored", "00,009 received"], ["00,005 received", "00,006 retry"], True),
-        ([], ["00,001 received"], False),
+        ({"early": False}, (1.0, "", 9.0), [], True),
+        ({"early": False}, (1.0, "OnPurpose", None), [], True),
+        ({"early": False}, (1.0, "", 9.0), [(1.3, 1)], False),
+        ({"early": False}, (1.0, "", 9.0), [(1.3, 2), (0.5, 1), (2.0, 1)], True),
+        ({"early": False}, (1.0, "", 0.8), [], False),
+        ({"early": False}, (1.0, "LockLost", 9.0), [], False),
+        ({"early": False}, None, [], False),
+        ({"early": True}, None, [(1.3, 1)], True),
+        ({"early": False, "message": "n"}, (1.0, "", 9.0), [], False),
+        ({"early": True, "retries": 1}, (1.0, "", 9.0), [], False),
+        ({"early": True, "number": -1}, None, [], False),
     ],
 )
-def test_a_killed_worker_has_in_hand_what_was_not_seen_again(
-    dead: list[str], living: list[str], is_in_hand: bool
+def test_a_body_that_begins_again_without_an_excuse_is_found(
+    about: Any, end: Any, hits: Any, found: bool
 ) -> None:
-    """A call that it had passed on, or that another worker received since, did not die with it."""
-    logs = [
-        "\n".join(
-            f"[2026-01-01 00:00:{time}: INFO/MainProcess] Task t[a\x1b[31m] {what}" for time, what in steps
-        )
-        for steps in ([line.split(" ", 1) for line in lines] for lines in (dead, living))
-    ]
+    """Only what is acknowledged late, and was killed while it ran or lost its lease, runs once more."""
+    starts = {"x": body(**about), "y": body(2.0, early=about["early"], number=about.get("number", 1))}
 
-    assert checks.in_hand(logs[:1], logs[1:]) == (frozenset({"a\x1b[31m"}) if is_in_hand else frozenset())
+    assert bool(checks.repeated(starts, {"x": end} if end else {}, hits)) is found
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_found"),
+    [
+        (Entry("a", 0, "name+", is_late=True), True),
+        (Entry("a", 0, "name", is_late=False), False),
+        (Entry("a", 1, "name", is_late=False), True),
+        (Entry("b", 1, "name", is_late=False), False),
+        (Entry("b", 1, "name+", is_late=True), True),
+        (Entry("c", 0, "", is_late=False), True),
+        (Entry("forged-1", 0, "name", is_late=False), False),
+    ],
+)
+def test_what_the_broker_keeps_for_a_worker_at_the_end_is_found(entry: Entry, is_found: bool) -> None:
+    known = facts(bodies={("a", 0): "begun", ("b", 0): "killed"})
+
+    assert bool(checks.left_in_hand([entry], known)) is is_found
+
+
+def test_what_a_dead_worker_had_needs_no_lock_where_it_is_restored() -> None:
+    dead = {"received_by_dead": frozenset("a"), "finished": {1: 0}, "states": {"a": ("SUCCESS", "")}}
+
+    assert (checks.over(facts(**dead)), checks.over(facts(**dead, messages={}))) == ([], ["a"])
+
+
+def test_a_killed_worker_takes_no_more_messages_with_it_than_redis_has_sent_to_it() -> None:
+    calls = [[CALL], [{**CALL, "number": 2, "id": "b"}]]
+    messages = {name: frozenset({"pushed"}) for name in "ab"}
+    found = checks.fates(Facts(calls=calls, in_flight=1, messages=messages)).values()
+
+    assert sorted(found) == [checks.TAKEN, "lost: PENDING "]
 
 
 @pytest.mark.parametrize(
