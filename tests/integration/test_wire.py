@@ -309,7 +309,8 @@ def test_an_answer_in_pieces_leaves_the_connection_its_patience(
     server: FakeServer, store: RedisStore
 ) -> None:
     """The time that was left for the first one's end is not what the next one gets."""
-    server.replies = [[b"+granted ", TIMEOUT / 2, b"1\r\n"], [0.8 * TIMEOUT, b"+granted 2\r\n"]]
+    in_pieces = [b"+gra", 0.7 * TIMEOUT, b"nt", 0.7 * TIMEOUT, b"ed", 0.02, b" 1\r\n"]
+    server.replies = [in_pieces, [0.7 * TIMEOUT, b"+granted 2\r\n"]]
 
     assert [granted(_acquire(store)).fence for _ in range(2)] == [1, 2]
     assert server.calls == [2]
@@ -358,6 +359,25 @@ def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
 
     assert granted(_acquire(store)).fence == 3
     assert server.calls == [2, 1]
+
+
+def test_signals_that_are_handled_meanwhile_prolong_no_wait(server: FakeServer, store: RedisStore) -> None:
+    """Law 9, in a process with a profiler or a heartbeat by SIGALRM: each of them interrupts the wait."""
+    server.replies = [[b"+granted 1\r\n"], [20 * TIMEOUT, None]]
+    granted(_acquire(store))
+    handled = []
+    before = signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
+    began = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, TIMEOUT / 5, TIMEOUT / 5)
+        with pytest.raises(LockUnavailable, match="no answer in time"):
+            _acquire(store, B)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert time.monotonic() - began < 2 * TIMEOUT + 0.4
+    assert len(handled) >= 5
 
 
 class TestBegin:
