@@ -284,7 +284,13 @@ def _ready(connection: Any, within: float | None, patience: float, give_up: floa
         return connection._sock
     if connection._sock is None:
         connection.socket_timeout = connection.socket_connect_timeout = left_of(give_up, clock, patience)
-        connection.connect()
+        try:
+            connection.connect()
+        except (redis.RedisError, OSError):
+            raise
+        except Exception as error:
+            # redis-py takes the form of some answers for granted (8.1.0, ``on_connect_check_health``).
+            raise Nonsense(f"a greeting that raised {error!r}".encode()) from error
         if connection.can_read(0):
             raise Nonsense(b"something after its greeting")
     sock = connection._sock

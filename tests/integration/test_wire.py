@@ -154,6 +154,18 @@ def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) 
     assert len(caught.value.reason) < 500
 
 
+def test_a_greeting_that_is_none_is_no_error_of_redis_py(server: FakeServer) -> None:
+    """Law 9: it takes some for granted, and raises what no caller expects; ``OK`` has no version."""
+    url = server.url.replace("protocol=2", "protocol=3")
+    with (
+        closing(connect(url, socket_timeout=TIMEOUT)) as store,
+        pytest.raises(LockUnavailable, match=r"greeting.* AttributeError") as caught,
+    ):
+        _acquire(store)
+
+    assert caught.value.server == server.url.partition("?")[0]
+
+
 @pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
 def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
     """The rest would be taken for the next one's."""
@@ -285,6 +297,19 @@ def test_an_answer_in_pieces_is_read_whole(
         answer = _acquire(store)
         assert granted(answer).fence == 1790000000000000 if reply is not HELD else refused(answer)
     assert server.calls == [2]
+
+
+def test_a_text_that_looks_like_the_end_of_its_answer_is_read_whole(
+    server: FakeServer, store: RedisStore
+) -> None:
+    """Anybody's value, of which a packet brings a part; the rest would be read as the next answer."""
+    first = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$9\r\nx\r\n:7\r\n"
+    server.replies = [[b"+granted 1\r\n"], [first, 0.05, b"yz\r\n:5000\r\n"], [b"+granted 2\r\n"]]
+    granted(_acquire(store))
+
+    assert refused(_acquire(store)).hold.token == "x\r\n:7\r\nyz"
+    assert granted(_acquire(store)).fence == 2
+    assert server.calls == [3]
 
 
 @pytest.mark.parametrize("reply", [[], _in_pieces(b":" + b"1" * 1000, TIMEOUT / 20), [b"*4\r\n:0\r\n"]],
