@@ -18,7 +18,7 @@ import redis
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, rest, send, whole
+from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, whole
 from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
@@ -218,7 +218,7 @@ class Scripts:
                     send(sock, in_full, give_up, clock)
                     answers = Answers(sock, sock.recv(PIECE), give_up, clock)
                     replies = answers.read(count, of_script=is_script)
-                rest(sock, self._socket_timeout)
+                sock.settimeout(self._socket_timeout)  # at rest again
                 connection.redislock_unread += not awaits
                 lost: Any = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
                 if lost is None:
@@ -245,8 +245,7 @@ class Scripts:
             if not repeated:
                 connection = self._connections.take_new()
                 begun = None
-        # The kernel's word for a socket at rest whose time is over.
-        words = "no answer in time" if isinstance(lost, BlockingIOError) else str(lost) or type(lost).__name__
+        words = "no answer in time" if isinstance(lost, TimeoutError) else str(lost) or type(lost).__name__
         server = self._connections.server
         if "WRONGTYPE" not in words:
             unavailable = LockUnavailable(server, operation, words)
@@ -285,7 +284,13 @@ def _ready(connection: Any, within: float | None, patience: float, give_up: floa
         return connection._sock
     if connection._sock is None:
         connection.socket_timeout = connection.socket_connect_timeout = left_of(give_up, clock, patience)
-        connection.connect()
+        try:
+            connection.connect()
+        except (redis.RedisError, OSError):
+            raise
+        except Exception as error:
+            # redis-py takes the form of some answers for granted (8.1.0, ``on_connect_check_health``).
+            raise Nonsense(f"a greeting that raised {error!r}".encode()) from error
         if connection.can_read(0):
             raise Nonsense(b"something after its greeting")
     sock = connection._sock

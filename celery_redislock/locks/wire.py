@@ -4,19 +4,17 @@ redis-py connects (TLS, passwords, Sentinels), and from then on calls nothing bu
 ``settimeout`` of its socket (redis 5.2.1 to 8.1.0, ``connection.py``, ``_parsers/socket.py``), plain, TLS or
 gevent's. So this module does the same with all of them.
 
-A socket at rest has the timeout of :func:`rest`; rare requests set others, and put it to rest again.
+A socket at rest has the socket timeout for each step; rare requests set others, and put it to rest again.
+Python keeps the deadline of a step also where signals are handled meanwhile. The kernel, which would save a
+poll before each step (``SO_RCVTIMEO``), starts its time anew then.
 """
 
-import os
 import re
-import socket
-import struct
 from dataclasses import dataclass
 from typing import Any
 
 from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.connection import mask_password
-from celery_redislock.locks.thread import original
 
 #: No longer text is read: the longest a server keeps (``proto-max-bulk-len``).
 LONGEST = 512 * 1024 * 1024
@@ -57,23 +55,6 @@ def _told(data: bytes, most: int) -> str:
     # A secret that begins in the part that is kept may end later.
     text = data[:1000].decode("utf-8", "backslashreplace")
     return (mask_password(text) if "://" in text else text)[:most]
-
-
-def rest(sock: Any, patience: float) -> None:
-    """Set the seconds that a step of a socket at rest may take.
-
-    The kernel keeps the time of a plain one: Python would poll it before every step. A signal that
-    is handled meanwhile starts it anew.
-    """
-    if type(sock) is not original("socket", "socket") or os.name != "posix":
-        sock.settimeout(patience)
-        return
-    if sock.gettimeout() is None:
-        return
-    time = struct.pack("ll", *divmod(max(1, round(patience * 1e6)), 1_000_000))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time)
-    sock.settimeout(None)
 
 
 def send(sock: Any, request: bytes, give_up: float, clock: Clock) -> None:

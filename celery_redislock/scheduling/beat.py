@@ -10,8 +10,8 @@ and a tick is a compare-and-set of the entry's ``last_run_at``, shared by all::
     refused         the entry's own schedule is asked whether it is due from the shared moment on
       not due       somebody has sent it: the shared moment is taken over, the next look is 0.2 s late
       due           take again
-      being sent    look again each 0.1 s for a second, then each second; if its beat has died, take the next
-                    tick where that is due as well, else send this one once more, with its identity
+      being sent    look again each 0.1 s for a second, then each second; if its beat has died, send this tick
+                    once more, with its identity, and then the next one, by the moment of this one
 
 ``Service.start`` sends ``beat_init`` and calls ``scheduler.tick()``. That calls ``is_due``, ``reserve``,
 ``apply_entry`` and ``_when``; and ``apply_entry`` swallows what ``apply_async`` raises. Those six are
@@ -118,12 +118,15 @@ class _Basis(NamedTuple):
         ran: when the last tick was sent, by its sender's clock; ``None`` for never.
         since: when the entry was last due, by this beat's clock: its schedule continues from there.
         before: the same moment as the beats share it; the tick advances it.
+        at: of a tick that a dead beat was sending, when it was taken, by this beat's clock: the tick is sent
+            once more, and the schedule continues from there. ``None`` for any other tick.
     """
 
     text: str
     ran: datetime | None
     since: datetime
     before: datetime
+    at: datetime | None = None
 
 
 class Beat:
@@ -282,11 +285,10 @@ class Beat:
         if (known := self._known.get(name)) is not None:
             # A row read again (django-celery-beat) may be behind what this beat knows: then it asks first.
             basis = _Basis(known.text if last >= known.at else _ASK, known.ran, since=last, before=known.at)
-        own = basis
         for _ in range(ATTEMPTS):
             answer = self._ask_for(tick, basis)
             if answer.status in {"taken", "paused"}:
-                return self._is_to_be_sent(tick, basis.since, answer.status)
+                return self._is_to_be_sent(tick, basis, answer.status)
             state = State.read(answer.text, name)
             if answer.status == "sending":
                 look_in = LOOK_AGAIN  # the sender may be a beat of another version
@@ -297,14 +299,14 @@ class Beat:
                 self._wait(tick, look_in)
                 return False
             if state is None:  # the server has lost its data: the entry continues from what this beat knows
-                basis = own._replace(text=answer.text, ran=None)
+                basis = basis._replace(text=answer.text, ran=None)
                 continue
             following = self._due_by(tick, state, answer.now)
             if following is None:
                 return False
             basis = following
             # Where this beat has stood still, it is later by now.
-            _set_last_run(tick.reserved, _utc(tick.entry.default_now()))
+            _set_last_run(tick.reserved, basis.at or _utc(tick.entry.default_now()))
         self._wait(tick, LOOK)
         return False
 
@@ -334,13 +336,12 @@ class Beat:
         name = tick.entry.name
         since = _seen(state, tick.entry, now)
         has_died = state.sending_until > 0  # the beat that took this state's tick
-        is_due, next_in = self._is_due_since(since, tick, is_sent=has_died or state.at > _utc(tick.last))
         basis = _Basis(state.text, state.ran, since, state.at)
-        which = "the next one"
-        if has_died and not is_due:
-            basis = _Basis(state.text, state.ran, min(state.before, since), state.before)
-            which = "it once more"
-            is_due, next_in = self._is_due_since(basis.since, tick, is_sent=False)
+        if has_died:
+            # Its message may be missing while its claim is there, which refuses all other ticks.
+            basis = _Basis(state.text, state.ran, since - abs(state.at - state.before), state.before, since)
+        is_sent = not has_died and state.at > _utc(tick.last)
+        is_due, next_in = self._is_due_since(basis.since, tick, is_sent=is_sent)
         if not is_due:
             logger.debug("%s was sent by %s", name, state.by)
             self._known[name] = state
@@ -348,8 +349,8 @@ class Beat:
             self._leave(tick, basis.since, tick.runs + 1, look_in)
             return None
         if has_died:
-            form = "%s: %s died, or stood still, while it sent a tick; sending %s"
-            logger.warning(form, name, state.by, which)
+            form = "%s: %s died, or stood still, while it sent a tick; sending it once more"
+            logger.warning(form, name, state.by)
         return basis
 
     def _is_due_since(self, moment: datetime, tick: _Tick, *, is_sent: bool) -> tuple[bool, float | None]:
@@ -362,10 +363,15 @@ class Beat:
         is_due, next_in = tick.entry.schedule.is_due(_like(moment, tick.entry.default_now()))
         return is_due, next_in or 0.0
 
-    def _is_to_be_sent(self, tick: _Tick, since: datetime, status: str) -> bool:
+    def _is_to_be_sent(self, tick: _Tick, basis: _Basis, status: str) -> bool:
         """Whether a tick that was taken is to be sent: its entry is not paused, and it was not missed."""
         name = tick.entry.name
-        late = self._missed_by(tick, since)
+        late = self._missed_by(tick, basis)
+        if basis.at is not None:
+            is_due, next_in = self._is_due_since(basis.at, tick, is_sent=True)
+            if next_in is not None:
+                # Where the dead beat's message had left, a worker has 0.2 s to drop the copy with its claim.
+                self._leave(tick, basis.at, tick.runs + 1, STAND_BY if is_due else next_in)
         if status == "taken" and not late:
             return True
         self._leave(tick, _utc(tick.reserved.last_run_at), tick.runs)
@@ -377,13 +383,15 @@ class Beat:
             self._report(tick)
         return False
 
-    def _missed_by(self, tick: _Tick, since: datetime) -> float:
+    def _missed_by(self, tick: _Tick, basis: _Basis) -> float:
         """Return the seconds by which a tick was missed that is not to be made up for, or 0."""
         schedule = tick.entry.schedule
+        since = basis.since
         if start := _in_row(tick.entry, "start_time"):
             since = max(since, _utc(start))  # until then its row says that it ran 30 years ago
         if tick.entry.options.get(OF_ENTRIES, self._catchup) == "none":
-            interval = getattr(schedule, "run_every", None)
+            # A dead beat's tick is late by an interval at least, where that is short.
+            interval = getattr(schedule, "run_every", None) if basis.at is None else None
             patience = min(MISSED_AFTER, interval.total_seconds()) if interval else MISSED_AFTER
             with suppress(NotImplementedError):  # somebody's own schedule
                 left: timedelta = schedule.remaining_estimate(_like(since, tick.entry.default_now()))
@@ -443,7 +451,9 @@ class Beat:
             self._dirty.add(name)
         try:
             if self._states.replace(name, tick.text, following, tick.next_in):
-                self._known[name] = State.read(following)
+                state = State.read(following)
+                # A dead beat's tick is the first to be sent still, and not what follows it.
+                self._known[name] = None if state is not None and state.sending_until else state
             else:
                 logger.warning("%s took so long to send that another beat did not wait for it", name)
         except LockUnavailable as error:
@@ -507,7 +517,10 @@ class Beat:
 
 def _seen(state: State, entry: Any, now: float) -> datetime:
     """Return an entry's shared moment by this beat's clock, while the server's shows *now*."""
-    return state.seen_from(_utc(entry.default_now()), now)
+    schedule = entry.schedule
+    # ``relative`` rounds the due time to one of the clock; a crontab has no interval.
+    is_interval = hasattr(schedule, "run_every") and not getattr(schedule, "relative", False)
+    return state.seen_from(_utc(entry.default_now()), now, is_interval=is_interval)
 
 
 def _set_last_run(entry: Any, moment: datetime, count: int | None = None) -> None:

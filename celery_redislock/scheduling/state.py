@@ -48,6 +48,11 @@ READ_PER_CALL = 500
 #: Seconds another beat's clock may be ahead of this one's, and still be believed.
 AHEAD = 60.0
 
+#: Seconds by which the sender's reading of a moment may be ahead of the server's, which is in milliseconds,
+#: and still be the same. Celery 5.5 counts an interval from just before a change of DST otherwise than from
+#: the change itself.
+APART = 0.05
+
 _SHAPE = re.compile(r"(\d{1,15}) (\d{1,15}) (.*)", re.DOTALL)
 
 
@@ -104,14 +109,16 @@ class State(NamedTuple):
             logger.warning(form, name, text)
             return None
 
-    def seen_from(self, here: datetime, now: float) -> datetime:
+    def seen_from(self, here: datetime, now: float, *, is_interval: bool) -> datetime:
         """Return ``at`` as a beat sees it whose clock shows *here* (UTC) while the server's shows *now*.
 
-        The later of the sender's own reading, and as long ago as the server has seen it. So beats whose
-        clocks are seconds apart send what one would send. A reading over a minute ahead does not count.
+        An interval counts from when the server has seen it. Other schedules name times of a clock, on which
+        beats agree: for them the sender's own reading counts where that is later, so that beats whose clocks
+        are seconds apart send what one would send. A reading over a minute ahead does not count.
         """
         by_server = here - timedelta(seconds=max(0.0, now - self.taken_at))
-        return by_server if self.at > here + timedelta(seconds=AHEAD) else max(self.at, by_server)
+        latest = by_server + timedelta(seconds=APART) if is_interval else here + timedelta(seconds=AHEAD)
+        return by_server if self.at > latest else max(self.at, by_server)
 
 
 class Answer(NamedTuple):

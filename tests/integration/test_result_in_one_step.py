@@ -155,6 +155,29 @@ def test_a_failure_is_stored_and_releases_in_one_step(
     assert shop.is_free()
 
 
+def test_the_result_of_another_task_releases_nothing(open_shop: ShopMaker) -> None:
+    """Only the run's own is its end: here one is stored while its own is being encoded."""
+    shop = open_shop()
+    holders = []
+
+    class Storing:
+        def __json__(self) -> str:
+            shop.app.backend.store_result("other", 1, "SUCCESS", request=task.request)
+            holders.append(task.lock_for().holder())
+            return "stored"
+
+    def body(account_id: int = 7) -> Storing:
+        return Storing()
+
+    task = shop.unique(body)
+    run(shop, task)
+
+    assert shop.state("other") == shop.state("t") == "SUCCESS"
+    assert holders
+    assert None not in holders
+    assert shop.is_free()
+
+
 #: What is there, whether Celery would store over it, and whether the script can tell.
 BEFORE: Mapping[str, tuple[object, bool]] = {
     "success": ({"status": "SUCCESS", "result": "first"}, False),

@@ -154,6 +154,18 @@ def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) 
     assert len(caught.value.reason) < 500
 
 
+def test_a_greeting_that_is_none_is_no_error_of_redis_py(server: FakeServer) -> None:
+    """Law 9: it takes some for granted, and raises what no caller expects; ``OK`` has no version."""
+    url = server.url.replace("protocol=2", "protocol=3")
+    with (
+        closing(connect(url, socket_timeout=TIMEOUT)) as store,
+        pytest.raises(LockUnavailable, match=r"greeting.* AttributeError") as caught,
+    ):
+        _acquire(store)
+
+    assert caught.value.server == server.url.partition("?")[0]
+
+
 @pytest.mark.parametrize("more", [b":2\r\n", b"+OK\r\n", b":", b"\r\n"])
 def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
     """The rest would be taken for the next one's."""
@@ -287,6 +299,19 @@ def test_an_answer_in_pieces_is_read_whole(
     assert server.calls == [2]
 
 
+def test_a_text_that_looks_like_the_end_of_its_answer_is_read_whole(
+    server: FakeServer, store: RedisStore
+) -> None:
+    """Anybody's value, of which a packet brings a part; the rest would be read as the next answer."""
+    first = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$9\r\nx\r\n:7\r\n"
+    server.replies = [[b"+granted 1\r\n"], [first, 0.05, b"yz\r\n:5000\r\n"], [b"+granted 2\r\n"]]
+    granted(_acquire(store))
+
+    assert refused(_acquire(store)).hold.token == "x\r\n:7\r\nyz"
+    assert granted(_acquire(store)).fence == 2
+    assert server.calls == [3]
+
+
 @pytest.mark.parametrize("reply", [[], _in_pieces(b":" + b"1" * 1000, TIMEOUT / 20), [b"*4\r\n:0\r\n"]],
                          ids=["nothing", "trickling", "a part"])  # fmt: skip
 def test_an_answer_that_does_not_come_is_waited_for_in_a_bounded_time(
@@ -309,7 +334,8 @@ def test_an_answer_in_pieces_leaves_the_connection_its_patience(
     server: FakeServer, store: RedisStore
 ) -> None:
     """The time that was left for the first one's end is not what the next one gets."""
-    server.replies = [[b"+granted ", TIMEOUT / 2, b"1\r\n"], [0.8 * TIMEOUT, b"+granted 2\r\n"]]
+    in_pieces = [b"+gra", 0.7 * TIMEOUT, b"nt", 0.7 * TIMEOUT, b"ed", 0.02, b" 1\r\n"]
+    server.replies = [in_pieces, [0.7 * TIMEOUT, b"+granted 2\r\n"]]
 
     assert [granted(_acquire(store)).fence for _ in range(2)] == [1, 2]
     assert server.calls == [2]
@@ -358,6 +384,25 @@ def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
 
     assert granted(_acquire(store)).fence == 3
     assert server.calls == [2, 1]
+
+
+def test_signals_that_are_handled_meanwhile_prolong_no_wait(server: FakeServer, store: RedisStore) -> None:
+    """Law 9, in a process with a profiler or a heartbeat by SIGALRM: each of them interrupts the wait."""
+    server.replies = [[b"+granted 1\r\n"], [20 * TIMEOUT, None]]
+    granted(_acquire(store))
+    handled = []
+    before = signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
+    began = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, TIMEOUT / 5, TIMEOUT / 5)
+        with pytest.raises(LockUnavailable, match="no answer in time"):
+            _acquire(store, B)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert time.monotonic() - began < 2 * TIMEOUT + 0.4
+    assert len(handled) >= 5
 
 
 class TestBegin:

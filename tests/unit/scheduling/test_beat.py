@@ -20,8 +20,8 @@ from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, S
 from tests.unit.scheduling.world import START, Killed, Recording, Row, Rows, World
 
 
-def every(seconds: float) -> Callable[..., Any]:
-    return lambda now, app: schedule(timedelta(seconds=seconds), nowfun=now, app=app)
+def every(seconds: float, **options: Any) -> Callable[..., Any]:
+    return lambda now, app: schedule(timedelta(seconds=seconds), nowfun=now, app=app, **options)
 
 
 def at(**fields: str) -> Callable[..., Any]:
@@ -59,6 +59,12 @@ def away(_entry: Any) -> None:
     raise OperationalError("away")
 
 
+def identity(sent: Any) -> str:
+    """The tick that an entry or a message is sent for."""
+    tick: str = sent.options["headers"]["redislock_tick"]
+    return tick
+
+
 def once(scheduler: Any, act: Callable[[Any], None]) -> None:
     """Let something happen at a beat's next publish."""
 
@@ -74,16 +80,19 @@ def pass_time(world: World, seconds: float) -> None:
     world.now += timedelta(seconds=seconds)
 
 
-def kill_at_publish(scheduler: Any, *, after: bool) -> None:
-    """Let a beat die at its next publish, before the message has left or after."""
+def kill_at_publish(scheduler: Any, *, after: bool) -> list[str]:
+    """Let a beat die at its next publish, before the message has left or after; notes the tick's identity."""
+    ticks: list[str] = []
 
     def die(entry: Any) -> None:
+        ticks.append(identity(entry))
         if after:
             type(scheduler).apply_async(scheduler, entry)
         scheduler.beat._report = lambda _tick: None
         raise Killed
 
     once(scheduler, die)
+    return ticks
 
 
 # --- what one beat would send ----------------------------------------------------------------
@@ -215,16 +224,34 @@ def test_a_change_of_daylight_saving_time_sends_what_celery_alone_would(
 # --- what ends a beat ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("clock", [-20, 0, 5, 50])
 @pytest.mark.parametrize("interval", [1, 5, 60])
-def test_another_beat_is_there_at_once_when_the_sender_is_killed(world: World, interval: float) -> None:
-    """A beat killed between two ticks costs the stand-by offset, once, and no tick."""
-    sender, _ = world.pair(every(interval), interval * 3.5)
+def test_another_beat_is_there_at_once_when_the_sender_is_killed(
+    world: World, interval: float, clock: float
+) -> None:
+    """A beat killed between two ticks costs the stand-by offset, once, and no tick, whatever its clock is."""
+    sender, _ = world.pair(every(interval), interval * 3.5, (clock, 0))
+    assert sender.number == 0
     world.kill(sender)
     world.run(interval * 4)
 
     assert len(world.times("entry")) == 7
     assert max(world.gaps("entry")) <= interval + STAND_BY + 0.05
     assert set(world.ticks("entry").values()) == {1}
+
+
+@pytest.mark.parametrize("clock", [-50, 50])
+def test_an_interval_that_begins_with_the_hour_is_due_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch, clock: float
+) -> None:
+    """``relative=True`` rounds the due time, so that it is one moment only by the sender's reading."""
+    world = World(monkeypatch, START + timedelta(minutes=30))
+    for each in (clock, 0):
+        world.beat({"entry": every(3600, relative=True)}, clock=each)
+    world.run(4 * 3600)
+
+    assert len(world.times("entry")) == 4
+    assert min(world.gaps("entry")) > 3500
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
@@ -244,20 +271,38 @@ def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_i
     assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
 
 
-@pytest.mark.parametrize("clocks", [(0, 0), (0, 0.15), (0.15, 0)], ids=str)
+@pytest.mark.parametrize("other", ["stands by", "is behind", "starts later", "is ahead, without a broker"])
 @pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
-@pytest.mark.parametrize(("interval", "bound"), [(1, 2.2), (5, 5.2), (10, 10.2)])
-def test_a_short_interval_goes_on_with_the_next_tick_when_a_beat_is_killed_in_the_middle(
-    world: World, interval: float, bound: float, after: bool, clocks: tuple[float, ...]
+@pytest.mark.parametrize("interval", [2, 10, 15])
+def test_a_dead_beats_tick_is_sent_once_more_before_the_next_one_that_is_due(
+    world: World, interval: float, after: bool, other: str
 ) -> None:
-    """A copy that does nothing in the place of the tick that is due by then would lose that one."""
-    sender, _ = world.pair(every(interval), interval * 2.5, clocks)
-    kill_at_publish(sender, after=after)
-    world.run(interval * 2 + bound)
+    """Its claim may be there without its message: that lets its own tick through, and refuses all others."""
+    # Without catching up as well: the tick was taken in time.
+    settings = LockSettings(catchup="one" if other == "starts later" else "none")
+    clock = {"is behind": -20, "is ahead, without a broker": 20}.get(other, 0)
+    first = world.beat({"entry": every(interval)}, settings=settings)
+    second = world.beat({"entry": every(interval)}, settings=settings, clock=clock)
+    world.run(interval * 2.5)
+    dead = kill_at_publish(first, after=after)
+    if "without a broker" in other:
+        once(second, away)
+    elif other == "starts later":
+        world.kill(second)
+        world.run(interval * 2.5)
+        world.beat({"entry": every(interval)}, settings=settings)
+    world.run(interval * 6 + LONGEST_BOUND)
 
-    assert set(world.ticks("entry").values()) == {1}
-    gap = bound if after else interval + bound
-    assert max(world.gaps("entry")) <= gap + LOOK_AGAIN
+    again, *later = (each for each in world.sent if each.by != first.number)
+    assert [identity(again)] == dead
+    ticks = world.ticks("entry")
+    assert {tick: times for tick, times in ticks.items() if times > 1} == dict.fromkeys(dead * after, 2)
+    waited = (again.at - START).total_seconds() - interval * 3
+    assert waited < min(interval, LONGEST_BOUND) + 2 * RETRY + 0.5 or other == "starts later"
+    due_at = START + timedelta(seconds=interval * 4)
+    expected = max(again.at + timedelta(seconds=STAND_BY), due_at)
+    assert abs(later[0].at - expected) < timedelta(seconds=0.1)
+    assert world.gaps("entry")[-2:] == pytest.approx([interval] * 2, abs=0.1)
 
 
 @pytest.mark.parametrize("make", [clocked, every(5), every(60)], ids=["clocked", "5s", "60s"])
@@ -278,14 +323,14 @@ def test_a_tick_that_no_other_follows_is_sent_once_more_with_its_identity(
 
 @pytest.mark.parametrize("interval", [0.5, 1, 2])
 def test_a_slow_answer_is_not_taken_for_a_schedule_that_is_always_due(world: World, interval: float) -> None:
-    """The entry is due again by then, and still its next tick stands in the place of the dead beat's."""
+    """The entry is due again by then, and still the dead beat's tick is the only one that is sent again."""
     sender, _ = world.pair(every(interval), interval * 2.5)
-    kill_at_publish(sender, after=True)
+    dead = kill_at_publish(sender, after=True)
     world.states.before_take = lambda: pass_time(world, interval if world.is_dead(sender) else 0)
     world.run(interval + 12)
 
     assert len(world.sent) > 4
-    assert set(world.ticks("entry").values()) == {1}
+    assert [tick for tick, times in world.ticks("entry").items() if times > 1] == dead
 
 
 def test_a_beat_that_stood_still_while_it_asked_goes_on_from_when_it_woke_up(world: World) -> None:
@@ -419,25 +464,27 @@ def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str
 
     assert set(world.ticks("entry").values()) == {1}
     assert max(world.gaps("entry")) <= 5 + 5 + LOOK_AGAIN
-    assert min(world.gaps("entry")) > 5 - LOOK_AGAIN  # nor the tick it had, after another beat's next one
 
 
-def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World) -> None:
+@pytest.mark.parametrize("asleep", [8, 40], ids=["alone", "with its host"])
+def test_a_beat_that_stood_still_has_its_tick_for_as_long_as_before(world: World, asleep: float) -> None:
     """What it is about to send is its own, so it has the time for it that it would have had."""
-    sender, _ = world.pair(every(60), 65)
+    sender, other = world.pair(every(60), 65)
     still_has = sender.beat._still_has
 
     def stand_still(seconds: float) -> None:
-        world.stop(sender, 30)
+        world.stop(sender, asleep + 30)
         world.run(seconds)
 
     def still_has_it(tick: Any) -> bool:
-        stand_still(8)
+        if asleep > LONGEST_BOUND:
+            world.stop(other, asleep)
+        stand_still(asleep)
         return bool(still_has(tick))
 
     sender.beat._still_has = still_has_it
     once(sender, lambda _entry: stand_still(5))
-    world.run(75)
+    world.run(60)
 
     assert len(world.sent) == 2
     assert set(world.ticks("entry").values()) == {1}
@@ -654,6 +701,26 @@ def test_a_state_lost_between_a_send_and_the_next_look_is_sent_again_as_the_same
 
     assert len(world.sent) == 3
     assert len({each.options["task_id"] for each in world.sent}) == 2
+
+
+def test_a_state_lost_between_two_requests_for_a_tick_costs_none_that_was_sent_before(world: World) -> None:
+    """A beat that stood still has learnt of the ticks of others by then. An old identity makes a copy."""
+    sender, other = world.pair(every(60), 65)
+    world.stop(other, 200)
+    world.run(130)
+    world.kill(sender)
+
+    def lose_at_the_second() -> None:
+        if world.states.asked[-1] == "take":
+            world.states.texts.clear()
+            world.states.before_take = lambda: None
+
+    world.states.before_take = lose_at_the_second
+    world.run(200)
+
+    assert world.states.before_take is not lose_at_the_second
+    assert other.number in {each.by for each in world.sent}
+    assert set(world.ticks("entry").values()) == {1}
 
 
 # --- outages of all beats, pauses, changes ---------------------------------------------------

@@ -66,23 +66,30 @@ def test_a_field_of_another_kind_makes_the_state_absent(
 
 
 @pytest.mark.parametrize(
-    ("clock", "seen"),
+    ("is_interval", "clock", "seen"),
     [
-        (0, AT),
+        (False, 0, AT),
         # Three seconds behind the sender: its reading is the later one.
-        (-3, AT),
+        (False, -3, AT),
         # Three seconds ahead: as long ago as the server has seen it, by the own clock.
-        (3, AT + timedelta(seconds=3)),
+        (False, 3, AT + timedelta(seconds=3)),
         # More than a minute behind: the sender's clock is not believed.
-        (-AHEAD - 11, AT - timedelta(seconds=AHEAD + 11)),
+        (False, -AHEAD - 11, AT - timedelta(seconds=AHEAD + 11)),
+        # An interval needs no common clock.
+        (True, -3, AT - timedelta(seconds=3)),
+        (True, 3, AT + timedelta(seconds=3)),
+        # The server's reading is a millisecond early, and means the same moment.
+        (True, -0.001, AT),
     ],
 )
-def test_a_moment_is_the_later_of_the_senders_reading_and_the_servers(clock: float, seen: datetime) -> None:
+def test_a_moment_is_seen_by_the_later_reading_and_an_interval_by_the_servers(
+    is_interval: bool, clock: float, seen: datetime
+) -> None:
     """So beats whose clocks are seconds apart send what one would send; seen two seconds after the tick."""
     state = state_of(text())
     here, now = AT + timedelta(seconds=2 + clock), state.taken_at + 2
 
-    assert abs(state.seen_from(here, now) - seen) < timedelta(milliseconds=1)
+    assert abs(state.seen_from(here, now, is_interval=is_interval) - seen) < timedelta(microseconds=100)
 
 
 def test_a_state_that_is_finished_or_prolonged_keeps_when_it_was_taken() -> None:
