@@ -24,9 +24,9 @@ def test_a_worker_without_need_has_no_such_step(
 ) -> None:
     """Who has no unique task, or wants nothing restored, pays nothing."""
     shop.app.conf.update(conf)
-    if is_unique:
-        shop.unique(body)
-    consumer = SimpleNamespace(app=shop.app)
+    tasks = {"plain": object(), **({"unique": shop.unique(body)} if is_unique else {})}
+    app = SimpleNamespace(main="shop", conf=shop.app.conf, tasks=tasks)
+    consumer = SimpleNamespace(app=app)
 
     assert InHand(consumer).include_if(consumer) is is_there
 
