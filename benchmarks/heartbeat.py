@@ -30,8 +30,11 @@ from benchmarks.peers import ROOT, surroundings
 from celery_redislock import SingletonTask
 
 #: Environment variables of a worker: where its server is, and its ``redislock_restore``.
-URL, RESTORE = "CELERY_REDISLOCK_BENCH_URL", "CELERY_REDISLOCK_BENCH_RESTORE"
-QUEUE, PARKED = "celery", "parked"
+URL = "CELERY_REDISLOCK_BENCH_URL"
+RESTORE = "CELERY_REDISLOCK_BENCH_RESTORE"
+QUEUE = "celery"
+#: A list that no worker reads.
+PARKED = "parked"
 #: The default. Two thirds of it after its start, a worker may take the names that have lapsed.
 TERM = 30.0
 #: Seconds of a drain after its last acknowledgement, in which its last bodies end.
