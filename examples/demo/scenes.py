@@ -276,7 +276,8 @@ def _runs_of_message(subject: str, task_id: str) -> int:
 
 def _ticks() -> list[int]:
     """Return the number of runs of each tick: those that follow each other by less than half an interval."""
-    ticks, last = list[int](), 0.0
+    ticks: list[int] = []
+    last = 0.0
     for note in shop.notes.of("pulse"):
         if note["what"] == "start":
             if note["at"] - last < shop.PULSE / 2:

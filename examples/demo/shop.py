@@ -16,8 +16,10 @@ __all__ = [
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
-#: The time to live of the long task's lock, in seconds, and how many times longer its body takes.
-SHORT_TTL, TIMES_LONGER = 3.0, 5
+#: The time to live of the long task's lock, in seconds.
+SHORT_TTL = 3.0
+#: How many times longer its body takes.
+TIMES_LONGER = 5
 #: Seconds between two ticks of the schedule.
 PULSE = 2.5
 #: The queue of the worker that is killed.
