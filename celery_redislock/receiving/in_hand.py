@@ -46,7 +46,7 @@ from celery_redislock.locks.thread import original, start_thread, tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.restore import LATE, Restorer, run_script
-from celery_redislock.running.delivery import IN_HAND_OF, visibility_timeout
+from celery_redislock.running.delivery import IN_HAND_OF, IN_HAND_SINCE, visibility_timeout
 
 __all__ = ["InHand", "WorkerName"]
 
@@ -158,11 +158,17 @@ class WorkerName:
     def write(self, append: Any, message: Any, tag: str) -> Any:
         """Write into a message who has it; kombu stores it so. In the consumer's thread, for each message."""
         properties = message.properties
-        properties.pop(IN_HAND_OF, None)  # of a worker that had it before
+        for name in (IN_HAND_OF, IN_HAND_SINCE):
+            properties.pop(name, None)  # of a worker that had it before
         if HEADER in message.headers and boottime() - self._renewed_at < self.vouches:
             name = self.name
             properties[IN_HAND_OF] = name + LATE if message.headers.get("task") in self._late else name
-        return append(message, tag)
+        since = time.time()
+        answer = append(message, tag)
+        if IN_HAND_OF in properties:
+            # Restored meanwhile, if this worker now stands still before it looks at the message.
+            properties[IN_HAND_SINCE] = since
+        return answer
 
     @cached_property
     def _late(self) -> frozenset[str]:

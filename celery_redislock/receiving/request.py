@@ -29,7 +29,13 @@ from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
-from celery_redislock.running.delivery import RECEIPT, Delivery, Receipt, release_dropped
+from celery_redislock.running.delivery import (
+    IN_HAND_SINCE,
+    RECEIPT,
+    Delivery,
+    Receipt,
+    release_dropped,
+)
 from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.redelivery import PutOff
 
@@ -61,9 +67,10 @@ class LockRequest(Request):
         super().__init__(message, **kwargs)
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
         # str: a number runs, as with plain Celery.
-        self._receipt = Receipt(new_token(str(self.id)), time.time(), serializer, name_of(os.getpid()))
-        # In a copy: an entry of request_dict itself leaks into the headers of a retry's message.
         request_dict = self._request_dict
+        received_at = request_dict["properties"].get(IN_HAND_SINCE) or time.time()
+        self._receipt = Receipt(new_token(str(self.id)), received_at, serializer, name_of(os.getpid()))
+        # In a copy: an entry of request_dict itself leaks into the headers of a retry's message.
         request_dict["properties"] = {**request_dict["properties"], RECEIPT: self._receipt}
         header = request_dict.get(HEADER)
         self._renew_later: Callable[[Any], None] = UNRENEWED.add

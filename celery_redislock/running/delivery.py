@@ -45,6 +45,8 @@ MARK_MARGIN = 3600.0
 
 #: The property of a message that names the worker that has it in hand (``receiving/in_hand.py``).
 IN_HAND_OF = "redislock_in_hand_of"
+#: Beside it, in that worker's memory only: when it was written, in seconds since the epoch.
+IN_HAND_SINCE = "redislock_in_hand_since"
 
 #: Seconds for which the release of a claim is owed where the options that would say are not known.
 UNKNOWN_TTL = 3600.0

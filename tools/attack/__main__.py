@@ -159,7 +159,9 @@ def _problems(stage: Stage) -> list[str]:
     known += [value.partition(b"\0")[0].decode(errors="replace") for value in VALUES.values()]
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
-    repeated = checks.repeated(facts("starts"), facts("ends"), stage.hits)
+    # Elsewhere an early acknowledgement may be lost with a connection.
+    starts = {name: body for name, body in facts("starts").items() if stage.is_restoring or not body["early"]}
+    repeated = checks.repeated(starts, facts("ends"), stage.hits)
     for name, fate in checks.fates(stage.facts()).items():
         print(f"  {name}: {fate}\n" if fate.startswith(checks.GAP) else "", end="", flush=True)
     if stage.is_restoring:

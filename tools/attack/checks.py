@@ -159,12 +159,14 @@ def repeated(
     for name, body in sorted(starts.items(), key=lambda one: one[1]["start"]):
         # What is acknowledged late and was killed may have asked for a retry, and asks again.
         message = body["number"], body["retries"], body["id"] if body["early"] else body["message"]
+        if body["number"] < 1 or message[2] is None:
+            continue  # forged, or without a lock
         before, last = seen.get(message, (None, body))
         seen[message] = name, body
         ended, ended_by, deadline = ends.get(before, (0.0, "never", None))
         kept = ended_by in {"", "OnPurpose"} and (deadline is None or ended < deadline)
         is_hit = any(pid == last["pid"] and -0.1 < hit - ended < _LEAVING for hit, pid in hits)
-        if before and body["number"] > 0 and (last["early"] or (kept and not is_hit)):
+        if before and (last["early"] or (kept and not is_hit)):
             how = "acknowledged before" if last["early"] else "ended"
             found.append(f"{body['task']} {message}, {how} in {last['pid']}, began again in {body['pid']}")
     return found

@@ -103,8 +103,7 @@ def test_a_record_tells_what_the_broker_was_last_told_of_a_message(
         ({"early": False}, (1.0, "LockLost", 9.0), [], False),
         ({"early": False}, None, [], False),
         ({"early": True}, None, [(1.3, 1)], True),
-        ({"early": False, "message": "n"}, (1.0, "", 9.0), [], False),
-        ({"early": True, "retries": 1}, (1.0, "", 9.0), [], False),
+        ({"early": False, "message": None}, (1.0, "", 9.0), [], False),
         ({"early": True, "number": -1}, None, [], False),
     ],
 )
@@ -112,9 +111,18 @@ def test_a_body_that_begins_again_without_an_excuse_is_found(
     about: Any, end: Any, hits: Any, found: bool
 ) -> None:
     """Only what is acknowledged late, and was killed while it ran or lost its lease, runs once more."""
-    starts = {"x": body(**about), "y": body(2.0, early=about["early"], number=about.get("number", 1))}
+    known = {"message": "m", **about}
+    starts = {"x": body(**known), "y": body(2.0, **known)}
 
     assert bool(checks.repeated(starts, {"x": end} if end else {}, hits)) is found
+
+
+@pytest.mark.parametrize("again", [{"retries": 1}, {"message": "n"}, {"number": 2}])
+def test_another_message_of_a_call_is_no_body_that_begins_again(again: dict[str, Any]) -> None:
+    """A retry, and the retry of what was killed and has asked for it once more."""
+    starts = {"x": body(early=False, message="m"), "y": body(2.0, early=False, **{"message": "m", **again})}
+
+    assert checks.repeated(starts, {"x": (1.0, "", 9.0)}, []) == []
 
 
 @pytest.mark.parametrize(
