@@ -247,5 +247,7 @@ def _push(channel: Any, entries: Sequence[Entry], *, at_end: bool = False) -> in
 
 def run_script(channel: Any, name: str, keys: Sequence[str], *arguments: Any) -> Any:
     """Run a script of this room on the broker; keys in full, as kombu's client puts no prefix before them."""
-    with channel.conn_or_acquire() as client:
-        return client.eval(script(name, __package__)[0], len(keys), *keys, *arguments)
+    client = channel.__dict__.get("redislock_client")
+    if client is None:  # made anew for each request it would cost as much as the request
+        client = channel.redislock_client = channel._create_client()
+    return client.eval(script(name, __package__)[0], len(keys), *keys, *arguments)

@@ -80,9 +80,11 @@ class Yard:
         for scope, options in SCOPES.items():
             for acks_late in (False, True):
                 name = f"{scope}{'_late' if acks_late else ''}"
-                decorate = self.app.task(base=SingletonTask, name=name, acks_late=acks_late, **options)
+                decorate = self.app.task(
+                    base=SingletonTask, name=name, acks_late=acks_late, shared=False, **options
+                )
                 self.tasks[name] = decorate(_nothing)
-        self.plain = self.app.task(name="plain")(_plain)
+        self.plain = self.app.task(name="plain", shared=False)(_plain)
         self.app.finalize()
         self.server = redis.Redis.from_url(url)
         self.prefix = f"{prefix}:"
