@@ -365,7 +365,8 @@ class Life:
             word = names.get(hold.name, "") if is_its else "retry" if is_known and hold.name == KEY else ""
             lasts = {QUEUE_TTL: word, QUEUE_TTL + COUNTDOWN: word}
         for seconds, said in lasts.items():
-            if word and hold.owner == self.id and abs(seconds - hold.expires_in) < 2:
+            # What is told apart differs by a fifth; a machine may stand still for some seconds.
+            if word and hold.owner == self.id and abs(seconds - hold.expires_in) < max(2, seconds / 10):
                 return said
         return repr(hold)
 
