@@ -29,13 +29,7 @@ from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
-from celery_redislock.running.delivery import (
-    IN_HAND_SINCE,
-    RECEIPT,
-    Delivery,
-    Receipt,
-    release_dropped,
-)
+from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
 from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.redelivery import PutOff
 
@@ -66,12 +60,17 @@ class LockRequest(Request):
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
         serializer = registry.type_to_name.get(getattr(message, "content_type", None))
-        # str: a number runs, as with plain Celery.
         request_dict = self._request_dict
-        received_at = request_dict["properties"].get(IN_HAND_SINCE) or time.time()
-        self._receipt = Receipt(new_token(str(self.id)), received_at, serializer, name_of(os.getpid()))
+        properties = request_dict["properties"]
+        # str: a number runs, as with plain Celery.
+        self._receipt = Receipt(
+            new_token(str(self.id)),
+            properties.get(IN_HAND_SINCE) or time.time(),
+            serializer,
+            name_of(os.getpid()),
+        )
         # In a copy: an entry of request_dict itself leaks into the headers of a retry's message.
-        request_dict["properties"] = {**request_dict["properties"], RECEIPT: self._receipt}
+        request_dict["properties"] = {**properties, RECEIPT: self._receipt}
         header = request_dict.get(HEADER)
         self._renew_later: Callable[[Any], None] = UNRENEWED.add
         if _is_short(self._task) or (header.__class__ is str and '"o":' in header):
