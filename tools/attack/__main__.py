@@ -159,8 +159,9 @@ def _problems(stage: Stage) -> list[str]:
     known += [value.partition(b"\0")[0].decode(errors="replace") for value in VALUES.values()]
     strangers = checks.unexplained([of for kind, of, *_ in outcomes if kind == "refused"], known)
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
-    # Elsewhere an early acknowledgement may be lost with a connection.
-    starts = {name: body for name, body in facts("starts").items() if stage.is_restoring or not body["early"]}
+    # Elsewhere an early acknowledgement may be lost with a connection; a solo pool sends it after the body.
+    is_early_once = stage.is_restoring and "solo" not in stage.round.pools
+    starts = {name: body for name, body in facts("starts").items() if is_early_once or not body["early"]}
     repeated = checks.repeated(starts, facts("ends"), stage.hits)
     for name, fate in checks.fates(stage.facts()).items():
         print(f"  {name}: {fate}\n" if fate.startswith(checks.GAP) else "", end="", flush=True)
