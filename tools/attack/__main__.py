@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.facts import wait_until
 from tools.attack import checks
-from tools.attack.attacks import ATTACKS, ONLY_IF
+from tools.attack.attacks import ATTACKS, COST_MARKS, ONLY_IF
 from tools.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TERM, TTL, Round, draw, draw_killed
 from tools.attack.forgeries import VALUES
 from tools.attack.stage import Stage
@@ -122,6 +122,7 @@ def _play(
             bag = bag or chance.sample(names, len(names))
             print(f"{seconds - until + time.monotonic():7.1f} s  {bag[-1]}", flush=True)
             done[f"attack: {bag[-1]}"] += 1
+            stage.keeps_marks = stage.keeps_marks and bag[-1] not in COST_MARKS
             ATTACKS[bag.pop()](stage, chance)
         stage.stop_publishing()
         stage.heal()
@@ -161,7 +162,8 @@ def _problems(stage: Stage) -> list[str]:
     failed = [outcome[1:] for outcome in outcomes if outcome[0] == "failed"]
     # Elsewhere an early acknowledgement may be lost with a connection; a solo pool sends it after the body.
     is_early_once = stage.is_restoring and "solo" not in stage.round.pools
-    starts = {name: body for name, body in facts("starts").items() if is_early_once or not body["early"]}
+    judged = {True: is_early_once, False: stage.keeps_marks}
+    starts = {name: body for name, body in facts("starts").items() if judged[body["early"]]}
     repeated = checks.repeated(starts, facts("ends"), stage.hits)
     for name, fate in checks.fates(stage.facts()).items():
         print(f"  {name}: {fate}\n" if fate.startswith(checks.GAP) else "", end="", flush=True)

@@ -165,6 +165,13 @@ ATTACKS: Mapping[str, Callable[["Stage", random.Random], object]] = {
     "foreign index": _foreign_index,
 }
 
+#: What may cost the mark that a message is done, so that a copy of it runs (docs/long-tasks.md): the mark's
+#: request is not awaited, a full server refuses it, and who is ended by others may not send it.
+COST_MARKS = {
+    *("crash lock server", "cut lock connections", "swallow lock requests", "fill lock server"),
+    *("revoke running", "restart worker coldly"),
+}
+
 #: What else must be so for one to make sense.
 ONLY_IF: Mapping[str, Callable[["Stage"], bool]] = {
     "kill child": lambda stage: "prefork" in stage.round.pools,

@@ -50,6 +50,7 @@ class Stage:
         self.forged: list[str] = []
         self.problems: list[str] = []
         self.hits: list[tuple[float, int]] = []
+        self.keeps_marks = True
         self.workers: list[Worker] = []
         self._logs: list[str] = []
         self._logs_of_dead: list[str] = []
