@@ -103,6 +103,8 @@ class WorkerName:
     Attributes:
         name: twelve random characters; another one where somebody has taken it, because it had lapsed.
         ttl: seconds the name outlives its last renewal: ``redislock_restore``.
+        pause: seconds between two renewals.
+        vouches: seconds after a renewal for which messages are received under the name.
     """
 
     def __init__(self, app: Any, settings: LockSettings, *, node: str) -> None:
@@ -111,6 +113,8 @@ class WorkerName:
         self._restorer = Restorer(app, settings)
         self._prefix = settings.prefix
         self.ttl = settings.restore
+        self.pause = self.ttl / 15
+        self.vouches = self.ttl / 3
         about = {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
         self._bearer = json.dumps(about)
         self.name = ""
@@ -123,16 +127,6 @@ class WorkerName:
         self._is_forbidden = False
         self._has_thread = False
         self._lock: Any = original("threading", "Lock")()
-
-    @property
-    def pause(self) -> float:
-        """Seconds between two renewals."""
-        return self.ttl / 15
-
-    @property
-    def vouches(self) -> float:
-        """Seconds after a renewal for which messages are received under the name."""
-        return self.ttl / 3
 
     def begin(self, connection: Any) -> bool:
         """Renew the name over a connection like this one, before the first message comes, and from now on.
@@ -158,11 +152,9 @@ class WorkerName:
     def write(self, append: Any, message: Any, tag: str) -> Any:
         """Write into a message who has it; kombu stores it so. In the consumer's thread, for each message."""
         properties = message.properties
-        for name in (IN_HAND_OF, IN_HAND_SINCE):
-            properties.pop(name, None)  # of a worker that had it before
+        properties.pop(IN_HAND_OF, None)  # of a worker that had it before
         if HEADER in message.headers and boottime() - self._renewed_at < self.vouches:
-            name = self.name
-            properties[IN_HAND_OF] = name + LATE if message.headers.get("task") in self._late else name
+            properties[IN_HAND_OF] = self.name + LATE * (message.headers.get("task") in self._late)
         since = time.time()
         answer = append(message, tag)
         if IN_HAND_OF in properties:

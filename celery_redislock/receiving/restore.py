@@ -38,7 +38,6 @@ LATE = "+"
 
 #: Workers that may die within a day while they run a message, until it is left to the visibility timeout.
 MOST_DEATHS = 3
-_DAY = 86_400_000
 
 #: Entries of ``unacked`` that one request looks at. A script copies what it reads: half a millisecond of the
 #: server with messages of 1 kB, ten with 100 kB.
@@ -167,7 +166,7 @@ class Restorer:
     def _restore_begun(self, channel: Any, entry: Entry) -> int:
         """Restore a message whose run has died, unless too many have; return how many were restored."""
         key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
-        deaths = run_script(channel, "count_death", (key,), _DAY)
+        deaths = run_script(channel, "count_death", (key,))
         if deaths > MOST_DEATHS:
             line = "%s is left to the visibility timeout: %d workers have died that ran it"
             tell(logger.warning, line, entry, deaths)

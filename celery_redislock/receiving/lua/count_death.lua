@@ -1,8 +1,7 @@
--- Count a worker that has died while it ran a message.
+-- Count a worker that has died while it ran a message, within a day.
 --
 -- KEYS  1  deaths  counter of the message
--- ARGV  1  kept    ms
--- RETURNS how many there were within that time
+-- RETURNS how many there were
 local count = redis.call('INCR', KEYS[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], 86400000)
 return count
