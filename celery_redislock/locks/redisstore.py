@@ -15,11 +15,15 @@ key                           type    value                       expiry; writte
                                       token has been pushed
 ``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
                                       period``), score expiry ms  renew, hand_on, claim_and_push
+``redislock:{N}:line``        zset    id -> place                 when empty; park
+``redislock:{N}:parked``      hash    id -> waiting entry         when empty; park
+``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
+                                      next, ms
 ============================  ======  ==========================  ===========================================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
 any client's ``SET NX`` lock on the same key, which excludes ours and is
-excluded by it. No key is ever without a TTL.
+excluded by it. No key is ever without a TTL, but for lines: what waits in them is data.
 """
 
 import re
@@ -31,7 +35,22 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.scripts import Scripts
-from celery_redislock.locks.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal, Term
+from celery_redislock.locks.store import (
+    Entry,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Parked,
+    Promotion,
+    Refusal,
+    Release,
+    Renewal,
+    Sweep,
+    Term,
+    Waiter,
+)
 from celery_redislock.locks.wire import expect
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
@@ -70,6 +89,7 @@ class RedisStore(LockStore):
         self.prefix = prefix
         self._start = f"{prefix}:{{"
         self._index = f"{prefix}:index"
+        self._lines = f"{prefix}:lines"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
         self._clock = clock
@@ -177,7 +197,7 @@ class RedisStore(LockStore):
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
     ) -> Release:
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args = [token + "\0", name]
+        args = [token + "\0", name, self.home]
         if opened_by or mark is not None:
             self._leave(mark, name, keys, args, opened_by)
         return self._ended(self._scripts.begin("release", keys, args, _released, name=name)())
@@ -187,7 +207,7 @@ class RedisStore(LockStore):
         *, opened_by: str | None = None, mark: Mark | None = None,
     ) -> tuple[Release, bool]:  # fmt: skip
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args = [token + "\0", name]
+        args = [token + "\0", name, self.home]
         if opened_by or mark is not None:
             self._leave(mark, name, keys, args, opened_by)
         keys.append(key)
@@ -212,7 +232,7 @@ class RedisStore(LockStore):
     ) -> Release:
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}mark:{new}"]
-        args = [old, new, _ms(ttl), facts, name]
+        args = [old, new, _ms(ttl), facts, name, self.home]
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 
@@ -227,6 +247,42 @@ class RedisStore(LockStore):
             if cursor == "0":
                 return
 
+    def park(
+        self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
+        place: str = "last", most: int = 10_000, acknowledge: tuple[str, str, str] | None = None,
+    ) -> Parked:  # fmt: skip
+        base = self._base(name)
+        keys = [base + "lock", self._index, f"{base}note:{nonce}"]
+        args = [id, name, entry.dumps(), how, self.home, str(band), place, str(most), self._note_ms]
+        if acknowledge is not None:
+            *theirs, tag = acknowledge
+            keys += theirs
+            args.append(tag)
+        answer = self._scripts.begin("park", keys, args, _parked, name=name)()
+        self._tell(answer.promoted)
+        return answer
+
+    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002
+        keys = [self._base(name) + "lock", self._index]
+        answer = self._scripts.begin("leave", keys, [id, name, self.home], _left, name=name)()
+        self._tell(answer[2].promoted)
+        return answer
+
+    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
+        keys = [self._base(name) + "lock", self._index]
+        return self._scripts.begin("settle", keys, [id, name, _ms(ttl)], _settled, name=name)()
+
+    def sweep(self, *, most: int = 100) -> Sweep:
+        keys = [self._lines, self._index]
+        args = [self._start, self.home, str(most)]
+        answer = self._scripts.begin("sweep", keys, args, _swept, name=self._lines)()
+        self._tell(answer.promoted)
+        return answer
+
+    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+        keys = [self._base(name) + "lock"]
+        return self._scripts.begin("waiting", keys, [str(first), str(last)], _waiting, name=name)()
+
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
         self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
@@ -239,7 +295,7 @@ class RedisStore(LockStore):
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "period", self._index]
-        args = [expected or "", name, "1" if expected is None else "0"]
+        args = [expected or "", name, "1" if expected is None else "0", self.home]
         return self._ended(self._scripts.begin("force_release", keys, args, _released, name=name)())
 
     def names(self, *, limit: int = 1000) -> list[str]:
@@ -260,9 +316,13 @@ class RedisStore(LockStore):
 
         Every such verb passes its answer through here.
         """
-        if answer.promoted and self.on_promoted is not None:
-            self.on_promoted(answer.promoted)
+        if answer.promoted:
+            self._tell(answer.promoted)
         return answer
+
+    def _tell(self, promoted: Sequence[Promotion]) -> None:
+        if promoted and self.on_promoted is not None:
+            self.on_promoted(promoted)
 
     def _base(self, name: str) -> str:
         return f"{self._start}{name}}}:"
@@ -278,7 +338,7 @@ _MARKED = frozenset((b"done", b"ending"))
 _ENDED = {b"released": True, b"handed_on": True, b"missing": False, b"kept": False}
 
 #: Whether it is a period, by the word that holders follow.
-_HOLDERS = {b"held": False, b"period": True}
+_HOLDERS = {b"held": False, b"period": True, b"line": False}
 
 #: The answer to nearly every release.
 _RELEASED = Release(released=True)
@@ -309,17 +369,79 @@ def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repea
     if reply == [b"released"] and not repeated:
         return _RELEASED
     word, *rest = reply
+    return Release(_ENDED[word], *_held_and_promoted(name, repeated, rest))
+
+
+def _held_and_promoted(
+    name: str, repeated: bool, rest: list[Any]
+) -> tuple[Hold | None, bool, tuple[Promotion, ...]]:
     held_by = None
-    promoted: tuple[str, ...] = ()
     if rest and rest[0] in _HOLDERS:
         end = 2 + 2 * rest[1]
         held_by = _holds(name, *rest[:end])[0]
         rest = rest[end:]
-    if rest:
-        what, count, *texts = rest
-        expect(what == b"promoted" and len(texts) == count)
-        promoted = tuple(text.decode() for text in texts)
-    return Release(_ENDED[word], held_by, repeated, promoted)
+    return held_by, repeated, _promoted(name, rest)
+
+
+def _promoted(name: str, fields: list[Any]) -> tuple[Promotion, ...]:
+    if not fields:
+        return ()
+    what, count, *pairs = fields
+    expect(what == b"promoted" and len(pairs) == 2 * count > 0)
+    ids = [each.decode() for each in pairs[::2]]
+    return tuple(map(Promotion, [name] * count, ids, pairs[1::2]))
+
+
+#: The words that say what became of an entry that was to be parked.
+_PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs", "full")}
+
+
+def _parked(name: str, reply: Any, *_: object) -> Parked:
+    word, *rest = reply
+    place = rest.pop(0) if rest else 0
+    held_by, _, promoted = _held_and_promoted(name, False, rest)
+    return Parked(_PARKED[word], place, held_by, promoted)
+
+
+def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
+    word, entry, *rest = reply
+    known = {b"left": "left", b"released": "released", b"missing": "missing"}[word]
+    return known, entry, Release(known == "released", promoted=_promoted(name, rest))
+
+
+def _settled(_name: str, reply: Any, *_: object) -> bool:
+    return {b"settled": True, b"missing": False}[reply[0]]
+
+
+def _swept(_name: str, reply: Any, *_: object) -> Sweep:
+    word, next_ms, what, count, *fields = reply
+    expect(word == b"swept" and what == b"lines" and len(fields) == 4 * count)
+    held: list[Hold] = []
+    broken: list[tuple[str, str]] = []
+    promoted: list[Promotion] = []
+    for at in range(0, 4 * count, 4):
+        name = fields[at].decode("utf-8", "replace")
+        kind, first, second = fields[at + 1 : at + 4]
+        if kind == b"held":
+            held.append(Hold(name, first, 0.0))
+        elif kind == b"broken":
+            broken.append((name, first.decode("utf-8", "replace")))
+        else:
+            expect(kind == b"promoted")
+            promoted.append(Promotion(name, first.decode(), second))
+    next_in = next_ms / 1000 if next_ms >= 0 else float("inf")
+    return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted))
+
+
+def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter]]:
+    word, length, what, count, *fields = reply
+    expect(word == b"waiting" and what == b"entries" and len(fields) == 2 * count)
+    found = []
+    for id_, entry in zip(fields[::2], fields[1::2], strict=True):
+        kind, to, ttl, facts, *_ = *entry.split(b"\0"), b"", b"0", b"", b""
+        hold = Hold(name, id_ + b"\0" + facts, int(ttl or 0) / 1000)
+        found.append(Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold))
+    return length, found
 
 
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:

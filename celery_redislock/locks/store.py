@@ -218,13 +218,13 @@ class Release(NamedTuple):
         held_by: another token's hold (after an operator's release: the victim), ``None`` for nobody's.
         repeated: the first request got no answer, and may have released a hold that the second one found
             missing or another's: :meth:`gave_back` decides.
-        promoted: the messages that waited for the lock and are published now.
+        promoted: what waited for the lock, holds it now, and has to be published by this process.
     """
 
     released: bool
     held_by: Hold | None = None
     repeated: bool = False
-    promoted: tuple[str, ...] = ()
+    promoted: "tuple[Promotion, ...]" = ()
 
     def gave_back(self, *, trusted: bool) -> bool:
         """Whether it ended this very hold, which nobody else can have ended while it could be ``trusted``."""
@@ -236,6 +236,86 @@ class Release(NamedTuple):
         return self.released or (self.repeated and self.held_by is None)
 
 
+class Promotion(NamedTuple):
+    """A waiting message that was handed its lock, and that somebody has to publish, and to settle then.
+
+    Attributes:
+        name: the lock's name.
+        id: of the entry: the message's identity, and the token of its claim.
+        text: as it was parked.
+    """
+
+    name: str
+    id: str
+    text: bytes
+
+
+class Entry(NamedTuple):
+    """Who waits in a line, and how to tell that its turn has come.
+
+    Attributes:
+        kind: ``push``: the text goes to the front of a queue of the broker, on this server. ``ring``: to a
+            bell, the list of a process that waits. ``give``: a process that is at home at ``to`` publishes it.
+            ``hold``: nothing is sent.
+        to: the queue, the bell or the home.
+        ttl: seconds the claim lives that the entry is handed.
+        facts: of that claim, JSON.
+        text: of the message.
+    """
+
+    kind: str
+    to: str
+    ttl: float
+    facts: str
+    text: str = ""
+
+    def dumps(self) -> str:
+        """Return it as it is parked."""
+        return f"{self.kind}\0{self.to}\0{max(1, round(self.ttl * 1000))}\0{self.facts}\0{self.text}"
+
+
+class Parked(NamedTuple):
+    """The answer to :meth:`LockStore.park`.
+
+    Attributes:
+        word: ``parked``; ``repeated``: it had been parked before; ``woken``: parked, and on its way already;
+            ``runs``: not parked, it may have the lock; ``full``: not parked, the line is full.
+        place: how many were before it.
+        held_by: who holds the lock.
+        promoted: as of a :class:`Release`.
+    """
+
+    word: str
+    place: int = 0
+    held_by: Hold | None = None
+    promoted: tuple[Promotion, ...] = ()
+
+
+class Waiter(NamedTuple):
+    """An entry of a line, as it was parked, without its text; ``hold`` is the claim it will be handed."""
+
+    id: str
+    kind: str
+    to: str
+    hold: Hold
+
+
+class Sweep(NamedTuple):
+    """The answer to :meth:`LockStore.sweep`.
+
+    Attributes:
+        next_in: seconds until the next line is due; ``inf`` where nobody waits.
+        held: who holds the locks of the lines that were looked at.
+        broken: keys that are another program's: their locks' names, and the server's words.
+        promoted: as of a :class:`Release`.
+    """
+
+    next_in: float
+    held: tuple[Hold, ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
+    promoted: tuple[Promotion, ...] = ()
+
+
 class LockStore(ABC):
     """The atomic verbs. Times are seconds. Thread-safe; safe to use after a fork.
 
@@ -244,13 +324,15 @@ class LockStore(ABC):
     Every verb may be repeated with the same token.
 
     Attributes:
-        on_promoted: called with the messages that the end of a hold has promoted, in the thread that ended
-            it, after the answer was read. Callers that end a hold need not know of it.
+        home: the broker that this process publishes to, where that is not the lock server; '' for none.
+        on_promoted: called with what the end of a hold has promoted and this process has to publish, in the
+            thread that ended it, after the answer was read. Callers that end a hold need not know of it.
         is_shared: other processes see these locks.
         prefix: the beginning of all keys.
     """
 
-    on_promoted: Callable[[Sequence[str]], object] | None = None
+    home: str = ""
+    on_promoted: Callable[[Sequence[Promotion]], object] | None = None
     is_shared: bool = False
     prefix: str = ""
 
@@ -398,6 +480,61 @@ class LockStore(ABC):
             ``released`` if the hold of ``old`` was there: it is now that of ``new``, or released. Also
             where ``new`` holds already, because this request was repeated.
         """
+
+    def park(
+        self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002, ARG002  no line
+        place: str = "last", most: int = 10_000, acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
+    ) -> Parked:  # fmt: skip
+        """Put an entry into the line of a lock, unless it may have the lock; one round trip.
+
+        From then on whoever ends a hold of that lock hands it to the first in line, in the same step.
+
+        Args:
+            name: the lock's name.
+            id: of the entry; the token of the claim it will be handed.
+            entry: who waits, and how to tell it.
+            nonce: of this request. Repeated within three socket timeouts it parks once, also where the entry
+                has left the line meanwhile.
+            how: ``ask``: it may run where the lock is free; ``behind``: it waits also then, because one before
+                it is on its way to the lock; ``refused``: it waits, and is woken at once where it is free.
+            band: of its priority: 0 is served first.
+            place: ``last`` or ``first`` of its band, or the id of one it goes before, if that is there.
+            most: entries there may be.
+            acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
+                the hash of deliveries and of the sorted set of their tags, and the tag.
+
+        Raises:
+            LockUnavailable: besides, in a store that keeps no lines; and where the server is out of memory.
+        """
+        raise LockUnavailable(self.server, "park", "this store keeps no lines")
+
+    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002, ARG002  no line
+        """Take an entry out of a line, and release the lock if it was handed to it; one round trip.
+
+        Returns:
+            ``left``, ``released`` (it held the lock) or ``missing``; the entry as it was parked, empty where
+            it is not there; and what the release has promoted.
+        """
+        return "missing", b"", Release(released=False)
+
+    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002, ARG002  no line
+        """Let a message leave the line that was promoted and has been published; one round trip.
+
+        Its claim lives for ``ttl`` seconds from now on. Returns whether it was still in line.
+        """
+        return False
+
+    def sweep(self, *, most: int = 100) -> Sweep:  # noqa: ARG002  no line
+        """Look at lines whose time has come, and hand free locks to the first in line; one round trip.
+
+        A line is due when its lock's hold expires, and every five seconds at least. Each due line is looked
+        at once, by one of all processes that sweep.
+        """
+        return Sweep(float("inf"))
+
+    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:  # noqa: ARG002
+        """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them."""
+        return 0, []
 
     @abstractmethod
     def mark_done(self, name: str, message: str, ttl: float) -> None:

@@ -18,6 +18,7 @@
 --         repeated fence                         held under this token already: the request was repeated
 --         {refused, held, 1, value, pttl}        by the holder; pttl is -1 for a foreign lock without a ttl
 --         {refused, period, 1, value, pttl}      by the period
+--         {refused, line, 1, value, pttl}        it is free for the first in its line, and a run does not go before
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
@@ -53,6 +54,9 @@ else
     answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
   elseif held and not taken and not ours then
     answer = {'refused', 'held', 1, held, call('PTTL', lock)}
+  elseif not held and starts and call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
+    local first = call('ZRANGE', string.sub(lock, 1, -5) .. 'line', 0, 0)[1]
+    answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
   elseif not held and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
     opens_period = not accepted
@@ -72,6 +76,12 @@ local word = taken and 'taken_over' or ours and 'repeated' or 'granted'
 local now = math.floor(fence / 1000)
 if fence_key then
   fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
+end
+if taken and string.find(held, '"line":1', 1, true) then
+  -- It was given to somebody who has published it, and may not have settled that.
+  local stem, id = string.sub(lock, 1, -5), string.sub(from, 1, -2)
+  call('ZREM', stem .. 'line', id)
+  call('HDEL', stem .. 'parked', id)
 end
 if from then
   if held and not starts then

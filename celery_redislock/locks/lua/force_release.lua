@@ -6,12 +6,15 @@
 -- ARGV  1  expected  token that must still hold, as seen before; a foreign lock's whole value
 --       2  name      of the lock, the index member
 --       3  anybody   '1': from any holder, `expected` is not looked at
+--       4  home      of the caller, for messages that wait; '' for none
 -- RETURNS {released, held, 1, value, pttl}   taken away: the victim's value, for the audit line
 --         {kept, held, 1, value, pttl}       somebody else holds by now, untouched
 --         missing                            nothing was held
+--         {released, held, 1, value, pttl, promoted, 1, id, text}   the caller publishes the first in line
 --         With `period` in place of `held` where nothing was held and the period was found.
+include('line')
 local lock, period, index = KEYS[1], KEYS[2], KEYS[3]
-local expected, name, anybody = ARGV[1], ARGV[2], ARGV[3]
+local expected, name, anybody, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local held = redis.call('GET', lock)
 local key = lock
@@ -31,4 +34,8 @@ if anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefi
 end
 redis.call('DEL', lock, period)
 redis.pcall('ZREM', index, name, name .. '\0period')
+local promoted, text = wake(lock, index, name, home)
+if text then
+  return {'released', kind, 1, held, pttl, 'promoted', 1, promoted, text}
+end
 return {'released', kind, 1, held, pttl}

@@ -10,15 +10,18 @@
 --       3  ttl      ms
 --       4  facts    json describing the new holder
 --       5  name     of the lock, the index member
---       6  state    of the mark: `ending` or `done`
---       7  keep     ms the mark lives
+--       6  home     of the caller, for messages that wait; '' for none
+--       7  state    of the mark: `ending` or `done`
+--       8  keep     ms the mark lives
 -- RETURNS handed_on                      held by `new` now, or already: the request was repeated
 --         released                       because of the new message's mark
 --         missing                        expired, or released before
 --         {kept, held, 1, value, pttl}   held by another token, untouched
-include('index')
+--         {handed_on, promoted, 1, id, text}, ...   the caller publishes this one (line.lua)
+include('line')
 local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local old, new, ttl, facts, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local home, promoted, text = ARGV[6]
 
 local function belongs(value, to)
   return value and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -33,20 +36,26 @@ if goes_on then
   call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
   local time = call('TIME')
   list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+  if call('HEXISTS', string.sub(lock, 1, -5) .. 'parked', new) == 1 then
+    -- It came before its claim was there, and waits: nobody else would publish it.
+    promoted, text = wake(lock, index, name, home, new)
+  end
 elseif held or not value then
   if held then
     call('DEL', lock)
   end
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
+  promoted, text = wake(lock, index, name, home)
 end
 if mark then
-  call('SET', mark, ARGV[6], 'PX', ARGV[7], unpack(ARGV[6] ~= 'done' and {'NX'} or {}))
+  call('SET', mark, ARGV[7], 'PX', ARGV[8], unpack(ARGV[7] ~= 'done' and {'NX'} or {}))
 end
-if goes_on or belongs(value, new) then
-  return {ok = 'handed_on'}
+local word = (goes_on or belongs(value, new)) and 'handed_on' or held and 'released' or not value and 'missing'
+if word and text then
+  return {word, 'promoted', 1, promoted, text}
 end
-if held or not value then
-  return {ok = held and 'released' or 'missing'}
+if word then
+  return {ok = word}
 end
 return {'kept', 'held', 1, value, call('PTTL', lock)}

@@ -6,15 +6,17 @@
 --       last  mark  to leave behind; only with a state
 -- ARGV  1  token    of the hold to release, and NUL
 --       2  name     of the lock, the index member
---       3  opened_by  token, and NUL, under which the period began that ends; absent without one
---       3 or 4      state of the mark: `ending` or `done`; absent: none is left
+--       3  home     of the caller, for messages that wait; '' for none
+--       4  opened_by  token, and NUL, under which the period began that ends; absent without one
+--       4 or 5      state of the mark: `ending` or `done`; absent: none is left
 --       last  keep  ms the mark lives
 -- RETURNS released
 --         missing                        expired, or released before
 --         {kept, held, 1, value, pttl}   held by another token, untouched
+--         {released, promoted, 1, id, text}, {missing, ...}   the caller publishes the first in line (line.lua)
 local call = redis.call
-local opened_by = #ARGV % 2 == 1 and table.remove(ARGV, 3)
-local token, name, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local opened_by = #ARGV % 2 == 0 and table.remove(ARGV, 4)
+local token, name, home, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local mark = state and table.remove(KEYS)
 local lock, index, period = KEYS[1], KEYS[2], KEYS[3]
 
@@ -42,6 +44,14 @@ if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end
 if ours or not held then
-  return {ok = ours and 'released' or 'missing'}
+  local word = ours and 'released' or 'missing'
+  if call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
+include('line')
+    local promoted, text = wake(lock, index, name, home)
+    if text then
+      return {word, 'promoted', 1, promoted, text}
+    end
+  end
+  return {ok = word}
 end
 return {'kept', 'held', 1, held, call('PTTL', lock)}

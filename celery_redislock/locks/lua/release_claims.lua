@@ -7,7 +7,7 @@
 --       3  start     of a lock's keys, up to its name
 --       4 ..         the owners
 -- RETURNS {walked, cursor, claims, n, name, token, ...}   the released claims; the cursor '0': it is over
-local call = redis.call
+include('line')
 local index = KEYS[1]
 local cursor, count, start = ARGV[1], ARGV[2], ARGV[3]
 local is_wanted = {}
@@ -38,6 +38,7 @@ for i = 1, #members, 2 do
   if token and is_wanted[string.match(token, '^(.+)/') or token] and state_of(value) == 'queued' then
     call('DEL', key_of(name, 'lock'))
     call('ZREM', index, name)
+    wake(key_of(name, 'lock'), index, name, '')
     local accepted = redis.pcall('GET', key_of(name, 'period'))
     if type(accepted) == 'string' and string.find(accepted, token .. '\0', 1, true) == 1 then
       call('DEL', key_of(name, 'period'))

@@ -1,0 +1,95 @@
+-- Put a waiting message, or a process that waits, into the line of a lock, unless it may have the lock. Atomic;
+-- repeating it parks once.
+--
+-- KEYS  1  lock     string `token NUL json`
+--       2  index    sorted set of names
+--       3  note     string, empty: this request has parked before; the entry may have left since
+--       4  unacked  hash of the broker's deliveries, where the broker is this server; absent: not acknowledged here
+--       5  tags     sorted set of their tags
+-- ARGV  1  id       of the entry: the identity of a message, and the token of the claim it will be handed
+--       2  name     of the lock
+--       3  entry    `kind NUL to NUL ttl NUL facts NUL text`, see line.lua
+--       4  how      'ask': it may run where the lock is free; 'behind': it waits also then, because one before it
+--                   is on its way to the lock; 'refused': it waits, and is woken at once where the lock is free
+--       5  home     of the caller, for entries to be given; '' for none
+--       6  band     of its priority: 0 is served first
+--       7  place    'last' of its band; 'first' of it; or the id of one it goes before, if that is there
+--       8  most     entries there may be
+--       9  keep     ms the note lives: longer than a repeated request may take
+--       10  tag     of the delivery that is acknowledged
+-- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
+--         {parked, place, held, 1, value, pttl}  by the holder
+--         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
+--         woken                                  parked, and on its way: the lock was free, or its own already
+--         repeated                               parked before
+--         runs                                   not parked: the lock is free, or its own claim's
+--         full                                   not parked
+include('line')
+local lock, index, note = KEYS[1], KEYS[2], KEYS[3]
+local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local stem = string.sub(lock, 1, -5)
+local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
+
+local function acknowledge()
+  if KEYS[4] then
+    call('ZREM', KEYS[5], ARGV[10])
+    call('HDEL', KEYS[4], ARGV[10])
+  end
+end
+
+if call('EXISTS', note) == 1 then
+  return {ok = 'repeated'}
+end
+if call('HEXISTS', parked, id) == 1 then
+  acknowledge() -- another delivery of it
+  return {ok = 'repeated'}
+end
+local held = call('GET', lock)
+local is_own = held and string.find(held, id .. '\0', 1, true) == 1
+local length = call('ZCARD', line)
+if how ~= 'refused' and (is_own or how == 'ask' and not held and length == 0) then
+  return {ok = 'runs'}
+end
+if not is_own and length >= tonumber(ARGV[8]) then
+  return {ok = 'full'}
+end
+-- A place is a number within the band: the last one's and 1, for the first the first one's less 1.
+local WIDTH = 35184372088832
+local from = ARGV[6] * WIDTH
+local to = string.format('(%.0f', from + WIDTH)
+local place = from + WIDTH / 2
+local behind = ARGV[7] ~= 'first' and ARGV[7] ~= 'last' and call('ZSCORE', line, ARGV[7])
+if behind then
+  place = behind - 0.5
+elseif length > 0 and ARGV[7] == 'first' then
+  local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  place = first and math.ceil(first) - 1 or place
+elseif length > 0 then
+  local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  place = last and math.floor(last) + 1 or place
+end
+call('ZADD', line, string.format('%.1f', place), id)
+call('HSET', parked, id, entry)
+call('SET', note, '', 'PX', ARGV[9])
+acknowledge()
+local promoted, text
+if is_own then
+  promoted, text = wake(lock, index, name, home, id)
+elseif not held and how ~= 'behind' then
+  promoted, text = wake(lock, index, name, home)
+end
+if promoted == id and not text then
+  return {ok = 'woken'}
+end
+local rank = call('ZRANK', line, id) or 0
+if text then
+  return {'parked', rank, 'promoted', 1, promoted, text}
+end
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local left = held and call('PTTL', lock) or LATEST
+redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+if held then
+  return {'parked', rank, 'held', 1, held, call('PTTL', lock)}
+end
+return {'parked', rank}

@@ -1,0 +1,26 @@
+-- A message that was given to the caller has been published: it leaves the line. Atomic; repeating it is harmless.
+--
+-- KEYS  1  lock   string `token NUL json`
+--       2  index  sorted set of names
+-- ARGV  1  id     of the entry
+--       2  name   of the lock
+--       3  ttl    ms its claim lives from now on
+-- RETURNS settled
+--         missing   it has left before
+include('index')
+local lock, index = KEYS[1], KEYS[2]
+local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local stem = string.sub(lock, 1, -5)
+local line = stem .. 'line'
+local removed = call('ZREM', line, id)
+call('HDEL', stem .. 'parked', id)
+local held = call('GET', lock)
+if held and string.find(held, id .. '\0', 1, true) == 1 then
+  call('PEXPIRE', lock, ttl)
+  local time = call('TIME')
+  list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+end
+if call('EXISTS', line) == 0 then
+  redis.pcall('ZREM', string.sub(index, 1, -6) .. 'lines', name)
+end
+return {ok = removed == 1 and 'settled' or 'missing'}
