@@ -50,6 +50,7 @@ __all__ = ["SingletonTask"]
 hooks.install()
 
 _REQUEST = "celery_redislock.receiving.request:LockRequest"
+_STRATEGY = "celery_redislock.receiving.parking:strategy"
 
 
 class SingletonTask(Task):
@@ -65,6 +66,9 @@ class SingletonTask(Task):
 
     #: The worker's main process knows each run's token through this class, and releases for killed children.
     Request = _REQUEST
+
+    #: In front of Celery's own: what must wait for its lock is parked when it is received.
+    Strategy = _STRATEGY
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
     lock: "types.LockChoice | Inherit" = INHERIT
@@ -82,8 +86,10 @@ class SingletonTask(Task):
     lock_period: "types.Seconds | None" = None
     #: What becomes of the period when a job ends without success: ``release``, or ``keep``.
     lock_period_on_failure: "types.FailureChoice" = None
-    #: Longest pause in seconds until a waiting run looks again; 5.
+    #: Seconds after which a message that cannot wait in line is tried again; 5.
     lock_retry_delay: "types.Seconds | None" = None
+    #: Messages that may wait in the line of one key; 10,000.
+    lock_max_waiting: int | None = None
     #: What happens when a running task loses its lease: ``log``, ``terminate`` or a callable.
     on_lock_lost: "types.LossChoice" = None
     #: What happens when the lock server cannot be reached: ``raise``, or ``run`` without a lock.

@@ -12,7 +12,7 @@ from celery_redislock.declaring.kinds import Kind, hint
 ScopeName = Literal[
     "until_executed", "until_executing", "until_expired", "while_executing", "until_and_while_executing"
 ]
-Strategy = Literal["skip", "raise", "retry"]
+Strategy = Literal["skip", "raise", "wait"]
 #: Where a duplicate is noticed: at publish, or when its run is about to start.
 Side = Literal["client", "server"]
 #: A strategy's name, or a callable that is given the conflict and returns one.
@@ -54,10 +54,10 @@ SCOPES: Mapping[str, Scope] = {
         Scope("until_expired", "from publish until `lock_period` has passed, or the job has failed",
               claim="period", lease=False, client="skip", server="skip"),
         Scope("while_executing", "while it runs; any number may be queued",
-              claim=None, lease=True, client=None, server="retry"),
+              claim=None, lease=True, client=None, server="wait"),
         Scope("until_and_while_executing", "from publish until the run starts, and while it runs; one may be "
               "queued while one runs",
-              claim="start", lease=True, client="skip", server="retry", claims_beside=True),
+              claim="start", lease=True, client="skip", server="wait", claims_beside=True),
     )
 }  # fmt: skip
 
@@ -66,8 +66,11 @@ SCOPES: Mapping[str, Scope] = {
 STRATEGIES: Mapping[Strategy, tuple[str, str]] = {
     "skip": ("not published; the holder's result is returned", "ends as a skipped duplicate"),
     "raise": ("`DuplicateTask` is raised", "the task fails with `DuplicateTask`"),
-    "retry": ("published without a claim", "published again, after `lock_retry_delay` at most"),
+    "wait": ("published without a claim", "waits in line, and starts when the lock is released"),
 }
+
+#: Other names of strategies.
+ALIASES: Mapping[str, Strategy] = {"retry": "wait"}
 
 
 class Asked(NamedTuple):
@@ -144,7 +147,7 @@ class _ConflictKind(Kind):
 
     def _choice(self, value: object) -> Choice:
         if isinstance(value, str):
-            return _known(value, STRATEGIES)
+            return ALIASES.get(value) or _known(value, STRATEGIES)
         if callable(value) and not isinstance(value, type):
             return value
         raise self.refusal(value)

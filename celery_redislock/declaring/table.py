@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import (
+    COUNT,
     ENTRIES,
     FLAG,
     KEY,
@@ -78,8 +79,11 @@ ROWS: tuple[Row, ...] = (
         meaning="what becomes of the period when a job ends without success: it lasts, or it ends, so that "
         "the job can be run again"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
-        meaning="longest time until a waiting run looks again; it grows from 0.1 s with the time the holder "
-        "has held the lock so far"),
+        meaning="after how long a message that cannot wait in line is tried again: the lock server is away, "
+        "the line is full, or a copy of the message is ending"),
+    Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=10_000, kind=COUNT,
+        meaning="messages that may wait in line for one key; what comes then is tried again every "
+        "`lock_retry_delay`"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
         kind=one_of("log", "terminate", or_callable=True),
         is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),

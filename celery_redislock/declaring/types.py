@@ -56,6 +56,7 @@ class _Options(TypedDict, total=False):
     lock_period: Seconds | None
     lock_period_on_failure: FailureChoice
     lock_retry_delay: Seconds | None
+    lock_max_waiting: int | None
     on_lock_error: ErrorChoice
 
 

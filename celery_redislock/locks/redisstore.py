@@ -369,18 +369,17 @@ def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repea
     if reply == [b"released"] and not repeated:
         return _RELEASED
     word, *rest = reply
-    return Release(_ENDED[word], *_held_and_promoted(name, repeated, rest))
+    held_by, promoted = _held_and_promoted(name, rest)
+    return Release(_ENDED[word], held_by, repeated, promoted)
 
 
-def _held_and_promoted(
-    name: str, repeated: bool, rest: list[Any]
-) -> tuple[Hold | None, bool, tuple[Promotion, ...]]:
+def _held_and_promoted(name: str, rest: list[Any]) -> tuple[Hold | None, tuple[Promotion, ...]]:
     held_by = None
     if rest and rest[0] in _HOLDERS:
         end = 2 + 2 * rest[1]
         held_by = _holds(name, *rest[:end])[0]
         rest = rest[end:]
-    return held_by, repeated, _promoted(name, rest)
+    return held_by, _promoted(name, rest)
 
 
 def _promoted(name: str, fields: list[Any]) -> tuple[Promotion, ...]:
@@ -399,7 +398,7 @@ _PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs
 def _parked(name: str, reply: Any, *_: object) -> Parked:
     word, *rest = reply
     place = rest.pop(0) if rest else 0
-    held_by, _, promoted = _held_and_promoted(name, False, rest)
+    held_by, promoted = _held_and_promoted(name, rest)
     return Parked(_PARKED[word], place, held_by, promoted)
 
 
@@ -438,7 +437,7 @@ def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter]]:
     expect(word == b"waiting" and what == b"entries" and len(fields) == 2 * count)
     found = []
     for id_, entry in zip(fields[::2], fields[1::2], strict=True):
-        kind, to, ttl, facts, *_ = *entry.split(b"\0"), b"", b"0", b"", b""
+        kind, to, ttl, facts = [*entry.split(b"\0"), b"", b"0", b""][:4]
         hold = Hold(name, id_ + b"\0" + facts, int(ttl or 0) / 1000)
         found.append(Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold))
     return length, found

@@ -255,7 +255,7 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: ``push``: the text goes to the front of a queue of the broker, on this server. ``ring``: to a
-            bell, the list of a process that waits. ``give``: a process that is at home at ``to`` publishes it.
+            bell, the list of a process that waits. ``give``: a process whose home is ``to`` publishes it.
             ``hold``: nothing is sent.
         to: the queue, the bell or the home.
         ttl: seconds the claim lives that the entry is handed.
@@ -495,8 +495,8 @@ class LockStore(ABC):
             entry: who waits, and how to tell it.
             nonce: of this request. Repeated within three socket timeouts it parks once, also where the entry
                 has left the line meanwhile.
-            how: ``ask``: it may run where the lock is free; ``behind``: it waits also then, because one before
-                it is on its way to the lock; ``refused``: it waits, and is woken at once where it is free.
+            how: ``ask``: it may run where the lock is free; ``behind``: it waits also then, because one
+                before it is on its way to the lock; ``refused``: it is woken at once where the lock is free.
             band: of its priority: 0 is served first.
             place: ``last`` or ``first`` of its band, or the id of one it goes before, if that is there.
             most: entries there may be.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from celery_redislock.declaring.scopes import STRATEGIES, Choice, Conflict, Side
+from celery_redislock.declaring.scopes import ALIASES, STRATEGIES, Choice, Conflict, Side
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock
@@ -36,6 +36,8 @@ def choose(
         task, tuple(args or ()), dict(kwargs or {}), lock.owner, lock.key, hold.owner, hold.expires_in, side
     )
     name = choice(facts)
+    if isinstance(name, str) and name in ALIASES:
+        return ALIASES[name]
     if not isinstance(name, str) or name not in STRATEGIES:
         problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(STRATEGIES))}"
         raise LockOptionError(task.name, [problem])
@@ -45,7 +47,7 @@ def choose(
 def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens: str) -> None:
     """Send the signal ``lock_conflict``.
 
-    ``what_happens`` is the strategy that is carried out: ``retry`` where the duplicate waits although another
+    ``what_happens`` is the strategy that is carried out: ``wait`` where the duplicate waits although another
     one was chosen.
     """
     if hold.expires_in == math.inf:

@@ -22,10 +22,10 @@ def at_publish(call: Call, hold: Hold) -> Any:
     lock = call.lock
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
-            announce(task, lock, hold, "client", what_happens="retry")
+            announce(task, lock, hold, "client", what_happens="wait")
         return call.send(claimed=False)
     strategy = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
-    if strategy == "retry" and call.is_eager:
+    if strategy == "wait" and call.is_eager:
         strategy = "raise"  # nothing could run it later
     announce(task, lock, hold, "client", what_happens=strategy)
     return STRATEGIES[strategy](call, hold)
@@ -74,7 +74,7 @@ def refuse(call: Call, hold: Hold) -> NoReturn:
 STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
     "skip": skip,
     "raise": refuse,
-    "retry": lambda call, _hold: call.send(claimed=False),
+    "wait": lambda call, _hold: call.send(claimed=False),
 }
 
 

@@ -30,7 +30,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.message import HEADER
 
-__all__ = ["publish"]
+__all__ = ["leads_to", "publish"]
 
 #: The class whose ``_put`` is known.
 _CHANNEL = ("kombu.transport.redis", "Channel")
@@ -61,7 +61,7 @@ def publish(claim: Claim) -> Any:
     store = claim.lock.store
     route = connection.__dict__.get("_redislock")
     if route is None or route.store is not store:
-        route = connection._redislock = _Route(store, _leads_to(connection, store))
+        route = connection._redislock = _Route(store, leads_to(connection, store))
     if (
         claim.is_doubtful
         # Without a claim it is published as well.
@@ -269,7 +269,7 @@ def _is_kombus(kind: type) -> bool:
     return names[_HEADERS + 1 :: _EXCHANGE - _HEADERS][:2] == ["headers", "exchange"]
 
 
-def _leads_to(connection: Any, store: LockStore) -> bool:
+def leads_to(connection: Any, store: LockStore) -> bool:
     """Whether a connection is kombu's to Redis, as it is known here, and leads to where the locks are."""
     channel_class: Any = getattr(connection.get_transport_cls(), "Channel", object)  # AMQP's has none
     # Not Sentinel's, whose primary may move, and none of several, between which kombu moves.

@@ -9,6 +9,7 @@ every publish: a second copy of a message has the same one, publishing a task id
     {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
      "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before,
      "b": a tick of beat's, "q": its claim is kept beside the run's lock,
+     "l": since when it waits in line,
      "a": token under which the period of its job was opened}
 """
 
@@ -66,6 +67,8 @@ class Message(NamedTuple):
         was_delivered: a copy of it was delivered before: the broker's ``redelivered`` flag does not
             survive a worker that publishes the message again to let it wait.
         claimed_beside: its claim is kept under the key's second name, beside the lock of a run.
+        parked_at: when it was put into a line, in seconds since the epoch; ``None``: never. It holds under
+            ``token`` the lock that it waited for, as long as its turn lasts.
     """
 
     key: str | None
@@ -79,6 +82,7 @@ class Message(NamedTuple):
     opened_by: str | None = None
     was_delivered: bool = False
     claimed_beside: bool = False
+    parked_at: float | None = None
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -90,6 +94,8 @@ class Message(NamedTuple):
             text += f',"o":{_encode(dict(self.options))}'
         if self.opened_by:
             text += f',"a":{_quoted(self.opened_by)}'
+        if self.parked_at is not None:
+            text += f',"l":{self.parked_at:.3f}'
         return text + "".join(f',"{one}":1' for one, flag in _FLAGS.items() if getattr(self, flag)) + "}"
 
     @classmethod
@@ -131,6 +137,8 @@ class Message(NamedTuple):
                 said["options"] = dict(data["o"])
             if "a" in data:
                 said["opened_by"] = data["a"].encode().decode()
+            if "l" in data:
+                said["parked_at"] = float(data["l"])
             return cls(key, token, **said)
         except (AttributeError, KeyError, TypeError, ValueError, StopIteration, RecursionError):
             return None

@@ -52,6 +52,22 @@ def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None
     release_dropped(sender.app, getattr(message, "headers", None), getattr(message, "delivery_info", None))
 
 
+def _install_promotion(app: Any) -> None:
+    """Before the pool exists: its children publish what they promote, too."""
+    from celery_redislock.declaring.server import settings_of, store_of
+    from celery_redislock.exceptions import RedisLockError
+    from celery_redislock.publishing import promote
+
+    if not any(map(is_unique, app.tasks.values())):
+        return
+    try:
+        settings = settings_of(app)
+        if settings.enabled:
+            promote.install(app, store_of(app, settings))
+    except RedisLockError:
+        pass  # the check at the worker's start tells
+
+
 def _last_call(**_: Any) -> None:
     """``worker_process_shutdown``, in a pool child: it ends without the interpreter's exit functions."""
     watchdog = sys.modules.get("celery_redislock.locks.watchdog")
@@ -66,9 +82,11 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     from celery_redislock.receiving.check import check_worker
     from celery_redislock.receiving.consumer import Unreceived
     from celery_redislock.receiving.in_hand import InHand
+    from celery_redislock.receiving.sweep import Sweeping
 
     signals.celeryd_after_setup.connect(check_worker, weak=False, dispatch_uid="celery_redislock.check")
-    sender.app.steps["consumer"].update((Unreceived, InHand))
+    sender.app.steps["consumer"].update((Unreceived, InHand, Sweeping))
+    _install_promotion(sender.app)
     program = sys.modules.get("celery.apps.worker")
     if program is None or not isinstance(sender, program.Worker):
         check_worker(sender)  # one in another program, whose log is its own matter

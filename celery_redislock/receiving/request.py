@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Task
 from celery.worker.request import Request
@@ -28,10 +28,12 @@ from celery_redislock.locks.store import Term
 from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.publishing.promote import HAND_OFF
+from celery_redislock.receiving import parking
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
 from celery_redislock.running.duplicate import Skipped
-from celery_redislock.running.redelivery import PutOff
+from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, put_off
 
 __all__ = ["LockRequest"]
 
@@ -55,6 +57,10 @@ class LockRequest(Request):
     _renewal: "HoldInHand | None" = None
     #: It has ended, or will not run; another process runs it.
     _is_over = _is_elsewhere = False
+    #: Identity of the first message of its key that was parked behind this one; and whether the lock was free
+    #: then, so that nobody but this one's end may look at that line.
+    first_behind = ""
+    wakes_line = False
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
@@ -73,7 +79,10 @@ class LockRequest(Request):
         request_dict["properties"] = {**properties, RECEIPT: self._receipt}
         header = request_dict.get(HEADER)
         self._renew_later: Callable[[Any], None] = UNRENEWED.add
-        if _is_short(self._task) or (header.__class__ is str and '"o":' in header):
+        is_short, waits = _traits(self._task)
+        if waits and header.__class__ is str:
+            parking.note(header, self)
+        if is_short or (header.__class__ is str and '"o":' in header):
             # At once: its ttl may be shorter than others wait there.
             self._renew_later = type(self).begin_renewal
         self._renew_later(self)
@@ -118,13 +127,44 @@ class LockRequest(Request):
             self._let_die()
         elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
             self._release_for_dead_child(error)
+        elif isinstance(error, ToBeParked):
+            exc_info = self._park(error) or exc_info
+            error = exc_info.exception
         answer = super().on_failure(exc_info, send_failed_event, return_ok)
+        if self.wakes_line:
+            self._wake_line()
         # For an Ignore Celery sends no event: a monitor would see the task started for ever.
         if isinstance(error, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
-        elif isinstance(error, PutOff):
+        elif isinstance(error, PutOff | ToBeParked):
             self.send_event("task-retried", exception=str(error), traceback=None)
         return answer
+
+    def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> Any:
+        """The pool has the outcome of the run, which may be a failure."""
+        answer = super().on_success(failed__retval__runtime, **kwargs)
+        if self.wakes_line:
+            self._wake_line()
+        return answer
+
+    def _wake_line(self) -> None:
+        """Let the next of the line start: it was parked when this run had ended, or not begun."""
+        self.wakes_line = False
+        if (delivery := self._delivery) is not None:
+            delivery.lock.release(delivery.token)
+
+    def _park(self, error: ToBeParked) -> ExceptionInfo | None:
+        """Put the message into the line that its run was refused for; return what it fails with otherwise."""
+        self._end()
+        delivery = self._delivery
+        if delivery is None:
+            return None  # only its child could tell its lock; it has said why
+        why, name = error.args
+        outcome = parking.park_refused(delivery, self._message, name, before=self.first_behind)
+        if outcome is None:
+            return None
+        instead = put_off(delivery, jittered(delivery.options.lock_retry_delay), f"{outcome}: {why}")
+        return ExceptionInfo((type(instead), instead, None))
 
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""
@@ -141,6 +181,8 @@ class LockRequest(Request):
     def _drop(self) -> None:
         release_dropped(self.task.app, self._request_dict, self.delivery_info, is_received=True)
         self._end()
+        if self.wakes_line:
+            self._wake_line()
 
     def _release_for_dead_child(self, error: BaseException) -> None:
         if self._is_over or (delivery := self._delivery) is None:
@@ -222,6 +264,10 @@ class LockRequest(Request):
             return
         lock = delivery.locks.claim
         message = delivery.message
+        if delivery.parked_as is not None:
+            turn = HoldInHand(delivery.locks.copies, delivery.parked_as, HAND_OFF, self, is_run=False)
+            self._renew(turn)
+            return
         if lock is None or message is None or not message.claimed or message.stands_for_period:
             return
         queue_ttl = delivery.options.lock_queue_ttl
@@ -277,12 +323,13 @@ class LockRequest(Request):
 
 
 @lru_cache(maxsize=1024)
-def _is_short(task: Any) -> bool:
-    """Whether a hold of this task must be renewed sooner than a delivery leaves the queue there."""
+def _traits(task: Any) -> tuple[bool, bool]:
+    """Whether its holds must be renewed sooner than a delivery leaves the queue there; whether it waits."""
     with suppress(Exception):  # a wrong declaration is the child's to report
         options = declaration_of(task).options
-        return min(options.lock_ttl, options.lock_queue_ttl) < 24 * PAUSE
-    return False
+        is_short = min(options.lock_ttl, options.lock_queue_ttl) < 24 * PAUSE
+        return is_short, parking.waits(options)
+    return False, False
 
 
 def _is_another_process(pid: int) -> bool:

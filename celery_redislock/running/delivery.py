@@ -23,6 +23,7 @@ from celery_redislock.locks.store import Hold, Mark
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
+from celery_redislock.publishing.promote import OF_A_WORKER
 
 __all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_dropped", "visibility_timeout"]
 
@@ -43,10 +44,9 @@ DEFAULT_VISIBILITY_TIMEOUT = 3600.0
 #: message may wait in its queue behind others.
 MARK_MARGIN = 3600.0
 
-#: The property of a message that names the worker that has it in hand (``receiving/in_hand.py``).
-IN_HAND_OF = "redislock_in_hand_of"
-#: Beside it, in that worker's memory only: when it was written, in seconds since the epoch.
-IN_HAND_SINCE = "redislock_in_hand_since"
+#: The property of a message that names the worker that has it in hand (``receiving/in_hand.py``). Beside it,
+#: in that worker's memory only: when it was written, in seconds since the epoch.
+IN_HAND_OF, IN_HAND_SINCE = OF_A_WORKER
 
 #: Seconds for which the release of a claim is owed where the options that would say are not known.
 UNKNOWN_TTL = 3600.0
@@ -103,6 +103,7 @@ class Delivery:
         was_delivered: a copy of this message was delivered before, and may have run.
         can_come_again: the broker may deliver this message once more, although this delivery runs it.
         may_be_done: a copy of this message may have run, so its mark is asked for.
+        has_main_process: a worker's main process has received it, and can park it.
     """
 
     task: Any
@@ -115,7 +116,7 @@ class Delivery:
     locks: Locks
     token: str
     serializer: str | None
-    is_tick = was_delivered = can_come_again = may_be_done = False
+    is_tick = was_delivered = can_come_again = may_be_done = has_main_process = False
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:
@@ -149,6 +150,7 @@ class Delivery:
             return None
         receipt = (request.properties or {}).get(RECEIPT) or Receipt(new_token(task_id))
         self.token, received_at, self.serializer, main_process = receipt
+        self.has_main_process = received_at is not None
         self.task = task
         self.request = request
         self.message = message
@@ -172,6 +174,7 @@ class Delivery:
             message is None
             or message.was_delivered
             or message.is_tick
+            or message.parked_at is not None
             or task.acks_late
             or request.eta
             or received_at is None
@@ -235,7 +238,19 @@ class Delivery:
     def must_wait(self) -> bool:
         """It waits for its lock, and is never a duplicate: it was seen before, or belongs to a workflow."""
         is_meant_to = self.message is not None and self.message.must_run
-        return self.is_accepted or self.was_delivered or is_meant_to or self.is_in_workflow
+        return (
+            self.is_accepted
+            or self.was_delivered
+            or is_meant_to
+            or self.is_in_workflow
+            or self.parked_as is not None
+        )
+
+    @property
+    def parked_as(self) -> str | None:
+        """Token under which it holds the lock that it waited for, if it did, until its turn is over."""
+        message = self.message
+        return None if message is None or message.parked_at is None else message.token
 
     @property
     def is_in_workflow(self) -> bool:
@@ -276,8 +291,8 @@ class Delivery:
             token = opened_by  # its claim is the period
         (self.locks.claim or self.lock).release(token, opened_by=opened_by)
         if self.scope.claims_beside:
-            if self.was_delivered and self.locks.lease is not None:
-                # Requeued by its run, it has its claim where that run's lease was.
+            if (self.was_delivered or self.parked_as) and self.locks.lease is not None:
+                # Requeued by its run, or handed the lock, it has its claim where a run's lease was.
                 self.locks.lease.release(token, opened_by=opened_by)
             if opened_by is not None:
                 self.end_period(opened_by)
@@ -339,7 +354,9 @@ def release_dropped(
     """
     headers = headers or {}
     message = Message.of(headers, str(headers.get("id")) if task_id is None else task_id)
-    if message is None or message.key is None or not (message.claimed or is_received):
+    if message is None or message.key is None:
+        return
+    if not (message.claimed or is_received or message.parked_at is not None):
         return
     may_have_run = (delivery_info or {}).get("redelivered") or message.was_delivered
     try:
@@ -366,8 +383,8 @@ def _release_claim(
     if may_have_run and message.stands_for_period:
         return
     if message.claimed_beside:
-        if may_have_run:
-            # Requeued by its run, it has its claim where that run's lease was.
+        if may_have_run or message.parked_at is not None:
+            # Requeued by its run, or handed the lock, it has its claim where a run's lease was.
             lock.release(message.token)
         lock = lock.of_queue()
     elif message.opened_by:

@@ -1,13 +1,15 @@
 """What the worker does with a run that was refused its lock: a function per strategy."""
 
+import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 from celery.exceptions import Ignore
 
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
 from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF
-from celery_redislock.running.redelivery import held_for, wait_for
+from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
 
 __all__ = ["STRATEGIES", "Skipped", "at_start"]
@@ -21,7 +23,7 @@ class Skipped(Ignore):  # type: ignore[misc]  # celery-types has it untyped
 
 
 def at_start(run: Run, hold: Hold) -> Exception:
-    """Return what ends a run that was refused: skipped, published again for later, or failed.
+    """Return what ends a run that was refused: skipped, put into the line, or failed.
 
     A second copy of a message whose first run lives is no duplicate: it waits under every strategy. So
     does everything that was accepted, retried, or is part of a workflow: only a fresh publish may be
@@ -30,13 +32,13 @@ def at_start(run: Run, hold: Hold) -> Exception:
     """
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
-        return wait_for(run, hold, held_for(hold), is_copy=run.is_of_this_message(hold))
+        return wait_for(run, hold, is_copy=run.is_of_this_message(hold))
     task = run.task
     lock = run.lock
     request = run.request
     if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
-        announce(task, lock, hold, "server", what_happens="retry")
-        return wait_for(run, hold, held_for(hold))
+        announce(task, lock, hold, "server", what_happens="wait")
+        return wait_for(run, hold)
     choice = run.options.server or "skip"
     strategy = choose(choice, task, lock, hold, request.args, request.kwargs, "server")
     if run.request.is_eager and strategy != "skip":
@@ -51,7 +53,8 @@ def _may_not_be_published(hold: Hold) -> bool:
     is_claim = hold.state in {QUEUED, ACCEPTED} and not hold.is_period
     if not is_claim or "published" in hold.facts or hold.message != hold.token:
         return False  # a worker's, which has the message, or has seen it published
-    age = held_for(hold)
+    # Another program's does not say since when.
+    age = inf if hold.since is None else time.time() - hold.since
     return age < (PUBLISHING if hold.state == QUEUED else min(PUBLISHING, (age + hold.expires_in) / 2))
 
 
@@ -72,5 +75,5 @@ def skip(run: Run, hold: Hold) -> Exception:
 STRATEGIES: Mapping[str, Callable[[Run, Hold], Exception]] = {
     "skip": skip,
     "raise": lambda run, hold: duplicate_error(run.lock, hold),
-    "retry": lambda run, hold: wait_for(run, hold, held_for(hold)),
+    "wait": wait_for,
 }

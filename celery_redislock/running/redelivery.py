@@ -1,27 +1,32 @@
 """A message that must run later than now, and a copy of a message that has run.
 
-What waits is published again by Celery's own machinery, as ``Task.retry`` does it: with the same id, and
-``retries`` unchanged. It holds no worker slot meanwhile, and spends no retry.
+What waits for a holder is parked in the line of that lock, as it was received, by the worker's main process
+(``receiving/parking.py``). What waits for a time is published again by Celery's own machinery, as
+``Task.retry`` does it: with the same id, and ``retries`` unchanged. Neither holds a worker slot, or spends a
+retry.
 """
 
 import random
-import time
 
 from celery.exceptions import Ignore, Reject
 
-from celery_redislock.locks.store import Hold
+from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.log import logger
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
 
-__all__ = ["PutOff", "held_for", "jittered", "late_copy", "put_off", "wait_for"]
-
-#: Seconds after which a waiting run looks again at first.
-FIRST_PAUSE = 0.1
+__all__ = ["PutOff", "ToBeParked", "jittered", "late_copy", "put_off", "wait_for"]
 
 
 class PutOff(Ignore):  # type: ignore[misc]  # celery-types has it untyped
     """Ends a delivery whose message was published again, unless a run of that message is still there."""
+
+
+class ToBeParked(Ignore):  # type: ignore[misc]  # celery-types has it untyped
+    """Ends a delivery that was refused a lock: the main process, which has its message, parks that.
+
+    Its arguments are the reason and the lock's name.
+    """
 
 
 def late_copy(run: Run) -> Ignore:
@@ -30,18 +35,20 @@ def late_copy(run: Run) -> Ignore:
     return Ignore("a copy of this message has run already")
 
 
-def wait_for(run: Run, hold: Hold | None, held_for: float, *, is_copy: bool = False) -> Exception:
-    """Publish a run's message again, to look then whether the lock is free; return what to raise.
+def wait_for(run: Run, hold: Hold | None, *, is_copy: bool = False) -> Exception:
+    """Let a run's message wait for its lock; return what to raise.
 
-    The pause is as long as the lock has been held so far: a hold of milliseconds is looked at again soon,
-    and one of hours seldom. At least 0.1 s, at most ``lock_retry_delay``, jittered. No
-    ``hold``: a copy of this message is ending; ``is_copy``: the holder is a run of this very message.
+    In line for a holder; for what is left of a period; by ``lock_retry_delay`` where a copy of this message
+    is ending (no ``hold``), and where no main process has the message. ``is_copy``: the holder is a run of
+    this very message.
     """
     why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
     logger.info("%s waits: %s", run.lock, why)
-    # Below zero where the holder's clock is ahead.
-    pause = min(max(abs(held_for), FIRST_PAUSE), run.options.lock_retry_delay)
-    return put_off(run, jittered(pause), why, is_copy=is_copy)
+    if hold is not None and (hold.is_period or hold.state == ACCEPTED):
+        return put_off(run, hold.expires_in, why, is_copy=is_copy)
+    if hold is not None and run.has_main_process:
+        return ToBeParked(why, hold.name)
+    return put_off(run, jittered(run.options.lock_retry_delay), why, is_copy=is_copy)
 
 
 def put_off(delivery: Delivery, delay: float, why: str, *, is_copy: bool = False) -> Exception:
@@ -70,8 +77,3 @@ def put_off(delivery: Delivery, delay: float, why: str, *, is_copy: bool = False
 def jittered(delay: float) -> float:
     """Shorten a delay by up to a fifth, so that many waiting runs do not look all at once."""
     return delay * random.uniform(0.8, 1.0)  # noqa: S311  not for secrets
-
-
-def held_for(hold: Hold) -> float:
-    """Return the seconds a hold has lasted; ``inf`` for another program's, which does not say."""
-    return float("inf") if hold.since is None else time.time() - hold.since

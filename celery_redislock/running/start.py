@@ -27,7 +27,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
-from celery_redislock.running.redelivery import jittered, late_copy, put_off, wait_for
+from celery_redislock.running.redelivery import ToBeParked, jittered, late_copy, put_off, wait_for
 from celery_redislock.running.run import Run
 
 __all__ = ["start"]
@@ -88,6 +88,8 @@ def _warn_of_lost_claim(run: Run) -> None:
     # A retry's claim exists only when its first run has ended, and a copy's went with that copy.
     if message is None or not message.claimed or message.must_run or run.was_delivered:
         return
+    if message.parked_at is not None:
+        return  # its turn may have ended before it came
     if run.locks.lease is not None:
         logger.warning(
             "the claim of %s on %r was gone when it started: it had expired while queued "
@@ -110,8 +112,7 @@ def _take_over(
         if answer.is_done and message is not None and message.is_tick and run.scope.claim != "period":
             # Sent twice, and claimed again when it had run.
             (run.locks.claim or run.lock).release(message.token)
-        pause = run.locks.copies.ttl - answer.expires_in
-        raise late_copy(run) if answer.is_done else wait_for(run, None, pause, is_copy=True)
+        raise late_copy(run) if answer.is_done else wait_for(run, None, is_copy=True)
     return answer
 
 
@@ -217,6 +218,9 @@ def _leave(run: Run, error: BaseException) -> None:
         locks.copies.finish(run.lease)
         run.lease = None
         del may_be_held[locks.copies.key]
+    if run.parked_as is not None and not isinstance(error, ToBeParked):
+        for lock in {lock.key: lock for lock in (run.lock, locks.copies)}.values():
+            lock.release(run.parked_as)  # its turn is over
     if not isinstance(error, Ignore | Reject | RedisLockError):
         # A signal, or a soft time limit: the server may have granted a lease, which may be renewed already.
         for lock in may_be_held.values():

@@ -5,7 +5,7 @@ from kombu import Connection, Producer
 from kombu.transport.redis import Channel
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
-from celery_redislock.publishing.kombu import _is_kombus, _leads_to
+from celery_redislock.publishing.kombu import _is_kombus, leads_to
 
 URL = "redis://user:secret@127.0.0.1:6399/3"
 
@@ -13,7 +13,7 @@ URL = "redis://user:secret@127.0.0.1:6399/3"
 def test_kombus_producer_and_channel_are_as_they_are_known() -> None:
     """CI runs this with the lowest supported versions and with the newest."""
     assert _is_kombus(Producer)
-    assert _leads_to(Connection(URL), connect(URL))
+    assert leads_to(Connection(URL), connect(URL))
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_kombus_producer_and_channel_are_as_they_are_known() -> None:
 )
 def test_the_lock_server_is_the_broker(broker: str, locks: str, *, leads: bool) -> None:
     """The same database as the same user; of several servers none, as kombu moves between them."""
-    assert _leads_to(Connection(broker), connect(locks)) is leads
+    assert leads_to(Connection(broker), connect(locks)) is leads
 
 
 @pytest.mark.parametrize("store", [MemoryStore(), connect(URL, min_replicas=1)], ids=["memory", "replicas"])
 def test_some_stores_take_no_messages(store: LockStore) -> None:
     """One is no server; and where replicas must confirm a claim, its message leaves after that."""
-    assert not _leads_to(Connection(URL), store)
+    assert not leads_to(Connection(URL), store)
 
 
 @pytest.mark.parametrize("name", ["_put", "_connparams"])
@@ -52,6 +52,6 @@ def test_another_kombu_is_not_used_so(monkeypatch: pytest.MonkeyPatch, name: str
     """It is looked at before anything is sent."""
     monkeypatch.delattr(Channel, name)
 
-    assert not _leads_to(Connection(URL), connect(URL))
+    assert not leads_to(Connection(URL), connect(URL))
     assert not _is_kombus(object)
     assert not _is_kombus(type("Producer", (), {"_publish": Producer.publish}))

@@ -1,0 +1,109 @@
+"""Publishing what was promoted, where the lock server is not the broker.
+
+There the script that ends a hold cannot push the next message into its queue. It answers with its text, and
+the process that ended the hold publishes it, as it was received, and settles it then. A process that dies in
+between leaves it in line: its claim runs out, and a sweep promotes it again.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from kombu.compression import compress
+from kombu.utils.json import dumps, loads
+
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.store import LockStore, Promotion
+from celery_redislock.locks.thread import tell
+from celery_redislock.log import logger
+from celery_redislock.publishing.kombu import leads_to
+
+#: Properties that a worker writes into a message it has in hand (``receiving/in_hand.py``).
+OF_A_WORKER = ("redislock_in_hand_of", "redislock_in_hand_since")
+
+__all__ = ["HAND_OFF", "PUBLISHING", "install", "text_of"]
+
+#: Seconds a message that was promoted may take until a worker has received it, and renews its claim.
+HAND_OFF = 60.0
+
+#: Seconds a message that was promoted may take until it is published.
+PUBLISHING = 10.0
+
+
+#: Properties that are of one delivery, or are given apart.
+_OF_A_DELIVERY = (
+    "application_headers", "content_type", "content_encoding", "delivery_info", "delivery_tag",
+    *OF_A_WORKER,
+)  # fmt: skip
+
+
+def install(app: Any, store: LockStore) -> None:
+    """Let this process, and its children, publish what they promote; sends nothing."""
+    connection = app.connection_for_write()
+    if leads_to(connection, store):
+        return  # the scripts push
+    host = f"{connection.hostname}:{connection.port}/{connection.virtual_host}"
+    store.home = f"{connection.transport_cls}:{host}"
+    store.on_promoted = partial(_publish_all, app, store)
+
+
+def text_of(message: Any, headers: Mapping[str, Any]) -> str:
+    """Return a message of kombu's as text, with these headers; the rest is as it was received."""
+    body = message.body
+    if headers.get("compression"):
+        body, _ = compress(body, headers["compression"])  # kombu has decompressed it
+    info = message.delivery_info or {}
+    properties = dict(message.properties)
+    for name in _OF_A_DELIVERY:
+        properties.pop(name, None)
+    return dumps(  # type: ignore[no-any-return]  # kombu has no types
+        {
+            "body": base64.b64encode(body if isinstance(body, bytes) else body.encode()).decode(),
+            "content_type": message.content_type,
+            "content_encoding": message.content_encoding,
+            "headers": headers,
+            "properties": properties,
+            "exchange": info.get("exchange") or "",
+            "routing_key": info.get("routing_key") or "",
+        }
+    )
+
+
+def _publish_all(app: Any, store: LockStore, promoted: Sequence[Promotion]) -> None:
+    for each in promoted:
+        tell(_publish_one, app, store, each)
+
+
+def _publish_one(app: Any, store: LockStore, promotion: Promotion) -> None:
+    """Publish and settle; never raises an ``Exception``."""
+    try:
+        _publish(app, promotion.text)
+    except Exception as error:  # noqa: BLE001  every broker has errors of its own; a sweep tries again
+        line = "could not publish the next in line of %r; it is tried again in %g s: %r"
+        logger.warning(line, promotion.name, PUBLISHING, error)
+        return
+    try:
+        store.settle(promotion.name, promotion.id, HAND_OFF)
+    except RedisLockError as error:
+        line = "could not settle the next in line of %r, which its start does: %s"
+        logger.debug(line, promotion.name, error)
+
+
+def _publish(app: Any, text: bytes) -> None:
+    """Publish a message again as it was received; the broker confirms it where it can."""
+    said = loads(text.decode())
+    properties = said["properties"]
+    with app.producer_pool.acquire(block=True) as producer:
+        channel = producer.channel
+        message = channel.prepare_message(
+            base64.b64decode(said["body"]),
+            properties.pop("priority", None),
+            said["content_type"],
+            said["content_encoding"],
+            said["headers"],
+            properties,
+        )
+        # RabbitMQ's basic_publish says nothing, whatever the app's confirm_publish is.
+        publish = getattr(channel, "basic_publish_confirm", channel.basic_publish)
+        publish(message, exchange=said["exchange"], routing_key=said["routing_key"])

@@ -1,0 +1,230 @@
+"""Parking: the worker's main process puts a message that must wait into the line of its lock.
+
+It has the message as it was received; the process of the body has not. So what is parked is that message,
+with our header replaced, and what leaves the line later is the same. It is parked
+
+- when it was refused its lock in its child (:func:`park_refused`), before Celery acknowledges it;
+- when it is received, if the key is known to be busy here (:func:`strategy`): a message of that key is in
+  hand, or was parked lately. That is a hint, and the script decides. The order on one worker is exact.
+
+Where the lock server is the broker, parking and acknowledging are one step.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from celery.worker.state import revoked
+from celery.worker.strategy import default
+from kombu.utils.json import dumps
+
+from celery_redislock.declaring.declaration import declaration_of
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import new_token
+from celery_redislock.locks.store import LARGEST, QUEUED, Entry, Parked
+from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.log import logger
+from celery_redislock.publishing.conflict import announce
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.publishing.promote import HAND_OFF, OF_A_WORKER, PUBLISHING, text_of
+from celery_redislock.running.delivery import BY_BROKER, Delivery
+
+__all__ = ["note", "park_refused", "strategy", "waits"]
+
+#: Seconds for which a key counts as busy here after a message of it was parked.
+LATELY = 2.0
+
+#: Keys that are remembered: of messages in hand, and of those that were parked lately.
+MOST_KEYS = 10_000
+_in_hand: "dict[str, weakref.ref[Any]]" = {}
+_parked_at: dict[str, float] = {}
+
+#: Where the key stands in a header, and what comes after it.
+_KEY = len('{"v":1,"k":"')
+_AFTER_KEY = '","t":"'
+
+
+def waits(options: LockOptions) -> bool:
+    """Whether duplicates of a task with these options wait for a run to end."""
+    return options.server == "wait" and options.scope is not None and options.scope.lease
+
+
+def note(header: str, request: Any) -> None:
+    """Note that a message is in hand; what comes behind it waits for it."""
+    if len(_in_hand) >= MOST_KEYS:
+        for key in [key for key, first in _in_hand.items() if first() is None]:
+            del _in_hand[key]
+        if len(_in_hand) >= MOST_KEYS:
+            _in_hand.clear()
+    _in_hand[header[_KEY : header.find(_AFTER_KEY, _KEY)]] = weakref.ref(request)
+
+
+def strategy(task: Any, app: Any, consumer: Any, **more: Any) -> Callable[..., Any]:
+    """Return Celery's own, behind one that parks what must wait when it is received.
+
+    Called once for each task when a consumer starts; in the main process, in its event loop's thread.
+    """
+    handle: Callable[..., Any] = default(task, app, consumer, **more)
+    try:
+        declaration = declaration_of(task)
+    except RedisLockError:
+        return handle  # each run reports it
+    if not (declaration.is_on and waits(declaration.options)):
+        return handle
+
+    def receive(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
+        header = message.headers.get(HEADER)
+        if header.__class__ is str:
+            key = header[_KEY : header.find(_AFTER_KEY, _KEY)]
+            if (key in _in_hand or key in _parked_at) and _park_received(task, consumer, message, key):
+                ack(logger, consumer.connection_errors)
+                return None
+        return handle(message, body, ack, reject, callbacks, **rest)
+
+    return receive
+
+
+def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
+    """Park a message behind another one of its key, if it waits for that; tell whether it is parked."""
+    before = _in_hand.get(key, _nobody)()
+    if before is not None and before.has_result:
+        before = None
+    if before is None:
+        _in_hand.pop(key, None)
+        if boottime() - _parked_at.get(key, -LATELY) >= LATELY:
+            _parked_at.pop(key, None)
+            return False
+    headers = message.headers
+    task_id = str(headers["id"])
+    said = Message.of(headers, task_id)
+    if (
+        said is None
+        or said.key is None
+        or said.claimed
+        or said.options
+        or said.parked_at is not None
+        or headers.get("eta")
+        or headers.get("expires")
+        or task_id in revoked
+    ):
+        return False
+    lock = declaration_of(task).task_lock((), {}, task_id, key=said.key)
+    how = "ask" if before is None else "behind"
+    try:
+        answer = _park(lock, message, headers, said, how=how)
+    except RedisLockError as error:
+        logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
+        return False
+    if answer is None or answer.word in {"runs", "full"}:
+        return False
+    if before is not None:
+        before.first_behind = before.first_behind or said.token
+        before.wakes_line = before.wakes_line or answer.held_by is None
+    logger.info("%s waits: %r is not free for it", lock, lock.key)
+    if answer.held_by is not None:
+        announce(task, lock, answer.held_by, "server", what_happens="wait")
+    eventer = consumer.event_dispatcher
+    if eventer and eventer.enabled and task.send_events:
+        why = f"{lock.key!r} is not free for it"
+        eventer.send("task-received", uuid=task_id, name=task.name, args=headers.get("argsrepr"),
+                     kwargs=headers.get("kwargsrepr"), retries=headers.get("retries", 0))  # fmt: skip
+        eventer.send("task-retried", uuid=task_id, exception=why, traceback=None)
+    return True
+
+
+def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) -> str | None:
+    """Park a message whose run was refused the lock of this name; return why it cannot be, if it cannot.
+
+    It goes before the first one of its key that was parked *behind* it meanwhile.
+    """
+    said = delivery.message
+    if said is None:  # its identity travels from now on
+        identity = delivery.identity or new_token(delivery.lock.owner)
+        said = Message(delivery.lock.key, identity, claimed_beside=delivery.scope.claims_beside)
+    if delivery.was_delivered:
+        said = said._replace(was_delivered=True)
+    lock = delivery.lock._replace(key=name)
+    place = before or ("first" if said.parked_at is not None else "last")
+    headers = message.headers
+    try:
+        answer = _park(
+            lock, message, headers, said,
+            place=place, most=delivery.options.lock_max_waiting,
+        )  # fmt: skip
+    except RedisLockError as error:
+        return str(error)
+    if answer is None:
+        return "its message cannot be parked"
+    return "the line is full" if answer.word == "full" else None
+
+
+def _park(
+    lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, *,
+    how: str = "refused", place: str = "last", most: int = 10_000,
+) -> Parked | None:  # fmt: skip
+    """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`."""
+    store = lock.store
+    priority = (message.properties or {}).get("priority") or 0
+    since = time.time() if said.parked_at is None else said.parked_at
+    headers = {name: value for name, value in headers.items() if not BY_BROKER.match(name)}
+    facts = f'{lock.facts(QUEUED, published=True)[:-1]},"line":1}}'
+    acknowledge = None
+    if store.home:
+        # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
+        said = said._replace(parked_at=since, was_delivered=True)
+        text = text_of(message, said.added_to(headers))
+        entry = Entry("give", store.home, PUBLISHING, facts, text)
+        band = max(0, 255 - priority)
+    else:
+        said = said._replace(parked_at=since)
+        pushed = _as_pushed(message, said.added_to(headers))
+        if pushed is None:
+            return None
+        queue, text, acknowledge = pushed
+        entry = Entry("push", queue, HAND_OFF, facts, text)
+        band = min(255, max(0, priority))  # kombu's Redis: 0 is first
+    if len(text) > LARGEST:
+        return None
+    nonce = new_token("").rpartition("/")[2]
+    answer = store.park(
+        lock.key, said.token, entry,
+        nonce=nonce, how=how, band=band, place=place, most=most, acknowledge=acknowledge,
+    )  # fmt: skip
+    if answer.word not in {"runs", "full"}:
+        if len(_parked_at) >= MOST_KEYS:
+            _parked_at.clear()
+        _parked_at[str(lock.key)] = boottime()
+    if answer.held_by is not None:
+        lock.release_if_dead(answer.held_by)
+    return answer
+
+
+def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tuple[str, str, str]] | None:
+    """Return the queue a message of kombu's Redis came from, its text there, and what acknowledges it.
+
+    ``None`` where its queue cannot be told, or expires, which takes more than a push.
+    """
+    channel = message.channel
+    info = message.delivery_info
+    exchange, routing_key = info["exchange"], info["routing_key"]
+    queues = [routing_key] if not exchange else list(channel._lookup(exchange, routing_key))
+    consumed = set(channel._tag_to_queue.values())
+    queues = [queue for queue in queues if queue in consumed] or queues
+    if not queues or queues[0] in getattr(channel, "_expires", ()):
+        return None
+    properties = {name: value for name, value in message.properties.items() if name not in OF_A_WORKER}
+    # A tag of its own: this delivery is acknowledged by the present one, here and once more by kombu.
+    properties["delivery_tag"] = str(uuid4())
+    raw = {**message._raw, "headers": headers, "properties": properties}
+    prefix = channel.global_keyprefix
+    queue = channel._q_for_pri(queues[0], channel._get_message_priority(raw, reverse=False))
+    keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key, message.delivery_tag
+    return f"{prefix}{queue}", dumps(raw), keys
+
+
+def _nobody() -> None:
+    return None

@@ -1,0 +1,76 @@
+"""The sweep: a thread of the worker's main process that looks at lines whose holders may be gone.
+
+Whoever ends a hold hands its lock to the next in line. Nobody does where a hold expires, or its process was
+killed. So each worker looks at the lines that are due, once a second, or sooner where one will be: one small
+request, shared by all workers, as each line is looked at by one of them.
+"""
+
+from functools import partial
+from typing import Any
+
+from celery.bootsteps import Step
+from celery.worker.consumer.tasks import Tasks
+
+from celery_redislock.declaring.declaration import is_unique
+from celery_redislock.declaring.server import settings_of, store_of
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.retrying import LONGEST_PAUSE
+from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.thread import original, start_thread, tell
+from celery_redislock.log import logger
+from celery_redislock.running.delivery import lock_by_name
+
+__all__ = ["Sweeping"]
+
+#: Seconds between two looks, at most and at least.
+PAUSE = LONGEST_PAUSE
+SHORTEST = 0.01
+
+#: Lines that one request looks at: half a millisecond of the server.
+AT_ONCE = 100
+
+
+class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
+    """A step of the worker's consumer: it starts the thread, once for each worker."""
+
+    requires = (Tasks,)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Only where there are unique tasks."""
+        app = consumer.app
+        return settings_of(app).enabled and any(map(is_unique, app.tasks.values()))
+
+    def create(self, consumer: Any) -> None:
+        """Start to look; called once, before the consumer starts."""
+        app = consumer.app
+        settings = settings_of(app)
+        store = store_of(app, settings)
+        by_name = partial(lock_by_name, app, settings)
+        start_thread(partial(_run, store, by_name), "redislock-sweep")
+
+
+def _run(store: LockStore, by_name: Any) -> None:
+    sleep = original("time", "sleep")  # native with gevent
+    is_away = False
+    while True:
+        pause = PAUSE
+        try:
+            pause = look(store, by_name)
+            is_away = False
+        except RedisLockError as error:
+            if not is_away:
+                tell(logger.warning, "waiting messages are not looked at: %s", error)
+            is_away = True
+        except Exception as error:  # noqa: BLE001  a thread that dies would look at nothing any more
+            tell(logger.error, "the look at waiting messages failed unexpectedly", exc_info=error)
+        sleep(pause)
+
+
+def look(store: LockStore, by_name: Any) -> float:
+    """Look at the lines that are due; return the seconds until the next look."""
+    sweep = store.sweep(most=AT_ONCE)
+    for name, error in sweep.broken:
+        tell(logger.error, "what waits for %r is not looked at for a minute: %s", name, error)
+    for hold in sweep.held:
+        by_name(hold.name).release_if_dead(hold)
+    return min(PAUSE, max(SHORTEST, sweep.next_in))
