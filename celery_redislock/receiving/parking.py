@@ -124,12 +124,12 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     if before is not None:
         before.first_behind = before.first_behind or said.token
         before.wakes_line = before.wakes_line or answer.held_by is None
-    logger.info("%s waits: %r is not free for it", lock, lock.key)
+    why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
+    logger.info("%s waits: %s", lock, why)
     if answer.held_by is not None:
         announce(task, lock, answer.held_by, "server", what_happens="wait")
     eventer = consumer.event_dispatcher
     if eventer and eventer.enabled and task.send_events:
-        why = f"{lock.key!r} is not free for it"
         eventer.send("task-received", uuid=task_id, name=task.name, args=headers.get("argsrepr"),
                      kwargs=headers.get("kwargsrepr"), retries=headers.get("retries", 0))  # fmt: skip
         eventer.send("task-retried", uuid=task_id, exception=why, traceback=None)
@@ -209,6 +209,8 @@ def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tupl
     ``None`` where its queue cannot be told, or expires, which takes more than a push.
     """
     channel = message.channel
+    if not hasattr(channel, "unacked_key"):
+        return None  # no process of this app knows that its broker is another server
     info = message.delivery_info
     exchange, routing_key = info["exchange"], info["routing_key"]
     queues = [routing_key] if not exchange else list(channel._lookup(exchange, routing_key))

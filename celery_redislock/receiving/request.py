@@ -128,16 +128,19 @@ class LockRequest(Request):
         elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
             self._release_for_dead_child(error)
         elif isinstance(error, ToBeParked):
-            exc_info = self._park(error) or exc_info
-            error = exc_info.exception
+            try:
+                self._park(error)
+            except Exception as instead:  # noqa: BLE001  it ends the delivery, as a task's own does
+                error = instead
+                exc_info = ExceptionInfo()
         answer = super().on_failure(exc_info, send_failed_event, return_ok)
         if self.wakes_line:
             self._wake_line()
         # For an Ignore Celery sends no event: a monitor would see the task started for ever.
         if isinstance(error, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
-        elif isinstance(error, PutOff | ToBeParked):
-            self.send_event("task-retried", exception=str(error), traceback=None)
+        elif isinstance(error, PutOff) or (isinstance(error, ToBeParked) and not error.args[2]):
+            self.send_event("task-retried", exception=str(error.args[0]), traceback=None)
         return answer
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> Any:
@@ -153,18 +156,18 @@ class LockRequest(Request):
         if (delivery := self._delivery) is not None:
             delivery.lock.release(delivery.token)
 
-    def _park(self, error: ToBeParked) -> ExceptionInfo | None:
-        """Put the message into the line that its run was refused for; return what it fails with otherwise."""
+    def _park(self, error: ToBeParked) -> None:
+        """Put the message into the line of the lock that its run was refused; else raise what ends it."""
         self._end()
         delivery = self._delivery
         if delivery is None:
-            return None  # only its child could tell its lock; it has said why
-        why, name = error.args
+            return  # only its child could tell its lock; it has said why
+        why, name, is_copy = error.args
+        delivery.was_delivered = delivery.was_delivered or is_copy
         outcome = parking.park_refused(delivery, self._message, name, before=self.first_behind)
-        if outcome is None:
-            return None
-        instead = put_off(delivery, jittered(delivery.options.lock_retry_delay), f"{outcome}: {why}")
-        return ExceptionInfo((type(instead), instead, None))
+        if outcome is not None:
+            pause = jittered(delivery.options.lock_retry_delay)
+            raise put_off(delivery, pause, f"{outcome}: {why}", is_copy=is_copy)
 
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""

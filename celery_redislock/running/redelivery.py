@@ -25,7 +25,7 @@ class PutOff(Ignore):  # type: ignore[misc]  # celery-types has it untyped
 class ToBeParked(Ignore):  # type: ignore[misc]  # celery-types has it untyped
     """Ends a delivery that was refused a lock: the main process, which has its message, parks that.
 
-    Its arguments are the reason and the lock's name.
+    Its arguments are the reason, the lock's name, and whether the holder is a run of this very message.
     """
 
 
@@ -47,7 +47,7 @@ def wait_for(run: Run, hold: Hold | None, *, is_copy: bool = False) -> Exception
     if hold is not None and (hold.is_period or hold.state == ACCEPTED):
         return put_off(run, hold.expires_in, why, is_copy=is_copy)
     if hold is not None and run.has_main_process:
-        return ToBeParked(why, hold.name)
+        return ToBeParked(why, hold.name, is_copy)
     return put_off(run, jittered(run.options.lock_retry_delay), why, is_copy=is_copy)
 
 

@@ -23,7 +23,7 @@ app.conf.update(redislock_lock="until_executed", redislock_retry_delay=0.5)
 
 def urgent_ones_wait(conflict: Conflict) -> str:
     """Decide by the arguments of the call that came second."""
-    return "retry" if conflict.kwargs.get("urgent") else "skip"
+    return "wait" if conflict.kwargs.get("urgent") else "skip"
 
 
 @app.task(base=SingletonTask, lock_key=("number",), on_conflict="skip")
@@ -36,7 +36,7 @@ def raising(number: int, urgent: bool = False) -> str:
     return invoice("raising", number, urgent)
 
 
-@app.task(base=SingletonTask, lock_key=("number",), on_conflict="retry")
+@app.task(base=SingletonTask, lock_key=("number",), on_conflict="wait")
 def retrying(number: int, urgent: bool = False) -> str:
     return invoice("retrying", number, urgent)
 

@@ -49,8 +49,8 @@ def conf_of(broker: str) -> dict[str, Any]:
 
 
 def wait_copy(project: Project, task_id: str) -> None:
-    """Return when a copy has found the run alive: the first delivery, the copy, and the copy put off."""
-    project.wait_received(task_id, 3)
+    """Return when a copy has found the run alive, and waits."""
+    project.wait_waiting(task_id)
 
 
 def wait_late_copy(project: Project, task_id: str) -> None:

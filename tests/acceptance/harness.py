@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: Celery's own line (5.7.0, ``worker/strategy.py``).
 _RECEIVED = re.compile(r"Task \S+\[(\S+)\] received")
+#: This package's, of a message that waits.
+_WAITS = re.compile(r"\S+\[(\S+)\] waits: ")
 
 
 def wait_until(fact: Callable[[], T | None], timeout: float, what: str) -> T:
@@ -201,16 +203,17 @@ class Project:
         return Counter(_RECEIVED.findall(self.log))
 
     def wait_received(self, task_id: str, number: int = 1) -> None:
-        """Return when workers have received this message so often.
-
-        Who waits for a lock publishes its message again: received twice, it has found the key held.
-        """
+        """Return when workers have received this message so often."""
         what = f"{task_id} is received {number} times"
         wait_until(lambda: self.received()[task_id] >= number, PATIENCE, what)
 
+    def wait_waiting(self, task_id: str, number: int = 1) -> None:
+        """Return when this message has been refused its lock so often, and waits for it."""
+        self.wait_lines(f"[{task_id}] waits: ", number=number)
+
     def waited(self) -> set[str]:
-        """Return the task ids whose messages have found their key held so far; see above."""
-        return {task_id for task_id, times in self.received().items() if times > 1}
+        """Return the task ids whose messages have found their key held so far."""
+        return set(_WAITS.findall(self.log))
 
     def bodies(self, key: str) -> list[Body]:
         """Return the bodies that ran for this key so far."""

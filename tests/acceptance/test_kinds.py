@@ -34,7 +34,7 @@ def test_messages_of_every_form_are_locked(
     form = {"serializer": serializer, "compression": compression, "kwargs": {"more": "x" * 5000}}
     with project.running(project.while_executing, key, **form) as first:
         second = project.while_executing.apply_async((key,), **form)
-        project.wait_received(second.id, 2)
+        project.wait_waiting(second.id)
 
     assert {first.get(timeout=PATIENCE), second.get(timeout=PATIENCE)} == {f"{key} done"}
     assert len(project.bodies(key)) == 2

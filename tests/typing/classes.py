@@ -24,7 +24,7 @@ def by_feed(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def choose(conflict: Conflict) -> str:
     assert_type(conflict.expires_in, float)
-    return "skip" if conflict.side == "client" else "retry"
+    return "skip" if conflict.side == "client" else "wait"
 
 
 class Import(SingletonTask):

@@ -26,7 +26,7 @@ app.conf.update(redislock_ttl=60.0, redislock_on_conflict="skip")
 
 
 def only_paying_customers_wait(conflict: Conflict) -> str:
-    return "retry" if conflict.kwargs.get("paying") else "skip"
+    return "wait" if conflict.kwargs.get("paying") else "skip"
 
 
 def by_customer(arguments: Mapping[str, Any]) -> str:
@@ -47,7 +47,7 @@ def sync_account(account_id: int) -> str:
     bind=True,
     lock="while_executing",
     lock_key="account:{account_id}",
-    on_conflict="retry",
+    on_conflict="wait",
     lock_ttl=20.0,
     lock_queue_ttl=timedelta(hours=2),
     lock_max_hold=600,

@@ -35,7 +35,7 @@ def _loses_connection(task: str, *, copy_waits: bool = False) -> Act:
             _wait_noticed(scene)
             if copy_waits and (_STARTS_MEANWHILE or scene.project.pool != "prefork"):
                 assert scene.result is not None
-                scene.project.wait_received(scene.result.id, 3)
+                scene.project.wait_waiting(scene.result.id)
 
     return act
 

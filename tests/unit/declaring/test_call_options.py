@@ -33,14 +33,14 @@ def test_our_keywords_are_taken_out_of_a_call():
 
 
 def test_a_call_wins_over_its_task():
-    base = read({"lock_ttl": 60, "on_conflict": {"client": "raise", "server": "retry"}})
+    base = read({"lock_ttl": 60, "on_conflict": {"client": "raise", "server": "wait"}})
 
     options = called(base, lock_ttl=timedelta(minutes=2), lock_key="account:{account_id}", on_lock_error=None)
 
     assert options.lock_ttl == 120.0
     assert options.lock_key == "account:{account_id}"
     assert options.on_lock_error == "raise"
-    assert (options.client, options.server) == ("raise", "retry")
+    assert (options.client, options.server) == ("raise", "wait")
     assert base.lock_ttl == 60.0
 
 
@@ -52,9 +52,9 @@ def test_a_call_that_says_nothing_changes_nothing():
 
 
 def test_a_strategy_for_one_side_leaves_the_other_as_the_task_has_it():
-    options = called(read({"on_conflict": "raise"}), on_conflict={"client": "retry"})
+    options = called(read({"on_conflict": "raise"}), on_conflict={"client": "wait"})
 
-    assert (options.client, options.server) == ("retry", "raise")
+    assert (options.client, options.server) == ("wait", "raise")
 
 
 def test_another_scope_brings_its_own_sides_and_defaults():
@@ -66,9 +66,9 @@ def test_another_scope_brings_its_own_sides_and_defaults():
 
 def test_a_callable_of_one_call_counts_at_publish_only():
     """It cannot travel with the message."""
-    options = called(read({"on_conflict": {"server": "retry"}}), on_conflict=decide)
+    options = called(read({"on_conflict": {"server": "wait"}}), on_conflict=decide)
 
-    assert (options.client, options.server) == (decide, "retry")
+    assert (options.client, options.server) == (decide, "wait")
     assert "cannot travel" in problems(called, on_conflict={"server": decide})[0]
     assert "cannot travel" in problems(called, on_lock_lost=decide)[0]
     assert called(lock_key=decide).lock_key is decide
@@ -84,13 +84,13 @@ TRAVELS = {
     "lock_queue_ttl": 10,
     "lock_max_hold": 100,
     "lock_retry_delay": 1,
-    "on_conflict": {"client": "raise", "server": "retry"},
+    "on_conflict": {"client": "raise", "server": "wait"},
     "on_lock_lost": "terminate",
     "on_lock_error": "run",
 }
 
 
-TASKS = [{}, {"on_conflict": "retry", "lock_ttl": 50}, {"lock": "while_executing"}]
+TASKS = [{}, {"on_conflict": "wait", "lock_ttl": 50}, {"lock": "while_executing"}]
 ASKED = [
     {},
     TRAVELS,
@@ -152,7 +152,7 @@ def test_callables_and_the_key_stay_with_the_publisher():
         {"lock_ttl": [1]},
         {"lock_ttl": float("nan")},
         {"lock_ttl": 60, "lock_max_hold": 5},
-        {"on_conflict": "wait"},
+        {"on_conflict": "queue"},
         {"on_conflict": {"up": 1}},
         {"on_conflict": [[]]},
         {"on_lock_lost": decide},
@@ -169,6 +169,6 @@ def test_a_header_from_another_version_never_raises(data):
 
 
 def test_what_is_known_in_a_header_counts_beside_what_is_not():
-    options = from_header(LockOptions(), {"lock_ttl": 60, "lock_future": 1, "on_conflict": "wait"})
+    options = from_header(LockOptions(), {"lock_ttl": 60, "lock_future": 1, "on_conflict": "queue"})
 
     assert (options.lock_ttl, options.client) == (60.0, "skip")

@@ -14,8 +14,8 @@ from tests.unit.declaring.asking import called, decide, problems, read
         ("until_executed", "end", True, "skip", "skip"),
         ("until_executing", "start", False, "skip", "skip"),
         ("until_expired", "period", False, "skip", "skip"),
-        ("while_executing", None, True, None, "retry"),
-        ("until_and_while_executing", "start", True, "skip", "retry"),
+        ("while_executing", None, True, None, "wait"),
+        ("until_and_while_executing", "start", True, "skip", "wait"),
     ],
 )
 def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, lease, client, server):
@@ -33,7 +33,7 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, leas
     [
         ("until_executed", "raise", ("raise", "raise")),
         ("until_executed", {"client": "raise"}, ("raise", "skip")),
-        ("until_executed", {"server": "retry", "client": None}, ("skip", "retry")),
+        ("until_executed", {"server": "wait", "client": None}, ("skip", "wait")),
         ("until_executed", {"client": decide, "server": "raise"}, (decide, "raise")),
         ("until_executed", decide, (decide, decide)),
         ("while_executing", "skip", (None, "skip")),
@@ -41,7 +41,7 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, leas
         ("while_executing", {"server": "raise", "client": None}, (None, "raise")),
         ("while_executing", decide, (None, decide)),
         ("until_and_while_executing", "raise", ("raise", "raise")),
-        ("until_and_while_executing", {"client": "raise"}, ("raise", "retry")),
+        ("until_and_while_executing", {"client": "raise"}, ("raise", "wait")),
     ],
 )
 def test_a_strategy_counts_where_the_scope_has_a_side(scope, asked, expected):

@@ -93,7 +93,7 @@ def test_a_claim_outlives_its_delay_by_the_queue_ttl_but_not_its_expiry(
         (lambda task: task.apply_async((1,), lock_key="x:{nobody}"), LockOptionError),
         (lambda task: task.apply_async((None,), lock_key="x:{account_id}"), LockKeyError),
         (lambda task: task.apply_async((1,), lock="until_expired"), LockOptionError),
-        (lambda task: task.apply_async((1,), on_conflict="wait"), LockOptionError),
+        (lambda task: task.apply_async((1,), on_conflict="queue"), LockOptionError),
     ],
 )
 def test_what_cannot_be_honoured_touches_nothing(shop: Shop, call: Any, error: type[Exception]) -> None:
@@ -138,14 +138,14 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
     result = task.apply_async(
         (7,),
         lock_ttl=60,
-        on_conflict={"server": "retry", "client": lambda _conflict: "retry"},
+        on_conflict={"server": "wait", "client": lambda _conflict: "wait"},
         lock_key="account:{account_id}",
     )
 
     message = shop.message()
     header = carried(message)
     assert (result.is_duplicate, header.key, header.has_own_key) == (False, "account:7", True)
-    assert header.options == {"lock_ttl": 60.0, "on_conflict": {"server": "retry"}}
+    assert header.options == {"lock_ttl": 60.0, "on_conflict": {"server": "wait"}}
     assert not [name for name in message.properties if "lock" in name or "conflict" in name]
 
 

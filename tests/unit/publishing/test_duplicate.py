@@ -22,7 +22,7 @@ from tests.unit.shop import Down, Shop, body, carried, debts
 # --- strategies ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("says", ["skip", "retry", "raise"])
+@pytest.mark.parametrize("says", ["skip", "wait", "raise"])
 @pytest.mark.parametrize("is_callable", [False, True])
 def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_callable: bool) -> None:
     """Skipped, it is the holder's result; retried, the worker decides; refused, its error names the holder.
@@ -43,7 +43,7 @@ def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_
         result = task.apply_async((7,), {"amount": 2}, task_id="second")
 
     sent = [(each.key, each.claimed, each.must_run) for each in map(carried, shop.messages())]
-    assert sent == ([("account:7", False, False)] if says == "retry" else [])
+    assert sent == ([("account:7", False, False)] if says == "wait" else [])
     assert [claim.owner for claim in shop.held().values()] == [first.id]
     if says == "raise":
         assert (refusal.value.task_id, refusal.value.key) == (first.id, "account:7")
@@ -58,7 +58,7 @@ def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_
     assert len(asked) == is_callable
 
 
-@pytest.mark.parametrize("answer", ["wait", "", None, True, 3])
+@pytest.mark.parametrize("answer", ["queue", "", None, True, 3])
 def test_a_callables_wrong_answer_is_an_error_that_names_the_right_ones(shop: Shop, answer: object) -> None:
     """And nothing is sent."""
     task = shop.unique(body, on_conflict=lambda _conflict: answer)
@@ -75,10 +75,10 @@ def test_a_callables_wrong_answer_is_an_error_that_names_the_right_ones(shop: Sh
     ("options", "is_eager", "happens"),
     [
         ({}, False, "skip"),
-        ({"on_conflict": "retry"}, False, "retry"),
-        ({"group_id": "g"}, False, "retry"),
-        ({"retries": 1}, False, "retry"),
-        ({"on_conflict": "retry"}, True, "raise"),
+        ({"on_conflict": "wait"}, False, "wait"),
+        ({"group_id": "g"}, False, "wait"),
+        ({"retries": 1}, False, "wait"),
+        ({"on_conflict": "wait"}, True, "raise"),
         ({"group_id": "g"}, True, "skip"),
     ],
     ids=str,

@@ -157,10 +157,10 @@ NEVER_DROPPED: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("strategy", "how", "happens"),
     [
-        *((strategy, {}, strategy) for strategy in ("skip", "raise", "retry")),
-        *((strategy, how, "retry") for strategy in ("skip", "raise", "retry") for how in NEVER_DROPPED),
+        *((strategy, {}, strategy) for strategy in ("skip", "raise", "wait")),
+        *((strategy, how, "wait") for strategy in ("skip", "raise", "wait") for how in NEVER_DROPPED),
         ("skip", {"is_eager": True, "group": "g"}, "skip"),
-        ("retry", {"is_eager": True}, "raise"),
+        ("wait", {"is_eager": True}, "raise"),
     ],
     ids=str,
 )
@@ -185,8 +185,8 @@ def test_only_a_fresh_publish_is_dropped_and_what_really_happens_is_announced(
         task(7)
 
     assert heard == [(task, "server", happens, "first", "t1")]
-    assert [message.headers["id"] for message in shop.messages()] == ["t1"] * (happens == "retry")
-    assert happens != "retry" or shop.state("t1") == "PENDING"
+    assert [message.headers["id"] for message in shop.messages()] == ["t1"] * (happens == "wait")
+    assert happens != "wait" or shop.state("t1") == "PENDING"
 
 
 # --- what is never dropped -------------------------------------------------------------------

@@ -145,48 +145,56 @@ def test_a_retry_that_arrives_before_its_body_has_ended_waits(shop: Shop, scope:
 
 
 @pytest.mark.parametrize(
-    ("held_for", "delay", "visibility", "pause"),
+    ("delay", "visibility", "pause"),
     [
-        (None, 5, None, 5.0),
-        (0.0, 5, None, 0.1),
-        (2.0, 5, None, 2.0),
-        (3600.0, 5, None, 5.0),
-        (-60, 5, None, 5),
+        (5, None, 5.0),
         # Redis would deliver what a worker holds for its ETA a second time.
-        (9000.0, 50.0, None, 50.0),
-        (9000.0, 50.0, 20, 20.0),
-        (9000.0, 9000.0, None, 3600.0),
+        (50.0, None, 50.0),
+        (50.0, 20, 20.0),
+        (9000.0, None, 3600.0),
     ],
     ids=str,
 )
-def test_a_waiting_message_looks_again_after_as_long_as_the_lock_has_been_held(
-    shop: Shop, monkeypatch: Any, held_for: float | None, delay: float, visibility: int | None, pause: float
+def test_a_message_that_cannot_wait_in_line_is_tried_again_after_its_delay(
+    shop: Shop, monkeypatch: Any, delay: float, visibility: int | None, pause: float
 ) -> None:
-    """Law 7: between 0.1 s and ``lock_retry_delay``; nothing is counted, and no retry spent.
+    """Law 7: after ``lock_retry_delay``, here because the broker is none that a line can push to.
 
-    It is never longer than the broker's visibility timeout. Where the holder's clock is ahead, nobody looks
-    ten times a second until this one has caught up.
+    It is never longer than the broker's visibility timeout. Nothing is counted, and no retry spent.
     """
     monkeypatch.setattr(random, "uniform", lambda _least, most: most)
-    monkeypatch.setattr(time, "time", lambda: 9000.0)
     if visibility:
         shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     began = datetime.now(timezone.utc)
-    shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay).delay(7)
-    about = {} if held_for is None else {"since": 9000.0 - held_for}
-    shop.store.acquire(KEY, "t2/run", 30, facts=json.dumps(about))
+    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay)
+    task.delay(7)
 
-    shop.run()
+    with hold(task, 7):
+        shop.run()
 
     again = shop.message()
     assert_put_off(again, pause, began)
     assert again.headers["retries"] == 0
 
 
+def test_what_is_left_of_a_period_is_waited_for(shop: Shop) -> None:
+    """Nobody releases a period, so its message waits by the clock: a fact, and no guess."""
+    task = shop.unique(body, lock_key=KEY, lock_period=60.0, on_conflict="wait")
+    began = datetime.now(timezone.utc)
+    task.delay(7)
+    shop.run()
+    task.delay(7)
+
+    shop.run()
+
+    eta = datetime.fromisoformat(shop.message().headers["eta"])
+    assert timedelta(seconds=50) <= eta - began <= timedelta(seconds=61)
+
+
 def test_on_quorum_queues_a_message_waits_for_a_second_at_least(shop: Shop, monkeypatch: Any) -> None:
     """Law 2: the broker keeps it there, and takes no part of a second."""
     replace(monkeypatch, "detect_quorum_queues", lambda *_: (True, "a queue"))
-    task = shop.unique(body, lock_key=KEY, lock="while_executing")
+    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=0.2)
     task.delay(7)
     began = datetime.now(timezone.utc)
 
