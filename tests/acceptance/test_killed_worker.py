@@ -92,6 +92,7 @@ def test_a_child_that_outlives_its_worker_ends_and_its_copy_does_nothing(
         project.start_worker("prefork", concurrency=1)
         assert set(throughout(1.5 * TERM, lambda: len(project.bodies(key)))) == {1}
     project.wait_ended(key)
+    project.wait_received(result.id, 2)  # in its queue, and on its way to a worker, it is in no hand
 
     wait_until(lambda: not project.redis.hlen(f"{project.plan['prefix']}:unacked"), PATIENCE, "it is over")
     assert len(project.bodies(key)) == 1
