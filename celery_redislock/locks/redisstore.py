@@ -270,7 +270,10 @@ class RedisStore(LockStore):
 
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         keys = [self._base(name) + "lock", self._index]
-        return self._scripts.begin("settle", keys, [id, name, _ms(ttl)], _settled, name=name)()
+        args = [id, name, _ms(ttl), self.home]
+        was_there, promoted = self._scripts.begin("settle", keys, args, _settled, name=name)()
+        self._tell(promoted)
+        return was_there
 
     def sweep(self, *, most: int = 100) -> Sweep:
         keys = [self._lines, self._index]
@@ -408,8 +411,9 @@ def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
     return known, entry, Release(known == "released", promoted=_promoted(name, rest))
 
 
-def _settled(_name: str, reply: Any, *_: object) -> bool:
-    return {b"settled": True, b"missing": False}[reply[0]]
+def _settled(name: str, reply: Any, *_: object) -> tuple[bool, tuple[Promotion, ...]]:
+    word, *rest = reply
+    return {b"settled": True, b"missing": False}[word], _promoted(name, rest)
 
 
 def _swept(_name: str, reply: Any, *_: object) -> Sweep:

@@ -46,10 +46,12 @@ elseif held or not value then
   end
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
-  promoted, text = wake(lock, index, name, home)
 end
 if mark then
   call('SET', mark, ARGV[7], 'PX', ARGV[8], unpack(ARGV[7] ~= 'done' and {'NX'} or {}))
+end
+if not goes_on and (held or not value) then
+  promoted, text = wake(lock, index, name, home)
 end
 local word = (goes_on or belongs(value, new)) and 'handed_on' or held and 'released' or not value and 'missing'
 if word and text then

@@ -36,14 +36,20 @@ local function wake(lock, index, name, home, only)
       redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
       return
     else
-      call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
-      list(index, name, now, tonumber(ttl))
+      -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
+      local takes = call('EXISTS', stem .. 'mark:' .. id) == 0
+      if takes then
+        call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
+        list(index, name, now, tonumber(ttl))
+      end
       if kind == 'give' then
         redis.pcall('ZADD', lines, now + ttl, name)
         return id, text
       end
       if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
-        call('DEL', lock)
+        if takes then
+          call('DEL', lock)
+        end
         redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
         return
       end
@@ -57,7 +63,10 @@ local function wake(lock, index, name, home, only)
       else
         redis.pcall('ZADD', lines, 'NX', now + LATEST, name)
       end
-      return id
+      if takes then
+        return id
+      end
+      heads = call('ZRANGE', line, 0, 0)
     end
   end
   redis.pcall('ZREM', lines, name)

@@ -1,15 +1,19 @@
--- A message that was given to the caller has been published: it leaves the line. Atomic; repeating it is harmless.
+-- A message that was given to the caller has been published: it leaves the line. One that went without the lock
+-- lets the next one have it. Atomic; repeating it is harmless.
 --
 -- KEYS  1  lock   string `token NUL json`
 --       2  index  sorted set of names
 -- ARGV  1  id     of the entry
 --       2  name   of the lock
 --       3  ttl    ms its claim lives from now on
+--       4  home   of the caller
 -- RETURNS settled
 --         missing   it has left before
-include('index')
+--         {settled, promoted, 1, id, text}, ...   the caller publishes the next one
+include('line')
 local lock, index = KEYS[1], KEYS[2]
 local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local home, promoted, text = ARGV[4]
 local stem = string.sub(lock, 1, -5)
 local line = stem .. 'line'
 local removed = call('ZREM', line, id)
@@ -19,8 +23,11 @@ if held and string.find(held, id .. '\0', 1, true) == 1 then
   call('PEXPIRE', lock, ttl)
   local time = call('TIME')
   list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+elseif not held then
+  promoted, text = wake(lock, index, name, home)
 end
 if call('EXISTS', line) == 0 then
   redis.pcall('ZREM', string.sub(index, 1, -6) .. 'lines', name)
 end
-return {ok = removed == 1 and 'settled' or 'missing'}
+local word = removed == 1 and 'settled' or 'missing'
+return text and {word, 'promoted', 1, promoted, text} or {ok = word}
