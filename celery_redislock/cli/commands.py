@@ -1,4 +1,4 @@
-"""The commands about locks: ``list``, ``show`` and ``release``."""
+"""The commands about locks: ``list``, ``show``, ``waiting`` and ``release``."""
 
 import math
 import sys
@@ -11,6 +11,8 @@ import click
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, find, nobody
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
+from celery_redislock.log import logger
+from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder, take_away
 
 _subject = click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
@@ -109,6 +111,69 @@ def _description(server: LockServer, holder: Holder) -> str:
 
 
 @click.command()
+@click.argument("subject", metavar="[KEY | TASK [ARGUMENT]...]", nargs=-1)
+@click.option("--all", "of_all", is_flag=True, help="With --drain: the lines of all locks.")
+@click.option("--drain", is_flag=True, help="Send what waits to its queues, in order, without the lock.")
+@click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
+@as_json_option
+@click.pass_context
+def waiting(
+    ctx: click.Context, subject: tuple[str, ...], of_all: bool, drain: bool, yes: bool, as_json: bool
+) -> None:
+    """Show who waits in line for a lock, in order.
+
+    The lock is named as for show. --drain empties its line, or with --all every line: the messages go to
+    the ends of their queues. Those that cannot have their lock then wait again. Use it before this package
+    is taken out; where redislock_enabled is off, every worker does it by itself.
+
+    Exit status: 0 somebody waits, or has left; 1 nobody; 2 trouble.
+    """
+    server = LockServer.of(ctx)
+    if bool(subject) == of_all or (of_all and not drain):
+        raise Trouble("name one lock, or give --all together with --drain")
+    key = find(server, subject)[0] if subject else ""
+    if drain:
+        ctx.exit(_drain(server, key, yes=yes, as_json=as_json))
+    length, waiters = server.store.waiting(key)
+    holders = [Holder.of(waiter.hold) for waiter in waiters]
+    if as_json:
+        output.write_json({"server": server.store.server, "key": key, "waiting": holders})
+    elif holders:
+        rows: list[list[object]] = [["PLACE", "TASK", "OWNER", "PARKED BY", "SINCE"]]
+        for place, holder in enumerate(holders, start=1):
+            age = output.duration(output.age(holder))
+            rows.append([place, holder.task, holder.owner, output.process(holder), age])
+        click.echo(output.table(rows))
+    else:
+        output.say(f"nobody waits for {key} on {server.store.server}")
+    ctx.exit(0 if length else 1)
+
+
+def _drain(server: LockServer, key: str, *, yes: bool, as_json: bool) -> int:
+    """Empty the line of a key, or all of them; return the exit status."""
+    what = f"the line of {key}" if key else "the lines of all locks"
+    if not (yes or as_json):
+        if not sys.stdin.isatty():
+            raise Trouble("standard input is no terminal, so nobody can be asked: add --yes to drain")
+        if not click.confirm(output.printable(f"Send what waits in {what} to its queues?")):
+            return 1
+    if server.app is not None:
+        promote.install(server.app, server.store)
+    moved = 0
+    while True:
+        count, given = server.store.drain(key)
+        moved += count + len(given)
+        if not count and not given:
+            break
+    logger.warning("drained %s by hand: %d waiting messages are back in their queues", what, moved)
+    if as_json:
+        output.write_json({"server": server.store.server, "key": key or None, "drained": moved})
+    else:
+        output.say(f"{moved} waiting messages are back in their queues")
+    return 0 if moved else 1
+
+
+@click.command()
 @_subject
 @click.option("--reason", required=True, help="Why; it is logged.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
@@ -173,4 +238,9 @@ def _confirm(chosen: Sequence[Holder]) -> None:
         raise click.exceptions.Exit(1)
 
 
-COMMANDS: Mapping[str, click.Command] = {"list": list_locks, "release": release, "show": show}
+COMMANDS: Mapping[str, click.Command] = {
+    "list": list_locks,
+    "release": release,
+    "show": show,
+    "waiting": waiting,
+}

@@ -282,6 +282,12 @@ class RedisStore(LockStore):
         self._tell(answer.promoted)
         return answer
 
+    def drain(self, name: str = "", *, most: int = 100) -> tuple[int, tuple[Promotion, ...]]:
+        args = [self._start, self.home, str(most), name]
+        count, promoted = self._scripts.begin("drain", [self._lines], args, _drained, name=self._lines)()
+        self._tell(promoted)
+        return count, promoted
+
     def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
         keys = [self._base(name) + "lock"]
         return self._scripts.begin("waiting", keys, [str(first), str(last)], _waiting, name=name)()
@@ -434,6 +440,13 @@ def _swept(_name: str, reply: Any, *_: object) -> Sweep:
             promoted.append(Promotion(name, first.decode(), second))
     next_in = next_ms / 1000 if next_ms >= 0 else float("inf")
     return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted))
+
+
+def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, ...]]:
+    word, count, what, given, *fields = reply
+    expect(word == b"drained" and what == b"promoted" and len(fields) == 3 * given)
+    texts = [field.decode("utf-8", "replace") for field in fields]
+    return count, tuple(map(Promotion, texts[::3], texts[1::3], fields[2::3]))
 
 
 def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter]]:

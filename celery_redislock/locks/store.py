@@ -498,7 +498,7 @@ class LockStore(ABC):
             how: ``ask``: it may run where the lock is free; ``behind``: it waits also then, because one
                 before it is on its way to the lock; ``refused``: it is woken at once where the lock is free.
             band: of its priority: 0 is served first.
-            place: ``last`` or ``first`` of its band, or the id of one it goes before, if that is there.
+            place: ``last`` or ``first`` of its band, or the id of one it goes before; ``first`` if that has left.
             most: entries there may be.
             acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
                 the hash of deliveries and of the sorted set of their tags, and the tag.
@@ -531,6 +531,16 @@ class LockStore(ABC):
         at once, by one of all processes that sweep.
         """
         return Sweep(float("inf"))
+
+    def drain(self, name: str = "", *, most: int = 100) -> tuple[int, tuple[Promotion, ...]]:  # noqa: ARG002
+        """Send what waits to its queues without the lock, in order: of one lock, or of all; one round trip.
+
+        For an app that takes no locks any more, and for operators.
+
+        Returns:
+            How many left, ``most`` of them at most, and those that the caller has to publish.
+        """
+        return 0, ()
 
     def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:  # noqa: ARG002
         """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them."""

@@ -98,6 +98,17 @@ class LockHandle:
             return Holder.of(hold, queued)
         return Holder.of(queued) if queued is not None else None
 
+    def waiting(self) -> list[Holder]:
+        """Return who waits in line for the lock, in order, as they will hold it; one request.
+
+        ``since`` is when each was parked. A :class:`~celery_redislock.locks.Lock` that waits has no ``task``.
+
+        Raises:
+            LockUnavailable: the lock server cannot be reached.
+        """
+        _, waiters = self._store.waiting(self.key)
+        return [Holder.of(waiter.hold) for waiter in waiters]
+
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from its holder, period included; an operator's act, logged as WARNING.
 

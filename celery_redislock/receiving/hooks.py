@@ -1,6 +1,7 @@
 """Signals of Celery: what ends a run or a message without us, and what happens when a worker starts."""
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from celery import signals
@@ -58,14 +59,9 @@ def _install_promotion(app: Any) -> None:
     from celery_redislock.exceptions import RedisLockError
     from celery_redislock.publishing import promote
 
-    if not any(map(is_unique, app.tasks.values())):
-        return
-    try:
-        settings = settings_of(app)
-        if settings.enabled:
-            promote.install(app, store_of(app, settings))
-    except RedisLockError:
-        pass  # the check at the worker's start tells
+    if any(map(is_unique, app.tasks.values())):
+        with suppress(RedisLockError):  # the check at the worker's start tells
+            promote.install(app, store_of(app, settings_of(app)))
 
 
 def _last_call(**_: Any) -> None:

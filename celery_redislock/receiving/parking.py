@@ -91,7 +91,7 @@ def strategy(task: Any, app: Any, consumer: Any, **more: Any) -> Callable[..., A
 def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     """Park a message behind another one of its key, if it waits for that; tell whether it is parked."""
     before = _in_hand.get(key, _nobody)()
-    if before is not None and before.has_result:
+    if before is not None and before.has_ended:
         before = None
     if before is None:
         _in_hand.pop(key, None)
@@ -99,7 +99,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
             _parked_at.pop(key, None)
             return False
     headers = message.headers
-    task_id = str(headers["id"])
+    task_id = str(headers.get("id"))
     said = Message.of(headers, task_id)
     if (
         said is None

@@ -61,6 +61,8 @@ class LockRequest(Request):
     #: then, so that nobody but this one's end may look at that line.
     first_behind = ""
     wakes_line = False
+    #: This process has heard of its end.
+    has_ended = False
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
@@ -120,6 +122,7 @@ class LockRequest(Request):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The run failed, or its child is gone: a dead child's hold is released or handed on first."""
+        self.has_ended = True
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
@@ -145,6 +148,7 @@ class LockRequest(Request):
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> Any:
         """The pool has the outcome of the run, which may be a failure."""
+        self.has_ended = True
         answer = super().on_success(failed__retval__runtime, **kwargs)
         if self.wakes_line:
             self._wake_line()
@@ -312,6 +316,7 @@ class LockRequest(Request):
 
     def _end(self) -> None:
         self._is_over = True
+        self.has_ended = True
         self._stop_renewing()
 
     @property

@@ -3,8 +3,11 @@
 Whoever ends a hold hands its lock to the next in line. Nobody does where a hold expires, or its process was
 killed. So each worker looks at the lines that are due, once a second, or sooner where one will be: one small
 request, shared by all workers, as each line is looked at by one of them.
+
+Where locking is switched off, the lines are emptied instead: no message stays behind.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -37,8 +40,7 @@ class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
 
     def include_if(self, consumer: Any) -> bool:
         """Only where there are unique tasks."""
-        app = consumer.app
-        return settings_of(app).enabled and any(map(is_unique, app.tasks.values()))
+        return any(map(is_unique, consumer.app.tasks.values()))
 
     def create(self, consumer: Any) -> None:
         """Start to look; called once, before the consumer starts."""
@@ -46,16 +48,17 @@ class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
         settings = settings_of(app)
         store = store_of(app, settings)
         by_name = partial(lock_by_name, app, settings)
-        start_thread(partial(_run, store, by_name), "redislock-sweep")
+        step = partial(look, store, by_name) if settings.enabled else partial(empty, store)
+        start_thread(partial(_run, step), "redislock-sweep")
 
 
-def _run(store: LockStore, by_name: Any) -> None:
+def _run(step: Callable[[], float]) -> None:
     sleep = original("time", "sleep")  # native with gevent
     is_away = False
     while True:
         pause = PAUSE
         try:
-            pause = look(store, by_name)
+            pause = step()
             is_away = False
         except RedisLockError as error:
             if not is_away:
@@ -74,3 +77,12 @@ def look(store: LockStore, by_name: Any) -> float:
     for hold in sweep.held:
         by_name(hold.name).release_if_dead(hold)
     return min(PAUSE, max(SHORTEST, sweep.next_in))
+
+
+def empty(store: LockStore) -> float:
+    """Send what waits to its queues without its lock; return the seconds until the next look."""
+    count, given = store.drain(most=AT_ONCE)
+    if count or given:
+        line = "locking is switched off: %d waiting messages are back in their queues"
+        tell(logger.warning, line, count + len(given))
+    return SHORTEST if count else PAUSE

@@ -13,7 +13,7 @@
 --                   is on its way to the lock; 'refused': it waits, and is woken at once where the lock is free
 --       5  home     of the caller, for entries to be given; '' for none
 --       6  band     of its priority: 0 is served first
---       7  place    'last' of its band; 'first' of it; or the id of one it goes before, if that is there
+--       7  place    'last' of its band; 'first' of it; or the id of one it goes before: first, if that has left
 --       8  most     entries there may be
 --       9  keep     ms the note lives: longer than a repeated request may take
 --       10  tag     of the delivery that is acknowledged
@@ -58,10 +58,10 @@ local WIDTH = 35184372088832
 local from = ARGV[6] * WIDTH
 local to = string.format('(%.0f', from + WIDTH)
 local place = from + WIDTH / 2
-local behind = ARGV[7] ~= 'first' and ARGV[7] ~= 'last' and call('ZSCORE', line, ARGV[7])
+local behind = ARGV[7] ~= 'last' and call('ZSCORE', line, ARGV[7])
 if behind then
   place = behind - 0.5
-elseif length > 0 and ARGV[7] == 'first' then
+elseif length > 0 and ARGV[7] ~= 'last' then
   local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   place = first and math.ceil(first) - 1 or place
 elseif length > 0 then

@@ -1,0 +1,47 @@
+-- Send what waits on its way without its lock, in order: at most so many entries. Atomic. For an app that takes
+-- no locks any more, and for operators.
+--
+-- KEYS  1  lines  sorted set name -> when to look next (ms, server clock)
+-- ARGV  1  start  of a lock's keys, up to its name
+--       2  home   of the caller; '' for none
+--       3  most   entries to look at
+--       4  name   of the one lock whose line is meant; '' for all lines
+-- RETURNS {drained, count, promoted, n, name, id, text, ...}   count: entries that left for their queue, or whose
+--         process was told; the caller publishes the others, which stay in line until that is settled
+local call = redis.call
+local lines, start, home, left, only = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local count, given = 0, {}
+for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1)) do
+  local line, parked = start .. name .. '}:line', start .. name .. '}:parked'
+  -- pcall: one key's trouble stays with that key.
+  local ids = left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
+  for _, id in ipairs(ids) do
+    left = left - 1
+    local entry = redis.pcall('HGET', parked, id)
+    local kind, to, ttl, text = string.match(
+      type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z[^%z]*%z(.*)$')
+    -- The note keeps another process from publishing it meanwhile.
+    if kind == 'give' and to == home and call('SET', start .. name .. '}:note:' .. id, '', 'NX', 'PX', ttl) then
+      given[#given + 1] = name
+      given[#given + 1] = id
+      given[#given + 1] = text
+    elseif kind ~= 'give' then
+      -- The end of the queue, behind those that left before.
+      -- A process that waits for its bell finds its entry gone, and asks again.
+      local pushed = kind == 'push' and redis.pcall('LPUSH', to, text)
+      if type(pushed) ~= 'table' then
+        call('ZREM', line, id)
+        call('HDEL', parked, id)
+        count = count + 1
+      end
+    end
+  end
+  if call('EXISTS', line) == 0 then
+    redis.pcall('ZREM', lines, name)
+  end
+end
+local answer = {'drained', count, 'promoted', #given / 3}
+for _, field in ipairs(given) do
+  answer[#answer + 1] = field
+end
+return answer

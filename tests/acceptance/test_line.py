@@ -1,0 +1,162 @@
+"""In line: what must wait is parked, holds no slot, is looked at by nobody, and runs in its turn."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.terms import DEAD, PATIENCE
+from tests.tiers import slow
+
+ProjectMaker = Callable[..., Project]
+
+pytestmark = pytest.mark.law(2)
+
+
+def parked(project: Project, key: str) -> list[str]:
+    """The task ids in line, in order."""
+    return [waiter.owner for waiter in project.executed.lock_for(key).waiting()]
+
+
+def wait_parked(project: Project, key: str, number: int) -> list[str]:
+    """Return them once there are so many."""
+    wait_until(lambda: len(parked(project, key)) >= number, PATIENCE, f"{number} wait for {key!r}")
+    return parked(project, key)
+
+
+@pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("gevent"), slow("solo")])
+@pytest.mark.parametrize("task", ["while_executing", "while_executing_acks_late"])
+def test_waiting_calls_run_one_at_a_time_and_in_order(
+    new_project: ProjectMaker, key: str, pool: str, task: str
+) -> None:
+    """On one worker the order is exact, also where the first of them was refused in its child."""
+    project = new_project(conf={"worker_prefetch_multiplier": 4})
+    project.start_worker(pool, concurrency=1 if pool == "solo" else 4)
+    results = [getattr(project, task).delay(key, 0.01) for _ in range(30)]
+    for result in results:
+        result.get(timeout=PATIENCE)
+    project.wait_ended(key, 30)
+
+    assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
+    assert project.overlaps(key) == []
+
+
+def test_while_they_wait_nobody_looks_and_others_run(new_project: ProjectMaker, key: str) -> None:
+    """A worker's request a second for all lines together, and no message is received again."""
+    project = new_project()
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        waiting = [project.while_executing.delay(key) for _ in range(50)]
+        wait_parked(project, key, 50)
+        before = project.received()
+        requests = scripts_run(project)
+        seconds = 3.0
+        throughout(seconds, lambda: None)
+        # Renewals of the body by two processes, the sweep, and the worker's name.
+        assert scripts_run(project) - requests <= 8 * seconds
+        assert project.received() == before
+        assert project.unlocked.delay(f"{key}-other").get(timeout=PATIENCE)
+        assert project.undelivered() <= 1
+    for result in waiting:
+        result.get(timeout=PATIENCE)
+
+    assert len(project.bodies(key)) == 51
+    assert project.overlaps(key) == []
+
+
+def scripts_run(project: Project) -> int:
+    """How many scripts the server has run."""
+    stats: Any = project.redis.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
+
+
+@pytest.mark.parametrize("task", ["while_executing_acks_late", slow("while_executing")])
+def test_a_line_outlives_its_workers(new_project: ProjectMaker, key: str, task: str) -> None:
+    """The worker of the holder is killed as a whole; two new ones take over: each runs once, in order."""
+    project = new_project()
+    worker = project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        first = getattr(project, task).delay(key)
+        project.wait_started(key)
+        waiting = [project.while_executing.delay(key) for _ in range(6)]
+        assert wait_parked(project, key, 6) == [result.id for result in waiting]
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(10)
+    project.start_workers(2, "prefork", concurrency=2)
+    for result in waiting:
+        result.get(timeout=DEAD + PATIENCE)
+    wait_until(lambda: not parked(project, key), PATIENCE, "nobody waits")
+    bodies = [body for body in project.bodies(key) if body.task_id != first.id]
+
+    assert [body.task_id for body in bodies] == [result.id for result in waiting]
+    assert project.overlaps(key, killed=1) == []
+
+
+def test_what_is_revoked_in_line_lets_the_next_one_run(project: Project, key: str) -> None:
+    """It ends as any revoked message does, when its turn comes."""
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        revoked, last = (project.while_executing.delay(key) for _ in range(2))
+        wait_parked(project, key, 2)
+        project.app.control.revoke(revoked.id)
+        project.wait_lines("revoked", revoked.id)
+    last.get(timeout=PATIENCE)
+    wait_until(lambda: revoked.state == "REVOKED", PATIENCE, "it is revoked")
+
+    assert revoked.id not in {body.task_id for body in project.bodies(key)}
+    project.wait_free(key)
+
+
+def test_an_operators_release_hands_the_lock_on(project: Project, key: str) -> None:
+    """Whoever ends a hold looks at the line; here a process that is no worker."""
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        second = project.while_executing.delay(key)
+        wait_parked(project, key, 1)
+        project.while_executing.lock_for(key).release(reason="a test")
+        project.wait_started(key, 2)
+    second.get(timeout=PATIENCE)
+
+    assert not parked(project, key)
+
+
+def test_a_full_line_loses_nothing(project: Project, key: str) -> None:
+    """What comes then is tried again by the clock."""
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        options: Any = {"lock_max_waiting": 1, "lock_retry_delay": 0.5}
+        results = [project.while_executing.apply_async((key,), **options) for _ in range(3)]
+        for result in results:
+            project.wait_waiting(result.id)
+        assert len(parked(project, key)) == 1
+    for result in results:
+        result.get(timeout=PATIENCE)
+
+    assert len(project.bodies(key)) == 4
+    assert project.overlaps(key) == []
+
+
+def test_no_message_stays_behind_when_locking_is_switched_off(new_project: ProjectMaker, key: str) -> None:
+    """A worker whose app takes no locks any more sends what waits to its queues."""
+    project = new_project()
+    worker = project.start_worker("prefork", concurrency=1)
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        waiting = [project.while_executing.delay(key) for _ in range(100)]
+        wait_parked(project, key, 100)
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(10)
+    project.plan["conf"] = {**project.plan["conf"], "redislock_enabled": False}
+    project.start_worker("prefork", concurrency=2)
+    for result in waiting:
+        result.get(timeout=PATIENCE)
+
+    assert not parked(project, key)
