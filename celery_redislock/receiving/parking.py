@@ -209,6 +209,8 @@ def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tupl
     ``None`` where its queue cannot be told, or expires, which takes more than a push.
     """
     channel = message.channel
+    if not hasattr(channel, "global_keyprefix"):
+        return None  # not Redis, in a process whose home nobody has told (publishing/promote.py)
     info = message.delivery_info
     exchange, routing_key = info["exchange"], info["routing_key"]
     queues = [routing_key] if not exchange else list(channel._lookup(exchange, routing_key))

@@ -164,7 +164,10 @@ class LockRequest(Request):
         if outcome is None:
             return None
         instead = put_off(delivery, jittered(delivery.options.lock_retry_delay), f"{outcome}: {why}")
-        return ExceptionInfo((type(instead), instead, None))
+        try:
+            raise instead
+        except type(instead):
+            return ExceptionInfo()  # there is none without a traceback (billiard 4.2)
 
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""
