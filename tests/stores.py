@@ -1,7 +1,7 @@
 """A store under test, and what a test may do behind its back: age a lock, look at raw keys.
 
 Every verb called through :attr:`StoreCase.store` is followed by a scan of the
-test's keys: none may be without a time to live, whatever was just done.
+test's keys: none but those of lines may be without a time to live, whatever was just done.
 """
 
 import json
@@ -51,6 +51,10 @@ class StoreCase(ABC):
 
     store: LockStore
 
+    def queue(self, name: str = "q") -> str:
+        """The full name of a queue of this test, as an entry has it."""
+        return name
+
     def take(self, token: str, ttl: float = 30.0, *, name: str = "n", **options: Any) -> Any:
         """Acquire, with the arguments most tests do not care about."""
         return self.store.acquire(name, token, ttl, facts=ABOUT, **options)
@@ -67,6 +71,18 @@ class StoreCase(ABC):
     @abstractmethod
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
         """Seconds the hold (or period) has left on the server; ``None`` if there is none."""
+
+    @abstractmethod
+    def pushed(self, queue: str = "q") -> list[str]:
+        """What lies in a queue, or a bell, of the broker: the next one to be received is the last."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """The names of the locks whose lines are looked at sometime."""
+
+    @abstractmethod
+    def make_due(self, name: str = "n") -> None:
+        """Let the time come when a line that is looked at sometime is looked at."""
 
     @abstractmethod
     def check_every_key_expires(self) -> None:
@@ -92,6 +108,16 @@ class MemoryCase(StoreCase):
         left = 0.0 if entry is None else entry[1] - self.clock()
         return left if left > 0 else None
 
+    def pushed(self, queue: str = "q") -> list[str]:
+        return list(self.memory.queues[queue])
+
+    def lines(self) -> list[str]:
+        return sorted(self.memory._due)
+
+    def make_due(self, name: str = "n") -> None:
+        assert name in self.memory._due
+        self.memory._due[name] = self.clock()
+
     def check_every_key_expires(self) -> None:
         entries = [*self.memory._locks.values(), *self.memory._periods.values(), *self.memory._marks.values()]
         assert all(expiry < float("inf") for _, expiry in entries)
@@ -113,6 +139,9 @@ class RedisCase(StoreCase):
         """The raw key."""
         return f"{self.prefix}:{{{name}}}:{part}"
 
+    def queue(self, name: str = "q") -> str:
+        return f"{self.prefix}:{name}"
+
     def keys(self) -> list[str]:
         """All raw keys of this test."""
         return sorted(key.decode() for key in self.client.scan_iter(match=f"{self.prefix}:*", count=1000))
@@ -127,8 +156,21 @@ class RedisCase(StoreCase):
         assert pttl != -1, "a key without a ttl"
         return None if pttl == -2 else pttl / 1000
 
+    def pushed(self, queue: str = "q") -> list[str]:
+        found: Any = self.client.lrange(f"{self.prefix}:{queue}", 0, -1)
+        return [text.decode() for text in found]
+
+    def lines(self) -> list[str]:
+        found: Any = self.client.zrange(f"{self.prefix}:lines", 0, -1)
+        return sorted(name.decode() for name in found)
+
+    def make_due(self, name: str = "n") -> None:
+        assert self.client.zadd(f"{self.prefix}:lines", {name: 1}, xx=True, ch=True) == 1
+
     def check_every_key_expires(self) -> None:
-        foreign = set(self.foreign)
+        # What waits in a line is data, as what is in a queue: it lives until it is served.
+        data = ("}:line", "}:parked", f"{self.prefix}:lines", f"{self.prefix}:q")
+        foreign = {*self.foreign, *(key for key in self.keys() if key.endswith(data))}
         immortal = [key for key in self.keys() if key not in foreign and self.client.pttl(key) == -1]
         assert immortal == []
 

@@ -2,24 +2,55 @@
 
 import threading
 import time
+from bisect import bisect
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.store import (
     QUEUED,
+    Entry,
     Grant,
     Hold,
     LockStore,
     Mark,
     Marked,
+    Parked,
+    Promotion,
     Refusal,
     Release,
     Renewal,
+    Sweep,
     Term,
+    Waiter,
 )
 
 _Entry = tuple[bytes, float]
+
+#: Seconds, as in ``lua/line.lua``: the longest time until a line is looked at again; until one is that only
+#: another home can serve. And how long a request that parked is known, as on a server with its usual timeout.
+_LATEST = 5.0
+_OF_ANOTHER_HOME = 1.0
+_NOTED = 15.0
+
+_Ended = TypeVar("_Ended", Release, Parked, Sweep)
+
+
+class _Place(NamedTuple):
+    band: int
+    id: str
+    entry: Entry
+
+
+class _Woken(NamedTuple):
+    """Who was handed a lock, and what the caller publishes for it."""
+
+    id: str = ""
+    promoted: tuple[Promotion, ...] = ()
+
+
+_NOBODY = _Woken()
 
 
 class MemoryStore(LockStore):
@@ -27,6 +58,9 @@ class MemoryStore(LockStore):
 
     It excludes only within this process: a fork has its own. Its clock is the
     server's and this process's at once.
+
+    Attributes:
+        queues: what was pushed to queues and bells of this name, the first to be served on the right.
     """
 
     def __init__(self, *, clock: Clock = boottime, wall: Callable[[], float] = time.time) -> None:
@@ -37,7 +71,11 @@ class MemoryStore(LockStore):
         self._locks: dict[str, _Entry] = {}
         self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
+        self._lines: dict[str, list[_Place]] = {}
+        self._due: dict[str, float] = {}
+        self._notes: dict[str, _Entry] = {}
         self._fence = 0
+        self.queues: defaultdict[str, deque[str]] = defaultdict(deque)
 
     @property
     def server(self) -> str:
@@ -53,7 +91,7 @@ class MemoryStore(LockStore):
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
-        starts_run: bool = False,  # noqa: ARG002  no server, no limit
+        starts_run: bool = False,
     ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()
@@ -67,6 +105,11 @@ class MemoryStore(LockStore):
             if held is not None and not kept:
                 return Refusal((self._hold(name, held, is_period=False),))
             value = f"{token}\0{facts}".encode()
+            if starts_run and held is None and name in self._lines:
+                first = f'{self._lines[name][0].id}\0{{"state":"queued","published":true}}'
+                return Refusal((Hold(name, first.encode(), _OF_ANOTHER_HOME),))
+            if taken_over and held is not None and b'"line":1' in held[0]:
+                self._take_out(name, instead_of)
             if not kept:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
@@ -105,12 +148,12 @@ class MemoryStore(LockStore):
             if accepted is not None and _belongs(accepted[0], opened_by):
                 del self._periods[name]
             held = self._live(self._locks, name)
-            if held is None:
-                return Release(released=False)
-            if not _belongs(held[0], token):
+            if held is not None and not _belongs(held[0], token):
                 return Release(released=False, held_by=self._hold(name, held, is_period=False))
-            del self._locks[name]
-            return Release(released=True)
+            if self._locks.pop(name, None) is not None:
+                self._take_out(name, token)
+            answer = Release(held is not None, promoted=self._wake(name).promoted)
+        return self._told(answer)
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
         for name, held in list(self._locks.items()):
@@ -125,17 +168,153 @@ class MemoryStore(LockStore):
     ) -> Release:
         with self._lock:
             held = self._live(self._locks, name)
-            if held is None or not _belongs(held[0], old):
+            ours = held is not None and _belongs(held[0], old)
+            if held is not None and not ours:
                 self._leave(name, mark)
-                if held is None or _belongs(held[0], new):
-                    return Release(released=held is not None)
+                if _belongs(held[0], new):
+                    return Release(released=True)
                 return Release(released=False, held_by=self._hold(name, held, is_period=False))
-            if self._live(self._marks, (name, new)) is not None:
-                del self._locks[name]
-            else:
+            woken = _NOBODY
+            if ours and self._live(self._marks, (name, new)) is None:
                 self._locks[name] = (f"{new}\0{facts}".encode(), self._clock() + ttl)
+                if self._entry(name, new) is not None:
+                    woken = self._wake(name, only=new)
+            else:
+                self._locks.pop(name, None)
+                woken = self._wake(name)
             self._leave(name, mark)
-            return Release(released=True)
+            answer = Release(ours, promoted=woken.promoted)
+        return self._told(answer)
+
+    def park(
+        self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
+        place: str = "last", most: int = 10_000, acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
+    ) -> Parked:  # fmt: skip
+        with self._lock:
+            if self._live(self._notes, nonce) is not None or self._entry(name, id) is not None:
+                return Parked("repeated")
+            held = self._live(self._locks, name)
+            is_own = held is not None and _belongs(held[0], id)
+            line = self._lines.get(name, [])
+            if how != "refused" and (is_own or (how == "ask" and held is None and not line)):
+                return Parked("runs")
+            if len(line) >= most and not is_own:
+                return Parked("full")
+            before = [at for at, each in enumerate(line) if each.id == place]
+            of_band = [each.band for each in line]
+            if before:
+                at = before[0]
+                band = line[at].band
+            else:
+                at = bisect(of_band, band - 1 if place == "first" else band)
+            self._lines.setdefault(name, line).insert(at, _Place(band, id, entry))
+            self._notes[nonce] = (b"", self._clock() + _NOTED)
+            woken = _NOBODY
+            if is_own:
+                woken = self._wake(name, only=id)
+            elif held is None and how != "behind":
+                woken = self._wake(name)
+            if woken.id == id and not woken.promoted:
+                return Parked("woken")
+            left = held[1] - self._clock() if held is not None else _LATEST
+            self._due.setdefault(name, self._clock() + min(left, _LATEST))
+            rank = [each.id for each in self._lines[name]].index(id)
+            if woken.promoted or held is None:
+                answer = Parked("parked", rank, promoted=woken.promoted)
+            else:
+                answer = Parked("parked", rank, self._hold(name, held, is_period=False))
+        return self._told(answer)
+
+    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002
+        with self._lock:
+            entry = self._take_out(name, id)
+            word = "missing" if entry is None else "left"
+            held = self._live(self._locks, name)
+            woken = _NOBODY
+            if held is not None and _belongs(held[0], id):
+                word = "released"
+                del self._locks[name]
+                woken = self._wake(name)
+            answer = Release(word == "released", promoted=woken.promoted)
+        return word, b"" if entry is None else entry.dumps().encode(), self._told(answer)
+
+    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
+        with self._lock:
+            held = self._live(self._locks, name)
+            if held is not None and _belongs(held[0], id):
+                self._locks[name] = (held[0], self._clock() + ttl)
+            return self._take_out(name, id) is not None
+
+    def sweep(self, *, most: int = 100) -> Sweep:
+        with self._lock:
+            now = self._clock()
+            held_by: list[Hold] = []
+            promoted: list[Promotion] = []
+            for due, name in sorted((due, name) for name, due in self._due.items())[:most]:
+                if due > now:
+                    break
+                held = self._live(self._locks, name)
+                self._due[name] = now + (_LATEST if held is None else min(held[1] - now, _LATEST))
+                if held is None:
+                    promoted += self._wake(name).promoted
+                else:
+                    held_by.append(self._hold(name, held, is_period=False))
+            next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
+            answer = Sweep(next_in, tuple(held_by), (), tuple(promoted))
+        return self._told(answer)
+
+    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+        with self._lock:
+            line = self._lines.get(name, [])
+            first = max(0, first + len(line)) if first < 0 else first
+            asked = line[first : len(line) + 1 + last if last < 0 else last + 1]
+            return len(line), [
+                Waiter(id_, entry.kind, entry.to, Hold(name, f"{id_}\0{entry.facts}".encode(), entry.ttl))
+                for _, id_, entry in asked
+            ]
+
+    def _wake(self, name: str, only: str | None = None) -> "_Woken":
+        """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
+        line = self._lines.get(name)
+        if not line:
+            return _NOBODY
+        id_ = only or line[0].id
+        entry = self._entry(name, id_)
+        assert entry is not None  # noqa: S101  whoever asks for one has seen it in line
+        now = self._clock()
+        if entry.kind == "give" and entry.to != self.home:
+            if only:
+                self._locks[name] = (self._locks[name][0], now + _OF_ANOTHER_HOME)
+            self._due[name] = now + _OF_ANOTHER_HOME
+            return _NOBODY
+        self._locks[name] = (f"{id_}\0{entry.facts}".encode(), now + entry.ttl)
+        if entry.kind == "give":
+            self._due[name] = now + entry.ttl
+            return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
+        if entry.kind != "hold":
+            self.queues[entry.to].append(entry.text)
+        self._take_out(name, id_)
+        if name in self._lines:
+            self._due.setdefault(name, now + _LATEST)
+        return _Woken(id_)
+
+    def _entry(self, name: str, id_: str) -> Entry | None:
+        return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
+
+    def _take_out(self, name: str, id_: str | None) -> Entry | None:
+        entry = self._entry(name, id_ or "")
+        if entry is not None:
+            self._lines[name] = [each for each in self._lines[name] if each.id != id_]
+            if not self._lines[name]:
+                del self._lines[name]
+                self._due.pop(name, None)
+        return entry
+
+    def _told(self, answer: _Ended) -> _Ended:
+        """Report the messages that an answer has promoted, and return it; without the lock of this store."""
+        if answer.promoted and self.on_promoted is not None:
+            self.on_promoted(answer.promoted)
+        return answer
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         with self._lock:
@@ -164,7 +343,8 @@ class MemoryStore(LockStore):
                 return Release(released=False, held_by=seen)
             self._locks.pop(name, None)
             self._periods.pop(name, None)
-            return Release(released=True, held_by=seen)
+            answer = Release(released=True, held_by=seen, promoted=self._wake(name).promoted)
+        return self._told(answer)
 
     def names(self, *, limit: int = 1000) -> list[str]:
         with self._lock:

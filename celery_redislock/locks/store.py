@@ -498,7 +498,7 @@ class LockStore(ABC):
             how: ``ask``: it may run where the lock is free; ``behind``: it waits also then, because one
                 before it is on its way to the lock; ``refused``: it is woken at once where the lock is free.
             band: of its priority: 0 is served first.
-            place: ``last`` or ``first`` of its band, or the id of one it goes before; ``first`` if that has left.
+            place: ``last`` or ``first`` of its band, or the id of one it goes before (first, if it has left).
             most: entries there may be.
             acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
                 the hash of deliveries and of the sorted set of their tags, and the tag.

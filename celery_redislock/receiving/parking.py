@@ -210,7 +210,7 @@ def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tupl
     """
     channel = message.channel
     if not hasattr(channel, "unacked_key"):
-        return None  # no process of this app knows that its broker is another server
+        return None  # no process of this app knows that its broker is another server (publishing/promote.py)
     info = message.delivery_info
     exchange, routing_key = info["exchange"], info["routing_key"]
     queues = [routing_key] if not exchange else list(channel._lookup(exchange, routing_key))

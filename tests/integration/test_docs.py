@@ -17,7 +17,7 @@ from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Grant, Mark, Term
+from celery_redislock.locks.store import Entry, Grant, Mark, Term
 from celery_redislock.scheduling.state import NOTHING, States
 from tests.pages import PAGES, ROOT, blocks_of
 
@@ -170,7 +170,25 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         store.force_release("name")
         assert list(store.release_claims(["owner"])) == []
         assert store.eviction_policy() == "noeviction"
+        stand_in_line(store)
         send_a_tick(store)
+
+
+def stand_in_line(store: RedisStore) -> None:
+    """Park, look, sweep, leave, and be woken, as messages do that wait."""
+    assert isinstance(store.acquire("busy", "owner/token", 5.0, facts="{}"), Grant)
+    entry = Entry("push", "redislock:queue", 5.0, "{}")
+    for id_, place in [("a", "last"), ("b", "last"), ("c", "first"), ("d", "b")]:
+        assert store.park("busy", id_, entry, nonce=id_, place=place).word == "parked"
+    assert store.waiting("busy")[0] == 4
+    assert store.sweep().next_in > 0
+    assert store.leave("busy", "c")[0] == "left"
+    assert store.settle("busy", "b", 5.0)
+    assert store.release("busy", "owner/token").released
+    if not store.release("busy", "a").released:
+        reason = "no permission to push, which stays with the key"
+        raise LockUnavailable(store.server, "release", reason)
+    store.force_release("busy")
 
 
 def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
@@ -231,15 +249,18 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
         store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", facts="{}")
         store.release("N", "owner/NONCE")
-        admin.delete("the broker's")
+        admin.delete("the broker's", "redislock:{N}:note:NONCE")
         store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
+        store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE")
         states = States(store, "APP")
         assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
         states.pause("ENTRY", 5.0)
-    kinds = {b"zset": "sorted set", b"string": "string"}
+    kinds = {b"zset": "sorted set", b"string": "string", b"hash": "hash"}
     keys = ask(admin, "KEYS", "*")
     found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}
 
     assert found == dict(rows)
-    assert [key for key in keys if ask(admin, "PTTL", key) <= 0] == []
+    assert {key.decode() for key in keys if ask(admin, "PTTL", key) <= 0} == {
+        "redislock:{N}:line", "redislock:{N}:parked", "redislock:lines",
+    }  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Grant, Release, Term
+from celery_redislock.locks.store import Entry, Grant, Promotion, Release, Term
 from tests.facts import wait_until
 from tests.stores import ABOUT, granted, refused
 
@@ -183,6 +183,11 @@ VERBS: dict[str, Callable[[RedisStore], object]] = {
     "names": lambda store: store.names(),
     "claim_and_push": lambda store: store.claim_and_push("n", A, 30.0, queue="q", text="", facts=ABOUT),
     "release_and_store": lambda store: store.release_and_store("n", A, "key", "{}", 0),
+    "park": lambda store: store.park("n", A, Entry("push", "q", 30.0, ABOUT), nonce="1"),
+    "leave": lambda store: store.leave("n", A),
+    "settle": lambda store: store.settle("n", A, 30.0),
+    "sweep": lambda store: store.sweep(),
+    "waiting": lambda store: store.waiting("n"),
 }
 
 
@@ -220,6 +225,16 @@ VERBS: dict[str, Callable[[RedisStore], object]] = {
         ("release_and_store", b":1\r\n"),
         ("release_and_store", b"+released\r\n"),
         ("release_and_store", b"+stored\r\n"),
+        ("release", b"*4\r\n$8\r\nreleased\r\n$8\r\npromoted\r\n:1\r\n$1\r\nx\r\n"),
+        ("park", b"+granted 1\r\n"),
+        ("park", b"*0\r\n"),
+        ("park", b"*5\r\n$6\r\nparked\r\n:0\r\n$8\r\npromoted\r\n:1\r\n$1\r\nx\r\n"),
+        ("leave", b"+left\r\n"),
+        ("leave", b"*3\r\n$4\r\nleft\r\n$0\r\n\r\n$4\r\nmore\r\n"),
+        ("settle", b"+parked\r\n"),
+        ("sweep", b"*4\r\n$5\r\nswept\r\n:0\r\n$5\r\nlines\r\n:1\r\n"),
+        ("sweep", b"*3\r\n$5\r\nswept\r\n:0\r\n*1\r\n$1\r\nx\r\n"),
+        ("waiting", b"*4\r\n$7\r\nwaiting\r\n:0\r\n$7\r\nentries\r\n:1\r\n"),
     ],
 )
 def test_an_answer_of_another_shape_is_told_and_costs_one_request(
@@ -254,19 +269,19 @@ def test_a_list_in_a_list_is_no_answer_and_is_asked_for_again(server: FakeServer
     assert [(hold.owner, hold.expires_in) for hold in holds] == [("a", 5.0), ("b", 6.0)]
 
 
-PROMOTED = b"$8\r\npromoted\r\n:2\r\n$3\r\nm/1\r\n$3\r\nm/2\r\n"
+PROMOTED = b"$8\r\npromoted\r\n:2\r\n$3\r\nm/1\r\n$3\r\none\r\n$3\r\nm/2\r\n$3\r\ntwo\r\n"
 THEIRS = b"$4\r\nheld\r\n:1\r\n$3\r\nb/1\r\n:5000\r\n"
 
 
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (lambda store: store.release("n", A), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*5\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.force_release("n"), b"*9\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
+        (lambda store: store.release("n", A), b"*7\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*7\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.force_release("n"), b"*11\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
         (
             lambda store: store.release_and_store("n", A, "key", "{}", 0)[0],
-            b"*6\r\n$6\r\nstored\r\n$8\r\nreleased\r\n" + PROMOTED,
+            b"*8\r\n$6\r\nstored\r\n$8\r\nreleased\r\n" + PROMOTED,
         ),
     ],
     ids=["release", "hand_on", "force_release", "release_and_store"],
@@ -275,14 +290,15 @@ def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
     server: FakeServer, store: RedisStore, end: Callable[[RedisStore], Release], said: bytes
 ) -> None:
     """Whoever ends a hold need not know what waits for it."""
+    promoted = (Promotion("n", "m/1", b"one"), Promotion("n", "m/2", b"two"))
     server.replies = [[said]]
     told: list[object] = []
     store.on_promoted = told.append
 
     answer = end(store)
 
-    assert (answer.released, answer.promoted) == (True, ("m/1", "m/2"))
-    assert told == [("m/1", "m/2")]
+    assert (answer.released, answer.promoted) == (True, promoted)
+    assert told == [promoted]
 
 
 @pytest.mark.parametrize("size", [1, 10])

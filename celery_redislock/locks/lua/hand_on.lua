@@ -36,7 +36,7 @@ if goes_on then
   call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
   local time = call('TIME')
   list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
-  if call('HEXISTS', string.sub(lock, 1, -5) .. 'parked', new) == 1 then
+  if redis.pcall('HEXISTS', string.sub(lock, 1, -5) .. 'parked', new) == 1 then
     -- It came before its claim was there, and waits: nobody else would publish it.
     promoted, text = wake(lock, index, name, home, new)
   end

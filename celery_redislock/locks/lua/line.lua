@@ -33,6 +33,9 @@ local function wake(lock, index, name, home, only)
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
       heads = call('ZRANGE', line, 0, 0)
     elseif kind == 'give' and to ~= home then
+      if only then
+        call('PEXPIRE', lock, OF_ANOTHER_HOME) -- it is given when its claim has run out
+      end
       redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
       return
     else

@@ -40,7 +40,7 @@ end
 if call('EXISTS', note) == 1 then
   return {ok = 'repeated'}
 end
-if call('HEXISTS', parked, id) == 1 then
+if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
   acknowledge() -- another delivery of it
   return {ok = 'repeated'}
 end
@@ -53,14 +53,17 @@ end
 if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
--- A place is a number within the band: the last one's and 1, for the first the first one's less 1.
-local WIDTH = 35184372088832
+-- A place is a number within the band: the last one's and 1, for the first the first one's less 1. In the last
+-- of 256 bands a number still has a fraction of a 256th.
+local WIDTH = 68719476736
 local from = ARGV[6] * WIDTH
 local to = string.format('(%.0f', from + WIDTH)
 local place = from + WIDTH / 2
 local behind = ARGV[7] ~= 'last' and call('ZSCORE', line, ARGV[7])
 if behind then
-  place = behind - 0.5
+  -- Halfway to the one before it, so that those that go before the same one keep their order.
+  local before = call('ZREVRANGEBYSCORE', line, '(' .. behind, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  place = (math.max(before or behind - 1, behind - 1) + behind) / 2
 elseif length > 0 and ARGV[7] ~= 'last' then
   local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   place = first and math.ceil(first) - 1 or place
@@ -68,7 +71,7 @@ elseif length > 0 then
   local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   place = last and math.floor(last) + 1 or place
 end
-call('ZADD', line, string.format('%.1f', place), id)
+call('ZADD', line, string.format('%.17g', place), id)
 call('HSET', parked, id, entry)
 call('SET', note, '', 'PX', ARGV[9])
 acknowledge()

@@ -47,6 +47,12 @@ if ours or not held then
   local word = ours and 'released' or 'missing'
   if call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
 include('line')
+    if ours then
+      -- Given, published and received, it may not have been settled yet: it is not given again.
+      local stem, id = string.sub(lock, 1, -5), string.sub(token, 1, -2)
+      redis.pcall('ZREM', stem .. 'line', id)
+      redis.pcall('HDEL', stem .. 'parked', id)
+    end
     local promoted, text = wake(lock, index, name, home)
     if text then
       return {word, 'promoted', 1, promoted, text}

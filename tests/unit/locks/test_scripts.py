@@ -10,14 +10,15 @@ from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 
 LUA = files("celery_redislock.locks") / "lua"
 
+#: These are only included by others.
+INCLUDED = {"index", "line"}
+
 
 def test_the_scripts_are_exactly_the_files() -> None:
     """Those of ticks stand in the beat process's room, and may use those of locks."""
     of_ticks = files("celery_redislock.scheduling") / "lua"
 
-    assert sorted([*SCRIPTS, "index", "line"]) == sorted(
-        each.name.removesuffix(".lua") for each in LUA.iterdir()
-    )
+    assert sorted({*SCRIPTS, *INCLUDED}) == sorted(each.name.removesuffix(".lua") for each in LUA.iterdir())
     assert sorted({*OF_TICKS} - {*SCRIPTS}) == sorted(
         each.name.removesuffix(".lua") for each in of_ticks.iterdir()
     )

@@ -1,0 +1,723 @@
+"""What every store promises to those who wait in the line of a lock: place, wake-up, and no way round."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.locks.store import Entry, Mark, Parked, Promotion, Release
+from tests.faults import Fault, FaultyProxy
+from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
+
+A, B, C, D, E, F = (f"job-{each}/1" for each in "abcdef")
+
+#: Where entries that are given are published from.
+HOME = "amqp:here"
+
+#: What a claim says that a line has handed over.
+IN_LINE = '{"state":"queued","line":1}'
+
+#: A priority band: RabbitMQ's messages without one are in the last.
+BANDS = (0, 9, 255)
+
+
+def park(
+    case: StoreCase, id_: str, kind: str = "push", *, to: str | None = None, **options: object
+) -> Parked:
+    """Park an entry whose text is its id, with what most tests do not care about."""
+    to = to or {"push": case.queue(), "give": HOME, "ring": case.queue("q:bell"), "hold": ""}[kind]
+    entry = Entry(kind, to, 30.0, IN_LINE, id_)
+    options = {"nonce": secrets.token_hex(8), **options}
+    return case.store.park("n", id_, entry, **options)  # type: ignore[arg-type]
+
+
+def in_line(case: StoreCase) -> list[str]:
+    """The ids that wait, in order."""
+    length, waiters = case.store.waiting("n")
+    assert length == len(waiters)
+    return [waiter.id for waiter in waiters]
+
+
+def served(case: StoreCase) -> list[str]:
+    """The ids in the order in which the holders' releases serve them, until nobody waits."""
+    while (holder := case.holder()) is not None:
+        assert case.store.release("n", holder).released
+    assert (in_line(case), case.lines()) == ([], [])
+    return case.pushed()
+
+
+def at_home(case: StoreCase) -> list[Promotion]:
+    """Let the store's process publish what it is given, and note it."""
+    store = case.memory if hasattr(case, "memory") else case.redis  # type: ignore[attr-defined]
+    given: list[Promotion] = []
+    store.home = HOME
+    store.on_promoted = given.extend
+    return given
+
+
+class TestPlace:
+    """Who comes before whom."""
+
+    def test_those_who_wait_are_served_in_the_order_they_came(self, case: StoreCase) -> None:
+        case.take(A)
+
+        answers = [park(case, id_) for id_ in (B, C, D)]
+
+        assert [(answer.word, answer.place) for answer in answers] == [
+            ("parked", 0),
+            ("parked", 1),
+            ("parked", 2),
+        ]
+        assert [answer.held_by and answer.held_by.token for answer in answers] == [A, A, A]
+        assert in_line(case) == [B, C, D]
+        assert case.lines() == ["n"]
+        assert served(case) == [B, C, D]
+
+    def test_a_band_is_served_before_the_next_one(self, case: StoreCase) -> None:
+        case.take(A)
+        for id_, band in [(B, 9), (C, 255), (D, 0), (E, 9), (F, 0)]:
+            park(case, id_, band=band)
+
+        assert served(case) == [D, F, B, E, C]
+
+    @pytest.mark.parametrize("band", BANDS)
+    def test_the_first_of_a_band_goes_before_all_in_it_and_behind_those_before_it(
+        self, case: StoreCase, band: int
+    ) -> None:
+        case.take(A)
+        park(case, B, band=0)
+        park(case, C, band=band)
+        park(case, D, band=band, place="first")
+        park(case, E, band=band, place="first")
+
+        assert served(case) == ([E, D, B, C] if band == 0 else [B, E, D, C])
+
+    @pytest.mark.parametrize("band", BANDS)
+    def test_one_goes_right_before_the_one_it_names(self, case: StoreCase, band: int) -> None:
+        """By its number, not by its id: the last that comes has the smallest, and the first the largest."""
+        case.take(A)
+        for id_ in (F, D):
+            park(case, id_, band=band)
+        park(case, C, band=band, place=D)
+        park(case, B, band=band, place=C)
+        park(case, E, band=band, place=D)
+
+        assert served(case) == [F, B, C, E, D]
+
+    @pytest.mark.parametrize("place", ["job-gone/1", "last"])
+    def test_one_whose_next_is_not_there_any_more_is_the_last(self, case: StoreCase, place: str) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C, place=B)
+        case.store.leave("n", B)
+        park(case, D, place=place)
+        park(case, E)
+
+        assert served(case) == [C, D, E]
+
+    def test_waiting_tells_who_waits_and_how_it_is_told(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C, "give")
+        park(case, D)
+
+        length, (waiter,) = case.store.waiting("n", first=1, last=1)
+
+        assert (length, waiter.id, waiter.kind, waiter.to) == (3, C, "give", HOME)
+        assert (waiter.hold.token, waiter.hold.state, waiter.hold.expires_in) == (C, "queued", 30.0)
+        assert [each.id for each in case.store.waiting("n", first=-2)[1]] == [C, D]
+        assert case.store.waiting("other") == (0, [])
+
+
+class TestPark:
+    """Who is put into a line, and who is not."""
+
+    @pytest.mark.parametrize(
+        ("how", "is_held", "others", "expected"),
+        [
+            ("ask", False, 0, "runs"),
+            ("ask", True, 0, "parked"),
+            ("behind", False, 0, "parked"),
+            ("behind", True, 0, "parked"),
+            ("refused", False, 0, "woken"),
+            ("refused", True, 0, "parked"),
+            ("ask", True, 1, "parked"),
+        ],
+    )
+    def test_it_may_run_or_waits_by_what_the_caller_knows(
+        self, case: StoreCase, how: str, is_held: bool, others: int, expected: str
+    ) -> None:
+        if is_held:
+            case.take(A)
+        for id_ in (C, D)[:others]:
+            park(case, id_)
+
+        assert park(case, B, how=how).word == expected
+        assert case.holder() == (A if is_held else B if expected == "woken" else None)
+        assert case.pushed() == ([B] if expected == "woken" else [])
+
+    @pytest.mark.parametrize("how", ["ask", "refused"])
+    def test_where_the_lock_is_free_and_others_wait_the_first_of_them_is_served(
+        self, case: StoreCase, how: str
+    ) -> None:
+        park(case, B, how="behind")
+
+        assert park(case, C, how=how) == Parked("parked", 0)
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+
+    def test_a_repeated_request_parks_once_also_where_its_entry_was_served(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, nonce="one")
+        assert park(case, B, nonce="one").word == "repeated"
+        assert in_line(case) == [B]
+
+        case.store.release("n", A)
+
+        assert park(case, B, nonce="one").word == "repeated"
+        assert (in_line(case), case.pushed(), case.holder()) == ([], [B], B)
+
+    def test_another_delivery_of_what_waits_changes_nothing(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C)
+
+        assert park(case, B, place="first").word == "repeated"
+        assert served(case) == [B, C]
+
+    @pytest.mark.parametrize("how", ["ask", "behind"])
+    def test_one_that_holds_its_claim_runs(self, case: StoreCase, how: str) -> None:
+        case.take(B)
+
+        assert park(case, B, how=how).word == "runs"
+        assert in_line(case) == []
+
+    def test_one_that_was_refused_and_holds_its_claim_by_now_is_on_its_way(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, C)
+        case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
+
+        assert park(case, B, most=1).word == "woken"
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+
+    def test_a_full_line_takes_nobody_and_one_that_left_makes_room(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, most=2)
+        park(case, C, most=2)
+
+        assert park(case, D, most=2).word == "full"
+        assert in_line(case) == [B, C]
+
+        case.store.leave("n", C)
+        assert park(case, D, most=2).word == "parked"
+
+    def test_its_delivery_is_acknowledged_with_it(self, server_case: RedisCase) -> None:
+        """And so is another delivery of it; one that may run is not."""
+        keys = server_case.queue("q:unacked"), server_case.queue("q:tags")
+        server_case.foreign = keys
+        for tag in ("1", "2", "3"):
+            server_case.client.hset(keys[0], tag, "text")
+            server_case.client.zadd(keys[1], {tag: 1.0})
+
+        park(server_case, C, how="ask", acknowledge=(*keys, "3"))
+        server_case.take(A)
+        park(server_case, B, acknowledge=(*keys, "1"))
+        park(server_case, B, acknowledge=(*keys, "2"))
+
+        assert server_case.client.hkeys(keys[0]) == [b"3"]
+        assert server_case.client.zrange(keys[1], 0, -1) == [b"3"]
+
+
+Ending = Callable[[StoreCase], Release]
+
+
+def _hand_on_to_one_that_is_done(case: StoreCase) -> Release:
+    case.store.mark_done("n", F, 60.0)
+    return case.store.hand_on("n", A, F, 30.0, facts=ABOUT)
+
+
+#: Each ends A's hold, or finds that it has ended.
+ENDINGS: dict[str, Ending] = {
+    "release": lambda case: case.store.release("n", A),
+    "release with a mark": lambda case: case.store.release("n", A, opened_by=A, mark=Mark("m", 9.0)),
+    "release and store": lambda case: case.store.release_and_store("n", A, case.queue("q:r"), "{}", 9)[0],
+    "force_release": lambda case: case.store.force_release("n"),
+    "hand_on to one that is done": _hand_on_to_one_that_is_done,
+    "leave": lambda case: case.store.leave("n", A)[2],
+}
+endings = pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+
+
+class TestEnds:
+    """Whoever ends a hold hands the lock to the first in line, in the same step."""
+
+    @endings
+    def test_the_end_of_a_hold_serves_the_first_in_line(self, case: StoreCase, end: Ending) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C)
+
+        assert end(case).released
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+        assert case.remaining() == pytest.approx(30.0, abs=5.0)
+        assert case.store.names() == ["n"]
+        assert served(case) == [B, C]
+
+    @endings
+    def test_what_it_gives_is_told_once_and_stays_in_line_until_it_is_settled(
+        self, case: StoreCase, end: Ending
+    ) -> None:
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give")
+
+        promoted = end(case).promoted
+
+        assert given == list(promoted) == [Promotion("n", B, B.encode())]
+        assert (case.holder(), in_line(case), case.pushed()) == (B, [B, C], [])
+        assert (case.store.settle("n", B, 60.0), case.store.settle("n", B, 60.0)) == (True, False)
+        assert in_line(case) == [C]
+        assert case.remaining() == pytest.approx(60.0, abs=5.0)
+
+    def test_the_end_of_a_revoked_claim_serves_the_first_in_line(self, case: StoreCase) -> None:
+        case.store.acquire("n", A, 30.0, facts='{"state":"queued"}')
+        park(case, B)
+
+        assert list(case.store.release_claims(["job-a"])) == [("n", A)]
+        assert (case.holder(), case.pushed()) == (B, [B])
+
+    @pytest.mark.parametrize("verb", ["release", "release and store", "hand_on to one that is done"])
+    def test_a_release_that_finds_nothing_serves_the_first_in_line(self, case: StoreCase, verb: str) -> None:
+        """The hold had expired, and nobody has looked since."""
+        case.take(A)
+        park(case, B)
+        case.expire()
+
+        assert not ENDINGS[verb](case).released
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [])
+
+    def test_a_release_of_anothers_hold_serves_nobody(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, C)
+
+        assert not case.store.release("n", B).released
+        assert not case.store.force_release("n", expected=B).released
+        assert not case.store.hand_on("n", B, D, 30.0, facts=ABOUT).released
+        assert (case.holder(), in_line(case)) == (A, [C])
+
+    def test_a_claim_handed_to_one_that_waits_already_sends_it(self, case: StoreCase) -> None:
+        """A retry's message that came before its body had unwound: nobody else would publish it."""
+        case.take(A)
+        park(case, C)
+        park(case, B)
+
+        assert case.store.hand_on("n", A, B, 99.0, facts=ABOUT).released
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+        assert served(case) == [B, C]
+
+    def test_a_claim_handed_to_one_that_waits_already_gives_it(self, case: StoreCase) -> None:
+        given = at_home(case)
+        case.take(A)
+        park(case, C, "give")
+        park(case, B, "give")
+
+        assert case.store.hand_on("n", A, B, 99.0, facts=ABOUT).promoted == (Promotion("n", B, B.encode()),)
+        assert [each.id for each in given] == [B]
+        assert case.store.settle("n", B, 60.0)
+        assert (case.holder(), in_line(case)) == (B, [C])
+
+    def test_a_claim_handed_to_one_that_only_another_home_can_give_is_left_to_that_home(
+        self, case: StoreCase
+    ) -> None:
+        """Not for as long as the claim would live: a day, where it is that of a retry."""
+        case.take(A)
+        park(case, B, "give")
+        assert case.store.hand_on("n", A, B, 86400.0, facts=ABOUT).promoted == ()
+        assert (case.remaining() or 0.0) <= 1.0
+        case.expire()
+        case.make_due()
+
+        given = at_home(case)
+
+        assert [each.id for each in case.store.sweep().promoted] == [B]
+        assert [each.id for each in given] == [B]
+
+    def test_a_bell_is_rung_and_a_hold_is_only_handed_over(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, "ring")
+        park(case, C, "hold")
+
+        case.store.release("n", A)
+        assert (case.holder(), case.pushed("q:bell")) == (B, [B])
+
+        case.store.release("n", B)
+        assert (case.holder(), case.pushed("q:bell"), in_line(case)) == (C, [B], [])
+
+
+class TestStart:
+    """A run that starts, where others wait."""
+
+    def test_a_newcomers_run_does_not_overtake_after_an_expiry(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        case.expire()
+
+        hold = refused(case.take(C, starts_run=True)).hold
+        assert (hold.token, hold.state, hold.is_period, case.holder()) == (B, "queued", False, None)
+        assert refused(case.take(C, starts_run=True, instead_of=D)).hold.token == B
+
+    def test_the_run_of_one_that_holds_its_claim_starts(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C)
+        case.store.release("n", A)
+
+        assert granted(case.take("job-b/run", starts_run=True, instead_of=B)).taken_over
+        assert in_line(case) == [C]
+
+    def test_one_that_was_given_and_starts_before_it_is_settled_leaves_the_line(
+        self, case: StoreCase
+    ) -> None:
+        at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give")
+        case.store.release("n", A)
+
+        granted(case.take("job-b/run", starts_run=True, instead_of=B))
+
+        assert in_line(case) == [C]
+        assert not case.store.settle("n", B, 60.0)
+        assert case.holder() == "job-b/run"
+
+    def test_one_that_was_given_and_released_before_it_is_settled_is_not_given_again(
+        self, case: StoreCase
+    ) -> None:
+        """Its message was dropped where it was received: it is revoked, or a copy of one that is done."""
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give")
+        case.store.release("n", A)
+
+        assert case.store.release("n", B).released
+
+        assert [each.id for each in given] == [B, C]
+        assert in_line(case) == [C]
+
+    def test_one_whose_claim_ran_out_before_it_was_published_is_given_again(self, case: StoreCase) -> None:
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        case.store.release("n", A)
+        case.expire()
+        case.make_due()
+
+        case.store.sweep()
+
+        assert [each.id for each in given] == [B, B]
+
+
+class TestSweep:
+    """Nobody released: the lines are looked at."""
+
+    def test_a_look_after_an_expiry_serves_the_first_in_line(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C)
+        assert 0.0 < case.store.sweep().next_in <= 5.0
+        case.expire()
+        case.make_due()
+
+        assert case.store.sweep().held == ()
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+        assert case.lines() == ["n"]
+
+    def test_a_line_is_due_when_its_hold_expires(self, case: StoreCase) -> None:
+        case.take(A, 2.0)
+        park(case, B)
+
+        assert 0.0 < case.store.sweep().next_in <= 2.1
+
+    def test_a_look_at_a_line_whose_lock_is_held_tells_by_whom(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        case.make_due()
+
+        (hold,) = case.store.sweep().held
+
+        assert (hold.name, hold.token, hold.facts["host"]) == ("n", A, "here")
+        assert 0.0 < case.store.sweep().next_in <= 5.0
+
+    def test_two_that_look_share_the_work(self, case: StoreCase) -> None:
+        names = [f"n{number}" for number in range(5)]
+        for name in names:
+            case.take(A, name=name)
+            case.store.park(name, B, Entry("push", case.queue(), 30.0, IN_LINE, name), nonce=name)
+            case.make_due(name)
+
+        looks = [[hold.name for hold in case.store.sweep(most=3).held] for _ in range(3)]
+
+        assert [len(look) for look in looks] == [3, 2, 0]
+        assert sorted(looks[0] + looks[1]) == names
+
+    def test_what_another_home_gives_is_left_to_its_look(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, "give")
+        assert case.store.release("n", A).promoted == ()
+        assert case.holder() is None
+        case.make_due()
+
+        answer = case.store.sweep()
+
+        assert (answer.promoted, case.holder()) == ((), None)
+        assert 0.5 < answer.next_in <= 1.1, "never at once: each look would find it due again"
+
+        given = at_home(case)
+        case.make_due()
+        assert case.store.sweep().promoted == (Promotion("n", B, B.encode()),)
+        assert [each.id for each in given] == [B]
+
+    def test_nobody_waits_nothing_is_due(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        case.store.release("n", A)
+
+        assert case.store.sweep() == case.store.sweep(most=1)
+        assert case.store.sweep().next_in == float("inf")
+
+
+class TestLeave:
+    """One that does not want to wait any more."""
+
+    def test_one_that_waits_leaves_and_gets_back_what_it_parked(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C)
+
+        word, entry, release = case.store.leave("n", B)
+
+        assert (word, release.released) == ("left", False)
+        assert entry.split(b"\0") == [b"push", case.queue().encode(), b"30000", IN_LINE.encode(), B.encode()]
+        assert case.store.leave("n", B)[:2] == ("missing", b"")
+        assert served(case) == [C]
+
+    def test_one_that_was_handed_the_lock_gives_it_to_the_next(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+        park(case, C)
+        case.store.release("n", A)
+
+        word, _, release = case.store.leave("n", B)
+
+        assert (word, release.released) == ("released", True)
+        assert (case.holder(), case.pushed()) == (C, [B, C])
+
+    def test_the_last_one_leaves_nothing_behind(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+
+        assert case.store.leave("n", B)[0] == "left"
+        assert (case.lines(), case.holder()) == ([], A)
+
+
+class TestBrokenKeys:
+    """One key's trouble stays with that key; servers only."""
+
+    def test_an_entry_that_nobody_can_read_is_passed_over_and_kept(self, server_case: RedisCase) -> None:
+        server_case.take(A)
+        park(server_case, B)
+        park(server_case, C)
+        server_case.client.hset(server_case.key(part="parked"), B, "what?")
+
+        assert server_case.store.release("n", A).released
+
+        assert (server_case.holder(), server_case.pushed(), in_line(server_case)) == (C, [C], [])
+        assert server_case.client.hget(server_case.key(part="parked"), B) == b"what?"
+
+        park(server_case, B)
+        assert in_line(server_case) == [B], "delivered again, it waits as any other"
+
+    @pytest.mark.parametrize("part", ["line", "parked"])
+    def test_a_key_of_another_type_is_told_and_keeps_nobody_else(
+        self, server_case: RedisCase, part: str
+    ) -> None:
+        for name in ("n", "other"):
+            server_case.take(A, name=name)
+            server_case.store.park(
+                name, B, Entry("push", server_case.queue(), 30.0, IN_LINE, name), nonce=name
+            )
+        server_case.client.set(server_case.key(part=part), "another program's")
+        server_case.foreign = (server_case.key(part=part),)
+
+        with pytest.raises(LockKeyError):
+            park(server_case, C)
+        assert server_case.store.hand_on("n", A, D, 30.0, facts=ABOUT).released
+        assert server_case.store.release("n", D).released
+        assert server_case.store.release("other", A).released
+        assert server_case.pushed() == ["other"]
+
+    def test_a_look_tells_of_a_line_of_another_type_and_goes_on(self, server_case: RedisCase) -> None:
+        for name in ("n", "other"):
+            server_case.take(A, name=name)
+            server_case.store.park(
+                name, B, Entry("push", server_case.queue(), 30.0, IN_LINE, name), nonce=name
+            )
+            server_case.expire(name)
+            server_case.make_due(name)
+        server_case.client.set(server_case.key(part="line"), "another program's")
+        server_case.foreign = (server_case.key(part="line"),)
+
+        ((name, words),) = server_case.store.sweep().broken
+
+        assert (name, "WRONGTYPE" in words) == ("n", True)
+        assert server_case.pushed() == ["other"]
+        assert server_case.store.sweep().next_in > 4.0
+
+    def test_where_a_queue_takes_nothing_its_message_stays_in_line(self, server_case: RedisCase) -> None:
+        """And the lock stays free, for a publisher; its line is looked at a minute later."""
+        server_case.client.set(server_case.queue(), "no list")
+        server_case.take(A)
+        park(server_case, B)
+
+        assert server_case.store.release("n", A).released
+        assert (server_case.holder(), in_line(server_case)) == (None, [B])
+        assert 50.0 < server_case.store.sweep().next_in <= 60.0
+
+        server_case.client.delete(server_case.queue())
+        server_case.make_due()
+        server_case.store.sweep()
+        assert (server_case.holder(), server_case.pushed()) == (B, [B])
+
+
+@pytest.fixture
+def cut_off(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
+    """A store whose answers get lost; it and its server know each other."""
+    url = tcp_server.redis_url
+    with closing(RedisCase(proxy.url, client_url=url, socket_timeout=0.5)) as case:
+        case.take(A, name="before")
+        case.store.park("before", B, Entry("hold", "", 30.0, IN_LINE), nonce="before")
+        case.store.release("before", A)
+        case.store.release("before", B)
+        case.store.sweep()
+        case.store.leave("before", B)
+        case.store.settle("before", B, 1.0)
+        yield case
+
+
+class TestLostAnswers:
+    """A request is sent again, and does nothing twice."""
+
+    @pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST], ids=lambda fault: fault.name)
+    def test_a_park_is_carried_out_once(self, proxy: FaultyProxy, cut_off: RedisCase, fault: Fault) -> None:
+        cut_off.take(A)
+        proxy.fail(fault, of="park")
+        park(cut_off, B)
+        assert in_line(cut_off) == [B]
+
+        cut_off.store.release("n", A)
+        cut_off.store.release("n", B)
+        proxy.heal()
+        proxy.fail(fault, of="park")
+        answer = park(cut_off, C)
+
+        assert answer.word == ("woken" if fault is Fault.REQUEST_LOST else "repeated")
+        assert (cut_off.pushed(), cut_off.holder(), in_line(cut_off)) == ([B, C], C, [])
+        assert proxy.fired == 2
+
+    @pytest.mark.parametrize("verb", ["release", "force_release", "leave", "hand_on to one that is done"])
+    def test_the_end_of_a_hold_serves_one(self, proxy: FaultyProxy, cut_off: RedisCase, verb: str) -> None:
+        """An operator's release says whose hold it means: one that means anybody takes the next one's too."""
+        cut_off.take(A)
+        park(cut_off, B)
+        park(cut_off, C)
+        proxy.fail(Fault.REPLY_LOST, of=verb.partition(" ")[0])
+
+        if verb == "force_release":
+            cut_off.store.force_release("n", expected=A)
+        else:
+            ENDINGS[verb](cut_off)
+
+        assert proxy.fired == 1
+        assert (cut_off.pushed(), cut_off.holder(), in_line(cut_off)) == ([B], B, [C])
+
+    def test_what_was_given_in_an_answer_that_got_lost_is_given_again_when_its_claim_has_run_out(
+        self, proxy: FaultyProxy, cut_off: RedisCase
+    ) -> None:
+        given = at_home(cut_off)
+        cut_off.take(A)
+        park(cut_off, B, "give")
+        proxy.fail(Fault.REPLY_LOST, of="release")
+        assert cut_off.store.release("n", A).promoted == ()
+        assert (cut_off.holder(), given) == (B, [])
+
+        cut_off.expire()
+        cut_off.make_due()
+        cut_off.store.sweep()
+
+        assert [each.id for each in given] == [B]
+
+    @pytest.mark.parametrize("verb", ["settle", "sweep"])
+    def test_a_settlement_and_a_look_may_be_repeated(
+        self, proxy: FaultyProxy, cut_off: RedisCase, verb: str
+    ) -> None:
+        at_home(cut_off)
+        cut_off.take(A)
+        park(cut_off, B, "give")
+        park(cut_off, C, "push")
+        cut_off.store.release("n", A)
+        proxy.fail(Fault.REPLY_LOST, of=verb)
+
+        if verb == "settle":
+            cut_off.store.settle("n", B, 60.0)
+        else:
+            cut_off.make_due()
+            cut_off.store.sweep()
+
+        assert (cut_off.holder(), cut_off.pushed()) == (B, [])
+        assert in_line(cut_off) == ([C] if verb == "settle" else [B, C])
+
+
+class TestOutOfMemory:
+    """A server that takes nothing more: what waits already is served."""
+
+    @pytest.fixture
+    def full(self) -> Iterator[RedisCase]:
+        """A store on a server of its own, without memory from now on; B and C wait for A."""
+        with EmbeddedServer(port=0) as server, closing(RedisCase(server.redis_url)) as case:
+            case.take(A)
+            park(case, B)
+            park(case, C)
+            case.client.config_set("maxmemory-policy", "noeviction")
+            case.client.config_set("maxmemory", 1)
+            yield case
+            case.client.config_set("maxmemory", 0)
+
+    def test_nobody_else_is_parked_and_nothing_is_half_done(self, full: RedisCase) -> None:
+        before = full.keys()
+
+        with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):
+            park(full, D)
+
+        assert (in_line(full), full.keys()) == ([B, C], before)
+
+    @endings
+    def test_the_end_of_a_hold_serves_the_first_in_line(self, full: RedisCase, end: Ending) -> None:
+        if end is ENDINGS["hand_on to one that is done"]:
+            full.store.release("n", "nobody/1", mark=Mark(F, 60.0, is_done=True))
+
+        assert end(full).released
+        assert (full.holder(), full.pushed(), in_line(full)) == (B, [B], [C])
+
+    def test_a_look_after_an_expiry_serves_the_first_in_line(self, full: RedisCase) -> None:
+        full.expire()
+        full.client.config_set("maxmemory", 0)
+        full.make_due()
+        full.client.config_set("maxmemory", 1)
+
+        full.store.sweep()
+
+        assert (full.holder(), full.pushed(), in_line(full)) == (B, [B], [C])
