@@ -175,14 +175,15 @@ class MemoryStore(LockStore):
                     return Release(released=True)
                 return Release(released=False, held_by=self._hold(name, held, is_period=False))
             woken = _NOBODY
-            if ours and self._live(self._marks, (name, new)) is None:
+            goes_on = ours and self._live(self._marks, (name, new)) is None
+            self._leave(name, mark)
+            if goes_on:
                 self._locks[name] = (f"{new}\0{facts}".encode(), self._clock() + ttl)
                 if self._entry(name, new) is not None:
                     woken = self._wake(name, only=new)
             else:
                 self._locks.pop(name, None)
                 woken = self._wake(name)
-            self._leave(name, mark)
             answer = Release(ours, promoted=woken.promoted)
         return self._told(answer)
 
@@ -206,7 +207,7 @@ class MemoryStore(LockStore):
                 at = before[0]
                 band = line[at].band
             else:
-                at = bisect(of_band, band - 1 if place == "first" else band)
+                at = bisect(of_band, band if place == "last" else band - 1)
             self._lines.setdefault(name, line).insert(at, _Place(band, id, entry))
             self._notes[nonce] = (b"", self._clock() + _NOTED)
             woken = _NOBODY
@@ -243,7 +244,27 @@ class MemoryStore(LockStore):
             held = self._live(self._locks, name)
             if held is not None and _belongs(held[0], id):
                 self._locks[name] = (held[0], self._clock() + ttl)
-            return self._take_out(name, id) is not None
+            was_there = self._take_out(name, id) is not None
+            answer = Release(False, promoted=self._wake(name).promoted if held is None else ())
+        self._told(answer)
+        return was_there
+
+    def drain(self, name: str = "", *, most: int = 100) -> tuple[int, tuple[Promotion, ...]]:
+        with self._lock:
+            asked = [
+                (each, place.id, place.entry)
+                for each in ([name] if name else list(self._lines))
+                for place in self._lines.get(each, ())
+            ][:most]
+            given = [ask for ask in asked if ask[2].kind == "give" and ask[2].to == self.home]
+            leaves = [ask for ask in asked if ask[2].kind != "give"]
+            for each, id_, entry in leaves:
+                self._take_out(each, id_)
+                if entry.kind == "push":
+                    self.queues[entry.to].appendleft(entry.text)
+            promoted = tuple(Promotion(each, id_, entry.text.encode()) for each, id_, entry in given)
+        self._told(Release(False, promoted=promoted))
+        return len(leaves), promoted
 
     def sweep(self, *, most: int = 100) -> Sweep:
         with self._lock:
@@ -287,7 +308,9 @@ class MemoryStore(LockStore):
                 self._locks[name] = (self._locks[name][0], now + _OF_ANOTHER_HOME)
             self._due[name] = now + _OF_ANOTHER_HOME
             return _NOBODY
-        self._locks[name] = (f"{id_}\0{entry.facts}".encode(), now + entry.ttl)
+        takes = self._live(self._marks, (name, id_)) is None
+        if takes:
+            self._locks[name] = (f"{id_}\0{entry.facts}".encode(), now + entry.ttl)
         if entry.kind == "give":
             self._due[name] = now + entry.ttl
             return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
@@ -296,7 +319,7 @@ class MemoryStore(LockStore):
         self._take_out(name, id_)
         if name in self._lines:
             self._due.setdefault(name, now + _LATEST)
-        return _Woken(id_)
+        return _Woken(id_) if takes else self._wake(name)
 
     def _entry(self, name: str, id_: str) -> Entry | None:
         return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
