@@ -111,7 +111,7 @@ class Lock:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
 
         Args:
-            timeout: seconds to wait, plus a few bounded requests; ``None``: no limit; ``0``, or less: one try.
+            timeout: seconds to wait, plus some bounded requests; ``None``: no limit; ``0`` or less: one try.
 
         Returns:
             Whether this thread holds the lock now.
