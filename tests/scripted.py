@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
-from celery_redislock.locks.store import Grant, Renewal, Term
+from celery_redislock.locks.store import Entry, Grant, Parked, Release, Renewal, Term
 from tests.clocks import ManualClock
 
 
@@ -129,3 +129,44 @@ class FailingStore(MemoryStore):
         if verb in self.fails:
             raise LockUnavailable("memory", verb, "no answer")
         return answer
+
+
+class LinedStore(FailingStore):
+    """Locks in memory with a line whose course a test writes down: what happens in each wait.
+
+    Attributes:
+        turns: of the waits to come; each returns whether the bell rang, as by :meth:`hand_over`.
+        entries: the ids that were parked, and where, in ``places``.
+        waits: how long each wait was to be.
+        left: the ids that have left.
+    """
+
+    keeps_lines = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.turns: list[Callable[[], object]] = []
+        self.entries: list[str] = []
+        self.places: list[str] = []
+        self.waits: list[float] = []
+        self.left: list[str] = []
+
+    def hand_over(self) -> bool:
+        """End the hold there is, and hand the lock to whoever was parked last."""
+        self.force_release("n")
+        self.acquire("n", self.entries[-1], self.patience, facts="{}")
+        return True
+
+    def park(self, name: str, id: str, entry: Entry, **options: Any) -> Parked:  # noqa: A002, ARG002
+        self.entries.append(id)
+        self.places.append(options["place"])
+        return Parked("parked", 0, self.inspect(name))
+
+    def await_bell(self, bell: str, seconds: float) -> bool:  # noqa: ARG002
+        self.waits.append(seconds)
+        return bool(self.turns.pop(0)())
+
+    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002
+        self._answer("leave", None)
+        self.left.append(id)
+        return "left", b"", self.release(name, id)

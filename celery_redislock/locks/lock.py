@@ -2,7 +2,6 @@
 
 import functools
 import os
-import random
 import sys
 import threading
 import time
@@ -16,12 +15,18 @@ from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import RUNNING, TEN_YEARS, Grant, Hold, LockStore, Refusal, Term
+from celery_redislock.locks.store import RUNNING, TEN_YEARS, Entry, Grant, Hold, LockStore, Refusal, Term
 from celery_redislock.locks.watchdog import watchdog_of
 
-#: Seconds between two attempts to acquire: the first pause, and the longest.
-FIRST_WAIT = 0.01
-LONGEST_WAIT = 0.25
+#: Seconds between two looks of one that waits at who holds the lock, at most and at least.
+PAUSE = 1.0
+SHORTEST = 0.01
+
+#: Seconds between two attempts to acquire where the store keeps no lines.
+POLL = 0.1
+
+#: A token that nobody has. Its release ends no hold, and hands a lock that is free to the first in line.
+NOBODY = "nobody"
 
 
 @dataclass(eq=False, slots=True)
@@ -46,8 +51,10 @@ class Lock:
 
     One object may be shared by threads: each holds for itself, and may acquire
     again while it holds (it releases as often). Two objects of one name wait for
-    each other, in one thread too. Waiters are not served in order. A lock that is
-    acquired without ``with`` and never released is renewed until the process ends.
+    each other, in one thread too. Who waits is served in order: tasks and Locks of
+    one name share one line. Only where a holder was killed, or its hold expired,
+    may one that comes at that moment be served first. A lock that is acquired
+    without ``with`` and never released is renewed until the process ends.
 
     Not for coroutines, which would hold it together; a second one of the same
     thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
@@ -104,7 +111,7 @@ class Lock:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
 
         Args:
-            timeout: seconds to wait, plus one bounded request; ``None``: no limit; ``0``, or less: one try.
+            timeout: seconds to wait, plus some bounded requests; ``None``: no limit; ``0`` or less: one try.
 
         Returns:
             Whether this thread holds the lock now.
@@ -254,39 +261,94 @@ class Lock:
             entry.lease.check()
             entry.depth += 1
             return None
-        give_up = None if timeout is None else self._clock() + timeout
-        pause = FIRST_WAIT
-        while True:
-            refused = self._attempt()
-            if refused is None:
-                return None
-            left = float("inf") if give_up is None else give_up - self._clock()
-            if left <= 0:
-                return refused
-            # Random, so that waiters do not march in step; never past the holder's own end.
-            wait = min(random.uniform(0.5, 1.0) * pause, max(refused.expires_in, FIRST_WAIT))  # noqa: S311
-            self._sleep(min(wait, left))
-            pause = min(pause * 2, LONGEST_WAIT)
-
-    def _attempt(self) -> Hold | None:
-        pid = os.getpid()
-        owner, facts_begin = _who(pid, threading.get_ident())
-        term = Term(self._key, new_token(self._owner or owner), self._ttl)
-        facts = f'{facts_begin},"since":{time.time():.3f}}}'
+        give_up = float("inf") if timeout is None else self._clock() + timeout
+        term, pid, refused = self._attempt()
+        if refused is None or give_up <= self._clock():
+            return refused
+        if not self._store.keeps_lines:
+            return self._poll(refused, give_up)
         try:
-            answer = self._store.acquire(term.name, term.token, term.ttl, facts=facts)
-            if isinstance(answer, Refusal):
-                return answer.hold
-            # No message was named, so no mark can have answered.
-            assert isinstance(answer, Grant)  # noqa: S101
-            lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
-            if self._auto_renew:
-                watchdog_of(self._store).watch(lease)
-            self._local.__dict__[self] = _Entry(lease, _coroutine(), pid)
+            return self._stand_in_line(term, pid, refused, give_up)
+        except BaseException:
+            if pid == os.getpid():
+                # It holds the lock by now, or will be handed it, for so long.
+                within = term.ttl + self._store.patience
+                leave = functools.partial(self._store.leave, term.name, term.token)
+                watchdog_of(self._store).owe(leave, within=within, what=repr(self.name))
+            raise
+
+    def _attempt(self) -> tuple[Term, int, Hold | None]:
+        """Ask once, under a new token; return that, this process, and who refused it, if anybody."""
+        pid = os.getpid()
+        owner = self._owner or _who(pid, threading.get_ident())[0]
+        term = Term(self._key, new_token(owner), self._ttl)
+        try:
+            return term, pid, self._take(term, pid)
         except BaseException as error:
             self._release_later(term, error)
             raise
+
+    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Hold | None:
+        """Make one request for the lock, and note the hold; return who refused it, if anybody."""
+        facts = _facts(pid)
+        answer = self._store.acquire(term.name, term.token, term.ttl, facts=facts, starts_run=starts_run)
+        if isinstance(answer, Refusal):
+            return answer.hold
+        # No message was named, so no mark can have answered.
+        assert isinstance(answer, Grant)  # noqa: S101
+        lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
+        if self._auto_renew:
+            watchdog_of(self._store).watch(lease)
+        self._local.__dict__[self] = _Entry(lease, _coroutine(), pid)
         return None
+
+    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Hold | None:
+        """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
+
+        Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
+        have answered, and rings the bell. Where a hold expires nobody does, and other programs do not. So who
+        waits asks once a second, and when the hold that it knows of has expired, who holds the lock; a lock
+        that is free is handed on by this very question. To park again costs as little, and serves one whose
+        entry was lost by a failover, or that found the line full.
+        """
+        store = self._store
+        bell = store.bell(term.name, _nonce())
+        place = "last"
+        holder: Hold | None = refused
+        while True:
+            entry = Entry("ring", bell, store.patience, _facts(pid))
+            parked = store.park(term.name, term.token, entry, nonce=_nonce(), place=place)
+            holder = parked.held_by or holder
+            # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
+            look_in = PAUSE if holder is None else max(SHORTEST, holder.expires_in + 0.001)
+            left = max(0.0, give_up - self._clock())
+            is_handed = store.await_bell(bell, min(PAUSE, look_in, left))
+            if pid != os.getpid():
+                # A fork, with this thread and no other of its parent's: it waits for itself.
+                return self._wait_for(None if give_up == float("inf") else give_up - self._clock())
+            if not is_handed:
+                # Where that finds it free, it is handed to somebody, who may be this one.
+                holder = store.release(term.name, NOBODY).held_by or store.inspect(term.name)
+                is_handed = holder is not None and holder.token == term.token
+                if is_handed:
+                    store.await_bell(bell, SHORTEST)  # it has rung since, or the answer was lost
+            if is_handed:
+                # As a run starts: what is handed to us needs no memory, and what is not is others' who wait.
+                holder = self._take(term, pid, starts_run=True)
+                if holder is None:
+                    return None
+                place = "first"  # the hand-off expired before it could be taken
+            refused = holder or refused
+            if give_up <= self._clock():
+                store.leave(term.name, term.token)
+                return refused
+
+    def _poll(self, refused: Hold | None, give_up: float) -> Hold | None:
+        """Ask again and again, in no order: for a store that keeps no lines."""
+        while refused is not None and (left := give_up - self._clock()) > 0:
+            self._sleep(min(POLL, left))
+            refused = self._attempt()[2]
+        return refused
 
     def _release_later(self, term: Term, error: BaseException) -> None:
         """Release in the background a hold that an unanswered, or interrupted, request may have left."""
@@ -305,6 +367,16 @@ def _who(pid: int, thread: int) -> tuple[str, str]:
     """Return a thread's name as an owner, and the beginning of the facts that it writes about itself."""
     facts = f'{{"host":{quoted(hostname())},"pid":{pid},"state":"{RUNNING}"'
     return f"{hostname()}:{pid}:{thread}", facts
+
+
+def _facts(pid: int) -> str:
+    """Return what this thread writes about itself as a holder from now on."""
+    begin = _who(pid, threading.get_ident())[1]
+    return f'{begin},"since":{time.time():.3f}}}'
+
+
+def _nonce() -> str:
+    return new_token("").lstrip("/")
 
 
 @functools.cache

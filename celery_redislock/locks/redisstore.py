@@ -17,6 +17,7 @@ key                           type    value                       expiry; writte
                                       period``), score expiry ms  renew, hand_on, claim_and_push
 ``redislock:{N}:line``        zset    id -> place                 when empty; park
 ``redislock:{N}:parked``      hash    id -> waiting entry         when empty; park
+``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
                                       next, ms
 ============================  ======  ==========================  ===========================================
@@ -71,6 +72,7 @@ class RedisStore(LockStore):
     """
 
     is_shared = True
+    keeps_lines = True
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class RedisStore(LockStore):
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
         self._clock = clock
+        self.patience = 2 * connections.socket_timeout
         self._note_ms = _ms(3 * connections.socket_timeout)
         self._scripts = Scripts(connections, clock=clock)
 
@@ -268,6 +271,12 @@ class RedisStore(LockStore):
         self._tell(answer[2].promoted)
         return answer
 
+    def await_bell(self, bell: str, seconds: float) -> bool:
+        seconds = max(0.001, seconds)  # 0 would wait for ever
+        command = ("BLPOP", bell, f"{seconds:.3f}")
+        rung: bool = self._scripts.send("await_bell", *command, understand=_rung, waits=seconds)
+        return rung
+
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         keys = [self._base(name) + "lock", self._index]
         args = [id, name, _ms(ttl), self.home]
@@ -420,6 +429,11 @@ def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
 def _settled(name: str, reply: Any, *_: object) -> tuple[bool, tuple[Promotion, ...]]:
     word, *rest = reply
     return {b"settled": True, b"missing": False}[word], _promoted(name, rest)
+
+
+def _rung(_name: str, reply: Any, *_: object) -> bool:
+    expect(reply is None or len(reply) == 2)
+    return reply is not None
 
 
 def _swept(_name: str, reply: Any, *_: object) -> Sweep:

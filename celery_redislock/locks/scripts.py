@@ -29,7 +29,7 @@ SCRIPTS = (
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
-_OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING")
+_OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")
 
 #: A word of a request; how one begins that names its script by digest, and one that carries it.
 _WORD = b"$%d\r\n%b\r\n"
@@ -46,8 +46,9 @@ T = TypeVar("T")
 Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
-#: A request's bytes; its script and keys, for errors; replicas, time, and whether its answer is awaited.
-_Call: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool]
+#: A request's bytes; its script and keys, for errors; replicas, time, whether its answer is awaited, and the
+#: seconds after which the server answers at the latest.
+_Call: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool, float]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -138,7 +139,7 @@ class Scripts:
             except BaseException:
                 connection.disconnect()
                 raise
-        call = request, operation, keys, replicas, within, True
+        call = request, operation, keys, replicas, within, True, 0.0
         return partial(read, connection, sent_at, begun, understand, name, call)
 
     def _read(
@@ -163,12 +164,16 @@ class Scripts:
                     return answer
         return self._converse(connection, sent_at, begun, understand, name, call)
 
-    def send(self, operation: str, *command: str, understand: Understand[Any] | None = None) -> Any:
+    def send(
+        self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
+    ) -> Any:
         """Send a plain command; without *understand* its answer is left to the next user of the connection.
+
+        ``waits``: seconds that the command waits on the server at most; an attempt has so much more time.
 
         Raises as :meth:`begin`.
         """
-        call = self._request(operation, (), command), operation, (), 0, None, understand is not None
+        call = self._request(operation, (), command), operation, (), 0, None, understand is not None, waits
         understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
 
@@ -180,9 +185,9 @@ class Scripts:
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
         ``None``: nothing has been sent.
         """
-        request, operation, keys, replicas, within, awaits = call
+        request, operation, keys, replicas, within, awaits, waits = call
         clock = self._clock
-        patience = self._socket_timeout
+        patience = self._socket_timeout + waits
         now = clock()
         # The first one was waited for no longer than its socket waits.
         give_up = (now if begun is None else max(sent_at, now - patience)) + 2 * patience
@@ -203,14 +208,14 @@ class Scripts:
                 if isinstance(begun, OSError):
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
-                    sock = _ready(connection, within, patience, give_up, clock)
+                    sock = _ready(connection, within or waits or None, patience, give_up, clock)
                     sent_at = clock()
                     was_sent = True
                     send(sock, request, give_up, clock)
                 sock = connection._sock
                 if awaits:
                     answers = Answers(sock, begun or sock.recv(PIECE), give_up, clock)
-                    replies = answers.read(count, of_script=is_script)
+                    replies = answers.read(count, of_script=is_script, of_wait=waits > 0)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
                     text, sha = map(str.encode, self._scripts[operation])

@@ -328,13 +328,17 @@ class LockStore(ABC):
         on_promoted: called with what the end of a hold has promoted and this process has to publish, in the
             thread that ended it, after the answer was read. Callers that end a hold need not know of it.
         is_shared: other processes see these locks.
+        keeps_lines: who waits for a lock can be parked in its line.
         prefix: the beginning of all keys.
+        patience: seconds after which every verb has answered or raised, but for a slow new connection.
     """
 
     home: str = ""
     on_promoted: Callable[[Sequence[Promotion]], object] | None = None
     is_shared: bool = False
+    keeps_lines: bool = False
     prefix: str = ""
+    patience: float = 2.0
 
     @property
     @abstractmethod
@@ -516,6 +520,22 @@ class LockStore(ABC):
             it is not there; and what the release has promoted.
         """
         return "missing", b"", Release(released=False)
+
+    def bell(self, name: str, nonce: str) -> str:
+        """Return a new bell for a waiting process, ``to`` of its ``ring`` entry in the line of that lock."""
+        return f"{self.prefix}:{{{name}}}:bell:{nonce}"
+
+    def await_bell(self, bell: str, seconds: float) -> bool:  # noqa: ARG002  no line
+        """Wait for a bell, and take its ring; one request, which the server answers when it rings.
+
+        It is bounded by twice the seconds and a socket timeout, so a wait is best made of pieces of a second:
+        signals are handled, and a server that has gone is noticed, in between. ``False`` does not mean that
+        nobody rang: of two attempts the first one's answer may be lost. Who holds the lock says more.
+
+        Returns:
+            Whether it rang.
+        """
+        raise LockUnavailable(self.server, "await_bell", "this store keeps no lines")
 
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002, ARG002  no line
         """Let a message leave the line that was promoted and has been published; one round trip.

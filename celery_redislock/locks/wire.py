@@ -38,6 +38,9 @@ _KINDS = b":$+-="
 _OF_SCRIPT = b":$*+-"
 _INNER = b":$"
 
+#: Of a command that waits for something: a list, or nothing, which both protocols write in their own way.
+_OF_WAIT = b"*_-"
+
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
     """An error that a server answers instead of a value; its text begins with a code."""
@@ -102,9 +105,9 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
 class Answers:
     """Reads answers: the bytes that have come, and the rest until ``give_up``.
 
-    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`. A line, of words and numbers, is
-    the list of its words. No list has a list in it: scripts answer with a flat one, a word, and, where
-    several follow, a word for them, how many they are, and so many fields for each.
+    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`; ``None`` after a wait in vain. A
+    line, of words and numbers, is the list of its words. No list has a list in it: scripts answer with a flat
+    one, a word, and, where several follow, a word for them, how many they are, and so many fields for each.
     """
 
     _sock: Any
@@ -113,10 +116,11 @@ class Answers:
     _clock: Clock
     _at: int = 0
 
-    def read(self, count: int, *, of_script: bool = False) -> list[Any]:
-        """Read so many, and no more, of a script or of plain commands; raises :class:`Nonsense`, OSError."""
+    def read(self, count: int, *, of_script: bool = False, of_wait: bool = False) -> list[Any]:
+        """Read so many, and no more, of a script, a wait or commands; raises :class:`Nonsense`, OSError."""
+        kinds = _OF_WAIT if of_wait else _OF_SCRIPT if of_script else _KINDS
         try:
-            values = [self._value(_OF_SCRIPT if of_script else _KINDS) for _ in range(count)]
+            values = [self._value(kinds) for _ in range(count)]
             expect(self._at == len(self.data))
         except ValueError:
             raise Nonsense(self.data) from None
@@ -134,6 +138,8 @@ class Answers:
         if kind == b"+":
             expect(_LINE(b"+%b\r\n" % text) is not None)
             return text.split()
+        if kinds == _OF_WAIT and (kind + text) in {b"*-1", b"_"}:
+            return None
         expect(_is_integer(text) is not None)
         number = int(text)
         if kind == b":":

@@ -107,16 +107,58 @@ class TestPlace:
 
         assert served(case) == [F, B, C, E, D]
 
-    @pytest.mark.parametrize("place", ["job-gone/1", "last"])
-    def test_one_whose_next_is_not_there_any_more_is_the_last(self, case: StoreCase, place: str) -> None:
+    def test_one_whose_next_has_left_is_the_first(self, case: StoreCase) -> None:
+        """What it came before has been served, so all that wait came later."""
         case.take(A)
         park(case, B)
-        park(case, C, place=B)
+        park(case, C)
         case.store.leave("n", B)
-        park(case, D, place=place)
+        park(case, D, place=B)
         park(case, E)
 
-        assert served(case) == [C, D, E]
+        assert served(case) == [D, C, E]
+
+    def test_a_copy_of_a_message_that_is_ending_goes_without_the_lock(self, case: StoreCase) -> None:
+        """Law 5: who has seen the result finds the lock free, or with the next one."""
+        case.take(A)
+        park(case, B)
+        park(case, C)
+        park(case, D)
+
+        case.store.release("n", A, mark=Mark(B, 30.0))
+        assert (case.holder(), in_line(case)) == (C, [D])
+        case.store.release("n", C, mark=Mark(D, 30.0))
+
+        assert (case.holder(), in_line(case), case.lines()) == (None, [], [])
+        assert case.pushed() == [B, C, D]
+
+    def test_a_copy_that_is_given_lets_the_next_one_have_the_lock(self, case: StoreCase) -> None:
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give")
+
+        case.store.release("n", A, mark=Mark(B, 30.0))
+        assert case.holder() is None
+        case.store.settle("n", B, 60.0)
+
+        assert case.holder() == C
+        assert [each.id for each in given] == [B, C]
+
+    def test_a_line_is_emptied_in_order_without_the_lock(self, case: StoreCase) -> None:
+        given = at_home(case)
+        case.take(A)
+        for id_ in (B, C, D):
+            park(case, id_)
+        park(case, E, "give")
+
+        assert case.store.drain("n", most=2)[0] == 2
+        assert in_line(case) == [D, E]
+        case.store.drain()
+
+        assert (case.holder(), in_line(case)) == (A, [E])
+        assert [each.id for each in given] == [E]
+        assert sorted(case.pushed()) == [B, C, D]
 
     def test_waiting_tells_who_waits_and_how_it_is_told(self, case: StoreCase) -> None:
         case.take(A)

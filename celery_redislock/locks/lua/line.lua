@@ -64,7 +64,8 @@ local function wake(lock, index, name, home, only)
       if call('EXISTS', line) == 0 then
         redis.pcall('ZREM', lines, name)
       else
-        redis.pcall('ZADD', lines, 'NX', now + LATEST, name)
+        -- When this claim has expired; whoever renews it is found alive then.
+        redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
       end
       if takes then
         return id

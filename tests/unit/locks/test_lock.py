@@ -1,7 +1,6 @@
 """``Lock``, on the store in memory: waiting, re-entry, threads, terms."""
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +9,11 @@ import pytest
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, MemoryStore
-from celery_redislock.locks.lock import FIRST_WAIT, LONGEST_WAIT
+from celery_redislock.locks.lock import PAUSE, POLL
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
 from tests.facts import wait_until
-from tests.scripted import FailingStore, lock_on
+from tests.scripted import FailingStore, LinedStore, lock_on
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def _in_thread(work: Callable[[], object]) -> object:
 class TestWaiting:
     @pytest.mark.parametrize(
         ("timeout", "acquired", "least", "most"),
-        [(0, False, 0.0, 0.0), (5.0, False, 5.0, 5.001), (None, True, 30.0, 30.0 + 2 * LONGEST_WAIT)],
+        [(0, False, 0.0, 0.0), (5.0, False, 5.0, 5.001), (None, True, 30.0, 30.0 + POLL)],
         ids=["one attempt", "bounded", "without bound"],
     )
     def test_a_wait_ends_at_its_bound_or_with_the_holder(
@@ -53,23 +52,6 @@ class TestWaiting:
 
         assert other.acquire(timeout=timeout) is acquired
         assert least - 0.001 <= clock.now - 1000.0 <= most
-
-    def test_the_pauses_grow_and_are_random_within_bounds(
-        self, store: FailingStore, clock: ManualClock, lock: Lock
-    ) -> None:
-        pauses: list[float] = []
-
-        def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-            clock.advance(seconds)
-
-        lock.acquire()
-        random.seed(7)
-        Lock(store, "n", clock=clock, sleep=sleep).acquire(timeout=20.0)
-
-        assert FIRST_WAIT / 2 <= pauses[0] <= FIRST_WAIT
-        assert max(pauses) <= LONGEST_WAIT
-        assert len(set(pauses)) > len(pauses) / 2
 
     def test_a_block_raises_who_holds_and_for_how_long(self, store: FailingStore, clock: ManualClock) -> None:
         lock_on(store, clock, owner="nightly").acquire()
@@ -121,6 +103,156 @@ class TestWaiting:
         with pytest.raises(LockOptionError, match="None waits for ever, 0 asks once"):
             lock.acquire(timeout)
         assert not lock.held
+
+
+class TestTheLine:
+    """What a waiter does with what the store says; the order itself is the server's."""
+
+    @pytest.fixture
+    def store(self, clock: ManualClock) -> LinedStore:
+        """A line that does in each wait what the test says."""
+        return LinedStore(clock=clock)
+
+    def test_a_lease_begins_when_the_lock_is_handed_over(
+        self, store: LinedStore, clock: ManualClock, other: Lock
+    ) -> None:
+        """However long it waited: the whole ttl is left, and its token is that of the entry."""
+        lock_on(store, clock, ttl=200.0).acquire()
+        store.turns += [lambda: clock.advance(90.0), store.hand_over]
+
+        assert other.acquire(timeout=None)
+
+        hold = store.inspect("n")
+        assert hold is not None
+        assert (hold.token, hold.expires_in) == (store.entries[0], 30.0)
+        other.check()
+        assert store.left == []
+
+    def test_nobody_waits_who_asks_once(self, store: LinedStore, lock: Lock, other: Lock) -> None:
+        lock.acquire()
+
+        assert not other.acquire(timeout=0)
+        assert store.entries == []
+
+    def test_who_gives_up_leaves_the_line_in_time(
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
+    ) -> None:
+        """In pieces of a second at most, and never past the bound."""
+        lock.acquire()
+        store.turns += [lambda: clock.advance(store.waits[-1])] * 4
+
+        assert not other.acquire(timeout=2.5)
+        assert store.waits == [PAUSE, PAUSE, pytest.approx(0.5)]
+        assert store.left == store.entries[:1]
+
+    def test_it_looks_when_the_hold_that_it_knows_of_has_expired(
+        self, store: LinedStore, clock: ManualClock, other: Lock
+    ) -> None:
+        """Nobody rings then: the look itself hands the lock to the first in line."""
+        lock_on(store, clock, ttl=0.3).acquire()
+        store.turns += [lambda: clock.advance(store.waits[-1]), store.hand_over]
+
+        assert other.acquire(timeout=5.0)
+        assert store.waits == [pytest.approx(0.3, abs=0.01), PAUSE]
+
+    def test_a_hand_off_that_came_too_late_is_waited_for_at_the_front(
+        self, store: LinedStore, lock: Lock, other: Lock
+    ) -> None:
+        """This process stood still, and the next in line has the lock."""
+        lock.acquire()
+
+        def hand_over_to_the_next() -> bool:
+            lock.release()
+            store.acquire("n", "next/1", 2.0, facts="{}")
+            return True
+
+        store.turns += [hand_over_to_the_next, store.hand_over]
+
+        assert other.acquire(timeout=5.0)
+        assert store.places == ["last", "first"]
+        assert len(set(store.entries)) == 1
+
+    def test_a_ring_whose_answer_was_lost_is_found_by_the_look(
+        self, store: LinedStore, lock: Lock, other: Lock
+    ) -> None:
+        lock.acquire()
+
+        def hand_over_in_silence() -> bool:
+            store.hand_over()
+            return False
+
+        store.turns += [hand_over_in_silence, lambda: False]
+
+        assert other.acquire(timeout=5.0)
+        assert other.held
+
+    @pytest.mark.parametrize("is_handed", [False, True])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, LockUnavailable("memory", "park", "")])
+    def test_an_error_leaves_the_line_in_the_background(
+        self, store: LinedStore, lock: Lock, other: Lock, error: Any, *, is_handed: bool
+    ) -> None:
+        """Also where the lock has just been handed over: nobody has it afterwards."""
+        lock.acquire()
+
+        def fail() -> bool:
+            if is_handed:
+                store.hand_over()
+            raise error
+
+        store.turns += [fail]
+
+        with pytest.raises(error if isinstance(error, type) else LockUnavailable):
+            other.acquire(timeout=5.0)
+
+        assert not other.held
+        assert wait_until(lambda: store.left == store.entries, 10)
+        hold = store.inspect("n")
+        assert (hold is None) is is_handed
+
+    def test_a_leave_that_is_not_answered_is_owed(
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
+    ) -> None:
+        lock.acquire()
+        store.fails = frozenset({"leave"})
+        store.turns += [lambda: clock.advance(5.0)]
+
+        with pytest.raises(LockUnavailable):
+            other.acquire(timeout=1.0)
+        assert store.left == []
+
+        store.fails = frozenset()
+        assert wait_until(lambda: store.left == store.entries[:1], 10)
+
+    def test_a_fork_in_the_middle_waits_for_itself(
+        self, store: LinedStore, lock: Lock, other: Lock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Under a token of its own: the parent's entry, and the lock that it may be handed, stay."""
+        lock.acquire()
+
+        def fork() -> bool:
+            monkeypatch.setattr("os.getpid", lambda: -1)
+            return True
+
+        store.turns += [fork, store.hand_over]
+
+        assert other.acquire(timeout=5.0)
+        assert len(set(store.entries)) == 2
+        assert store.left == []
+
+    def test_who_is_refused_is_told_who_holds_at_the_end(self, store: LinedStore, clock: ManualClock) -> None:
+        lock_on(store, clock, owner="first").acquire()
+
+        def change_hands() -> bool:
+            store.force_release("n")
+            lock_on(store, clock, owner="second").acquire()
+            clock.advance(5.0)
+            return False
+
+        store.turns += [change_hands]
+
+        with pytest.raises(LockBusy) as caught, lock_on(store, clock, timeout=1.0):
+            pytest.fail("the block was entered")
+        assert caught.value.holder == "second"
 
 
 class TestHolding:
