@@ -33,7 +33,7 @@ any_of_them = st.integers(0, MOST)
 
 #: What may be asked of a park.
 PARKS: dict[str, Any] = {
-    "kind": st.sampled_from(["push", "push", "give", "hold"]),
+    "kind": st.sampled_from(["push", "give", "give", "hold"]),
     "band": st.sampled_from([0, 9, 255]),
     "how": st.sampled_from(["ask", "behind", "refused"]),
     "place": st.sampled_from(["first", "last", "before"]),
@@ -313,6 +313,18 @@ class Histories(RuleBasedStateMachine):
         """As a process does whose answer got lost."""
         assert self.repeat is not None
         self.repeat()
+
+    @precondition(lambda self: self.repeat is not None)
+    @rule()
+    def repeat_it(self) -> None:
+        """Often: it says most."""
+        self.repeat_the_last()
+
+    @precondition(lambda self: self.model.holder in self.model.ids())
+    @rule()
+    def start_what_was_given(self) -> None:
+        """Often: before it is settled."""
+        self.start()
 
     # --- what is true after each of them ---------------------------------------------------------
 
