@@ -11,8 +11,8 @@ from celery_redislock import SingletonTask
 from examples.demo.notes import Notes
 
 __all__ = [
-    "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "debit", "decline", "export", "load",
-    "long_import", "notes", "pack", "pulse", "refund", "square", "thumbnail", "total",
+    "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "debit", "decline", "export",
+    "load", "long_import", "notes", "pack", "pulse", "refund", "square", "thumbnail", "total",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
