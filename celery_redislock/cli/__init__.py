@@ -16,7 +16,7 @@ from celery_redislock.scheduling import plug
 
 #: The commands, each with the module it is in.
 _MODULES = {
-    **dict.fromkeys(("list", "release", "show"), "commands"),
+    **dict.fromkeys(("list", "release", "show", "waiting"), "commands"),
     **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
 }
 
@@ -55,6 +55,7 @@ def redislock() -> None:
     \b
     celery -A proj redislock list
     celery -A proj redislock show proj.sync_account 42
+    celery -A proj redislock waiting account:42
     celery -A proj redislock release proj.sync_account 42 --reason "host died"
     celery -A proj redislock beat
     celery -A proj redislock pause nightly-report --for 2h

@@ -1,4 +1,4 @@
-"""The eight promises: what each must show, and the scene that publishes, waits and returns what it saw."""
+"""The nine promises: what each must show, and the scene that publishes, waits and returns what it saw."""
 
 import os
 import signal
@@ -109,6 +109,36 @@ def account(say: Say) -> Facts:
     notes = shop.notes.of("account 42")
     say(f"all six have run, {most_at_once(notes)} at a time")
     return {"runs": count_runs(notes), "at_once": most_at_once(notes), "results": results}
+
+
+@promise(
+    "twenty charges on one account, beside a free one",
+    "runs: {runs}; at the same time: {at_once}; in order: {in_order}; the free one waited: {waited}",
+    runs=20, at_once=1, in_order="yes", waited="no",
+)  # fmt: skip
+def line(say: Say) -> Facts:
+    """Twenty calls stand in line, hold no process of the worker, and run in the order of their calls."""
+    say("20 x debit for account 7, and then one for account 8")
+    calls = [shop.debit.delay(7) for _ in range(20)]
+    free = shop.debit.delay(8)
+    waiting = shop.debit.lock_for(7).waiting
+    wait_until(lambda: len(waiting()) > 10 or free.ready(), PATIENCE)
+    say(f"{len(waiting())} of them wait in line")
+    free.get(timeout=PATIENCE)
+    ended = sum(note["what"] == "end" for note in shop.notes.of("line 7"))
+    say(f"account 8 was debited when {ended} of the 20 had ended")
+    for call in calls:
+        call.get(timeout=PATIENCE)
+    notes = shop.notes.of("line 7")
+    order = [note["task_id"] for note in notes if note["what"] == "start"]
+    is_in_order = order == [call.id for call in calls]
+    say(f"all {count_runs(notes)} have run, {most_at_once(notes)} at a time")
+    return {
+        "runs": count_runs(notes),
+        "at_once": most_at_once(notes),
+        "in_order": "yes" if is_in_order else "no",
+        "waited": "no" if ended < len(calls) / 2 else "yes",
+    }
 
 
 @promise(
@@ -252,7 +282,7 @@ def chord(say: Say) -> Facts:
 
 
 #: In the order of the table; those of one group play at the same time.
-GROUPS = ((crowd,), (account, long, beats, in_hand), (kill, failure, chord))
+GROUPS = ((crowd,), (account, line, long, beats, in_hand), (kill, failure, chord))
 
 
 def _first_start(subject: str) -> Note:

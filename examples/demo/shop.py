@@ -11,8 +11,8 @@ from celery_redislock import SingletonTask
 from examples.demo.notes import Notes
 
 __all__ = [
-    "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "decline", "export", "load",
-    "long_import", "notes", "pack", "pulse", "refund", "square", "thumbnail", "total",
+    "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "debit", "decline", "export",
+    "load", "long_import", "notes", "pack", "pulse", "refund", "square", "thumbnail", "total",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
@@ -59,7 +59,6 @@ class PerAccount(SingletonTask):
     abstract = True
     lock = "while_executing"
     lock_key = "account:{account_id}"
-    lock_retry_delay = 0.3
 
 
 @app.task(base=PerAccount, bind=True)
@@ -76,6 +75,13 @@ def refund(self: Any, account_id: int, amount: int) -> int:
     with notes.run(f"account {account_id}", self.request.id):
         time.sleep(0.3)
     return -amount
+
+
+@app.task(base=PerAccount, bind=True)
+def debit(self: Any, account_id: int) -> None:
+    """Be one of many that stand in line for an account."""
+    with notes.run(f"line {account_id}", self.request.id):
+        time.sleep(0.1)
 
 
 @app.task(base=SingletonTask, bind=True, lock_ttl=SHORT_TTL)

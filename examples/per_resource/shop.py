@@ -18,8 +18,6 @@ app = Celery(
     broker=os.environ.get("BROKER_URL", LOCAL),
     backend=os.environ.get("RESULT_URL", LOCAL),
 )
-# Whoever finds the account taken tries again after this.
-app.conf.redislock_retry_delay = 0.3
 
 
 class LateHolder(Exception):  # noqa: N818  it is what has happened

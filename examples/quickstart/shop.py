@@ -34,7 +34,7 @@ def sync_account(account_id: int) -> str:
     return f"account {account_id} is in sync"
 
 
-@app.task(base=SingletonTask, lock="while_executing", lock_key="account:{account_id}", lock_retry_delay=0.5)
+@app.task(base=SingletonTask, lock="while_executing", lock_key="account:{account_id}")
 def charge(account_id: int, amount: int) -> dict[str, float]:
     """One at a time per account, none dropped; returns when it began and when it ended."""
     began = time.time()

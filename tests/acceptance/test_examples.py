@@ -42,9 +42,10 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "demo": Example(is_slow=True, processes=12, says="8 of 8 promises kept"),
+    "demo": Example(is_slow=True, processes=12, says="9 of 9 promises kept"),
     "quickstart": Example(is_slow=True),
     "per_resource": Example(),
+    "in_line": Example(),
     "on_conflict": Example(),
     "beat": Example(is_slow=True, processes=9),
     "long_task": Example(is_slow=True),
@@ -128,7 +129,16 @@ def test_an_example_sees_what_it_expects_and_leaves_nothing(name: str, temporary
 
 
 @pytest.mark.parametrize(
-    "name", ["per_resource", "testing", slow("demo"), slow("beat"), slow("canvas"), slow("django_project")]
+    "name",
+    [
+        "per_resource",
+        "in_line",
+        "testing",
+        slow("demo"),
+        slow("beat"),
+        slow("canvas"),
+        slow("django_project"),
+    ],
 )
 def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example shows something else."""
