@@ -30,7 +30,7 @@ _Entry = tuple[bytes, float]
 
 #: Seconds, as in ``lua/line.lua``: the longest time until a line is looked at again; until one is that only
 #: another home can serve. And how long a request that parked is known, as on a server with its usual timeout.
-_LATEST = 5.0
+_LATEST = 2.0
 _OF_ANOTHER_HOME = 1.0
 _NOTED = 15.0
 

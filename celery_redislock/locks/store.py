@@ -545,7 +545,7 @@ class LockStore(ABC):
     def sweep(self, *, most: int = 100) -> Sweep:  # noqa: ARG002  no line
         """Look at lines whose time has come, and hand free locks to the first in line; one round trip.
 
-        A line is due when its lock's hold expires, and every five seconds at least. Each due line is looked
+        A line is due when its lock's hold expires, and every two seconds at least. Each due line is looked
         at once, by one of all processes that sweep.
         """
         return Sweep(float("inf"))

@@ -93,17 +93,23 @@ def _publish_one(app: Any, store: LockStore, promotion: Promotion) -> None:
 def _publish(app: Any, text: bytes) -> None:
     """Publish a message again as it was received; the broker confirms it where it can."""
     said = loads(text.decode())
-    properties = said["properties"]
     with app.producer_pool.acquire(block=True) as producer:
-        channel = producer.channel
-        message = channel.prepare_message(
-            base64.b64decode(said["body"]),
-            properties.pop("priority", None),
-            said["content_type"],
-            said["content_encoding"],
-            said["headers"],
-            properties,
-        )
-        # RabbitMQ's basic_publish says nothing, whatever the app's confirm_publish is.
-        publish = getattr(channel, "basic_publish_confirm", channel.basic_publish)
-        publish(message, exchange=said["exchange"], routing_key=said["routing_key"])
+        # One at rest may have lost its connection.
+        again = producer.connection.ensure(producer, _put, max_retries=3, interval_start=0, interval_step=0.1)
+        again(producer, said)
+
+
+def _put(producer: Any, said: Mapping[str, Any]) -> None:
+    channel = producer.channel
+    properties = dict(said["properties"])
+    message = channel.prepare_message(
+        base64.b64decode(said["body"]),
+        properties.pop("priority", None),
+        said["content_type"],
+        said["content_encoding"],
+        said["headers"],
+        properties,
+    )
+    # RabbitMQ's basic_publish says nothing, whatever the app's confirm_publish is.
+    publish = getattr(channel, "basic_publish_confirm", channel.basic_publish)
+    publish(message, exchange=said["exchange"], routing_key=said["routing_key"])

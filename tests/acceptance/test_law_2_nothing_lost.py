@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.acceptance.conftest import ProjectMaker
-from tests.acceptance.harness import Project, throughout
+from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.terms import CLAIM_GONE, LEASE, PATIENCE
 from tests.tiers import slow
 
@@ -42,7 +42,11 @@ def test_on_rabbitmq_a_message_that_is_put_off_often_is_not_lost(rabbitmq: Proje
         rabbitmq.while_executing.delay(key)
         rabbitmq.wait_started(key)
         options = {"lock_retry_delay": 2.6, "lock_max_waiting": 1}
-        rabbitmq.while_executing.apply_async((key,), **options)  # the line is full with it
+        first = rabbitmq.while_executing.apply_async((key,), **options)
+        line = rabbitmq.while_executing.lock_for(key)
+        wait_until(
+            lambda: [each.owner for each in line.waiting()] == [first.id], PATIENCE, "the line is full"
+        )
         second = rabbitmq.while_executing.apply_async((key,), **options)
         rabbitmq.wait_received(second.id, 3)
     bodies = rabbitmq.wait_ended(key, 3)

@@ -135,6 +135,7 @@ def test_a_full_line_loses_nothing(project: Project, key: str) -> None:
         results = [project.while_executing.apply_async((key,), **options) for _ in range(3)]
         for result in results:
             project.wait_waiting(result.id)
+        wait_parked(project, key, 1)
         assert len(parked(project, key)) == 1
     for result in results:
         result.get(timeout=PATIENCE)

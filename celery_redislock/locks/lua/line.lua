@@ -10,7 +10,7 @@
 include('index')
 -- Milliseconds: the longest time until somebody looks at a line again; until a line is looked at that only
 -- another home can serve; until a key is tried again whose queue takes nothing.
-local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 5000, 1000, 60000
+local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 
 -- Returns nothing where nobody waits, or could be served; an id where that one is on its way; an id and its
 -- text where the caller publishes it. `only`: this very one, whatever its place; it holds the lock already.
