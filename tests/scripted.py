@@ -76,8 +76,8 @@ def lease_on(
 
 
 def lock_on(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:
-    """A lock that passes the time by that clock while it waits, and that nobody renews."""
-    return Lock(store, "n", clock=clock, sleep=clock.advance, auto_renew=False, **options)
+    """A lock by that clock that nobody renews."""
+    return Lock(store, "n", clock=clock, auto_renew=False, **options)
 
 
 class Driven(Watchdog):
@@ -110,7 +110,10 @@ class Driven(Watchdog):
 
 
 class FailingStore(MemoryStore):
-    """Does what it is asked, and then fails to say so, for each verb named in ``fails``."""
+    """Does what it is asked, and then fails to say so, for each verb named in ``fails``.
+
+    Who waits for a bell lets the time pass by its manual clock.
+    """
 
     fails: frozenset[str] = frozenset()
 
@@ -124,6 +127,11 @@ class FailingStore(MemoryStore):
         if "release" in self.fails:
             raise LockUnavailable("memory", "release", "no answer")
         return super().release(*args, **kwargs)
+
+    def await_bell(self, bell: str, seconds: float) -> bool:
+        if not super().await_bell(bell, 0.0):
+            cast("ManualClock", self._clock).advance(seconds)
+        return super().await_bell(bell, 0.0)
 
     def _answer(self, verb: str, answer: Any) -> Any:
         if verb in self.fails:
@@ -140,8 +148,6 @@ class LinedStore(FailingStore):
         waits: how long each wait was to be.
         left: the ids that have left.
     """
-
-    keeps_lines = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

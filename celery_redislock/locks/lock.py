@@ -22,9 +22,6 @@ from celery_redislock.locks.watchdog import watchdog_of
 PAUSE = 1.0
 SHORTEST = 0.01
 
-#: Seconds between two attempts to acquire where the store keeps no lines.
-POLL = 0.1
-
 #: A token that nobody has. Its release ends no hold, and hands a lock that is free to the first in line.
 NOBODY = "nobody"
 
@@ -52,9 +49,10 @@ class Lock:
     One object may be shared by threads: each holds for itself, and may acquire
     again while it holds (it releases as often). Two objects of one name wait for
     each other, in one thread too. Who waits is served in order: tasks and Locks of
-    one name share one line. Only where a holder was killed, or its hold expired,
-    may one that comes at that moment be served first. A lock that is acquired
-    without ``with`` and never released is renewed until the process ends.
+    one name share one line. Two exceptions: where a hold has expired, one that
+    comes just then may be first; and messages of RabbitMQ, which have priorities
+    of their own, wait behind Locks. A lock that is acquired without ``with`` and
+    never released is renewed until the process ends.
 
     Not for coroutines, which would hold it together; a second one of the same
     thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
@@ -71,7 +69,6 @@ class Lock:
         auto_renew: bool = True,
         on_lost: Callable[["Lock"], None] | None = None,
         clock: Clock = boottime,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Name a lock; nothing is sent yet.
 
@@ -87,8 +84,7 @@ class Lock:
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             on_lost: called once with this lock when the hold is found gone, in the thread that learns of
                 it: the watchdog's, which holds nothing itself, or that of :meth:`check` or :meth:`renew`.
-            clock: injected by tests, as ``sleep`` is.
-            sleep: see there.
+            clock: injected by tests.
 
         Raises:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
@@ -103,7 +99,6 @@ class Lock:
         self._auto_renew = auto_renew
         self._on_lost = on_lost
         self._clock = clock
-        self._sleep = sleep
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
         self._local: Any = _thread_facts(threading.local)
 
@@ -265,8 +260,6 @@ class Lock:
         term, pid, refused = self._attempt()
         if refused is None or give_up <= self._clock():
             return refused
-        if not self._store.keeps_lines:
-            return self._poll(refused, give_up)
         try:
             return self._stand_in_line(term, pid, refused, give_up)
         except BaseException:
@@ -342,13 +335,6 @@ class Lock:
             if give_up <= self._clock():
                 store.leave(term.name, term.token)
                 return refused
-
-    def _poll(self, refused: Hold | None, give_up: float) -> Hold | None:
-        """Ask again and again, in no order: for a store that keeps no lines."""
-        while refused is not None and (left := give_up - self._clock()) > 0:
-            self._sleep(min(POLL, left))
-            refused = self._attempt()[2]
-        return refused
 
     def _release_later(self, term: Term, error: BaseException) -> None:
         """Release in the background a hold that an unanswered, or interrupted, request may have left."""

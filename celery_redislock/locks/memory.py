@@ -68,6 +68,7 @@ class MemoryStore(LockStore):
         self._clock = clock
         self._wall = wall
         self._lock = threading.RLock()
+        self._rung = threading.Condition(self._lock)
         self._locks: dict[str, _Entry] = {}
         self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
@@ -209,7 +210,8 @@ class MemoryStore(LockStore):
             else:
                 at = bisect(of_band, band if place == "last" else band - 1)
             self._lines.setdefault(name, line).insert(at, _Place(band, id, entry))
-            self._notes[nonce] = (b"", self._clock() + _NOTED)
+            if entry.kind != "ring":
+                self._notes[nonce] = (b"", self._clock() + _NOTED)
             woken = _NOBODY
             if is_own:
                 woken = self._wake(name, only=id)
@@ -238,6 +240,15 @@ class MemoryStore(LockStore):
                 woken = self._wake(name)
             answer = Release(word == "released", promoted=woken.promoted)
         return word, b"" if entry is None else entry.dumps().encode(), self._told(answer)
+
+    def await_bell(self, bell: str, seconds: float) -> bool:
+        with self._lock:
+            if not self._rung.wait_for(lambda: self.queues.get(bell), max(0.0, seconds)):
+                return False
+            self.queues[bell].popleft()
+            if not self.queues[bell]:
+                del self.queues[bell]
+            return True
 
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         with self._lock:
@@ -316,9 +327,10 @@ class MemoryStore(LockStore):
             return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
         if entry.kind != "hold":
             self.queues[entry.to].append(entry.text)
+            self._rung.notify_all()
         self._take_out(name, id_)
         if name in self._lines:
-            self._due.setdefault(name, now + _LATEST)
+            self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
         return _Woken(id_) if takes else self._wake(name)
 
     def _entry(self, name: str, id_: str) -> Entry | None:

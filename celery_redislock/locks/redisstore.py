@@ -72,7 +72,6 @@ class RedisStore(LockStore):
     """
 
     is_shared = True
-    keeps_lines = True
 
     def __init__(
         self,

@@ -46,9 +46,9 @@ T = TypeVar("T")
 Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
-#: A request's bytes; its script and keys, for errors; replicas, time, whether its answer is awaited, and the
-#: seconds after which the server answers at the latest.
-_Call: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, bool, float]
+#: A request's bytes; its script and keys, for errors; replicas, time, and how many seconds the server may
+#: wait before it answers (``None``: its answer is not awaited).
+_Call: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, float | None]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -139,7 +139,7 @@ class Scripts:
             except BaseException:
                 connection.disconnect()
                 raise
-        call = request, operation, keys, replicas, within, True, 0.0
+        call = request, operation, keys, replicas, within, 0.0
         return partial(read, connection, sent_at, begun, understand, name, call)
 
     def _read(
@@ -173,7 +173,8 @@ class Scripts:
 
         Raises as :meth:`begin`.
         """
-        call = self._request(operation, (), command), operation, (), 0, None, understand is not None, waits
+        awaited = None if understand is None else waits
+        call = self._request(operation, (), command), operation, (), 0, None, awaited
         understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
 
@@ -185,7 +186,8 @@ class Scripts:
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
         ``None``: nothing has been sent.
         """
-        request, operation, keys, replicas, within, awaits, waits = call
+        request, operation, keys, replicas, within, awaited = call
+        waits = awaited or 0.0
         clock = self._clock
         patience = self._socket_timeout + waits
         now = clock()
@@ -213,7 +215,7 @@ class Scripts:
                     was_sent = True
                     send(sock, request, give_up, clock)
                 sock = connection._sock
-                if awaits:
+                if awaited is not None:
                     answers = Answers(sock, begun or sock.recv(PIECE), give_up, clock)
                     replies = answers.read(count, of_script=is_script, of_wait=waits > 0)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
@@ -224,7 +226,7 @@ class Scripts:
                     answers = Answers(sock, sock.recv(PIECE), give_up, clock)
                     replies = answers.read(count, of_script=is_script)
                 sock.settimeout(self._socket_timeout)  # at rest again
-                connection.redislock_unread += not awaits
+                connection.redislock_unread += awaited is None
                 lost: Any = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
                 if lost is None:
                     try:

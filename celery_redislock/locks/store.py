@@ -328,7 +328,6 @@ class LockStore(ABC):
         on_promoted: called with what the end of a hold has promoted and this process has to publish, in the
             thread that ended it, after the answer was read. Callers that end a hold need not know of it.
         is_shared: other processes see these locks.
-        keeps_lines: who waits for a lock can be parked in its line.
         prefix: the beginning of all keys.
         patience: seconds after which every verb has answered or raised, but for a slow new connection.
     """
@@ -336,7 +335,6 @@ class LockStore(ABC):
     home: str = ""
     on_promoted: Callable[[Sequence[Promotion]], object] | None = None
     is_shared: bool = False
-    keeps_lines: bool = False
     prefix: str = ""
     patience: float = 2.0
 
@@ -498,7 +496,7 @@ class LockStore(ABC):
             id: of the entry; the token of the claim it will be handed.
             entry: who waits, and how to tell it.
             nonce: of this request. Repeated within three socket timeouts it parks once, also where the entry
-                has left the line meanwhile.
+                has left the line meanwhile, unless that is a ``ring``.
             how: ``ask``: it may run where the lock is free; ``behind``: it waits also then, because one
                 before it is on its way to the lock; ``refused``: it is woken at once where the lock is free.
             band: of its priority: 0 is served first.

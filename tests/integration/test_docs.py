@@ -175,7 +175,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
 
 
 def stand_in_line(store: RedisStore) -> None:
-    """Park, look, sweep, leave, and be woken, as messages do that wait."""
+    """Park, look, sweep, leave, and be woken, as messages do that wait, and wait for a bell."""
     assert isinstance(store.acquire("busy", "owner/token", 5.0, facts="{}"), Grant)
     entry = Entry("push", "redislock:queue", 5.0, "{}")
     for id_, place in [("a", "last"), ("b", "last"), ("c", "first"), ("d", "b")]:
@@ -189,6 +189,7 @@ def stand_in_line(store: RedisStore) -> None:
         reason = "no permission to push, which stays with the key"
         raise LockUnavailable(store.server, "release", reason)
     store.force_release("busy")
+    assert not store.await_bell(store.bell("busy", "nonce"), 0.001)
 
 
 def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
@@ -252,11 +253,13 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         admin.delete("the broker's", "redislock:{N}:note:NONCE")
         store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
+        store.park("N", "rung/token", Entry("ring", store.bell("N", "NONCE"), 5.0, "{}"), nonce="NONCE")
+        store.release("N", "owner/token")
         store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE")
         states = States(store, "APP")
         assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
         states.pause("ENTRY", 5.0)
-    kinds = {b"zset": "sorted set", b"string": "string", b"hash": "hash"}
+    kinds = {b"zset": "sorted set", b"string": "string", b"hash": "hash", b"list": "list"}
     keys = ask(admin, "KEYS", "*")
     found = {key.decode(): kinds[ask(admin, "TYPE", key)] for key in keys}
 

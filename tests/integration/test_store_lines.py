@@ -1,6 +1,7 @@
 """What every store promises to those who wait in the line of a lock: place, wake-up, and no way round."""
 
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -386,6 +387,23 @@ class TestEnds:
 
         assert [each.id for each in case.store.sweep().promoted] == [B]
         assert [each.id for each in given] == [B]
+
+    def test_a_bell_is_waited_for_and_its_ring_taken_once(self, case: StoreCase) -> None:
+        """Whether it rings before the wait, or in it; and a wait in vain ends."""
+        bell = case.store.bell("n", "nonce")
+        case.take(A)
+        park(case, B, "ring", to=bell)
+        assert not case.store.await_bell(bell, 0.01)
+
+        releasing = threading.Timer(0.1, case.store.release, ("n", A))
+        releasing.start()
+        assert case.store.await_bell(bell, 10.0)
+        releasing.join()
+        park(case, C, "ring", to=bell)
+        case.store.release("n", B)
+
+        assert case.store.await_bell(bell, 10.0)
+        assert not case.store.await_bell(bell, 0.01)
 
     def test_a_bell_is_rung_and_a_hold_is_only_handed_over(self, case: StoreCase) -> None:
         case.take(A)

@@ -73,7 +73,10 @@ elseif length > 0 then
 end
 call('ZADD', line, string.format('%.17g', place), id)
 call('HSET', parked, id, entry)
-call('SET', note, '', 'PX', ARGV[9])
+-- A process that waits may be parked twice: it asks who holds the lock anyway.
+if string.sub(entry, 1, 4) ~= 'ring' then
+  call('SET', note, '', 'PX', ARGV[9])
+end
 acknowledge()
 local promoted, text
 if is_own then

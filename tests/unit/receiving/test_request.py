@@ -448,3 +448,14 @@ def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(
     monkeypatch.setattr(watchdog, "watch", end_first)
 
     assert (shop.renewed(), let_pass(40)) == ({}, [])
+
+
+def test_what_cannot_be_parked_is_published_again(shop: Shop) -> None:
+    """Law 2: as where a line is full, or a queue cannot be pushed to. It waits by the clock then."""
+    request = delivered(shop, lock="while_executing")
+    shop.store.acquire(KEY, "another/1", 30.0, facts='{"state":"running"}')
+
+    shop.run(request)
+
+    assert carried(shop.message()).key == KEY
+    assert shop.acks == ["ack"]
