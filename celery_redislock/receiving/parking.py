@@ -112,10 +112,11 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         or task_id in revoked
     ):
         return False
-    lock = declaration_of(task).task_lock((), {}, task_id, key=said.key)
+    declaration = declaration_of(task)
+    lock = declaration.task_lock((), {}, task_id, key=said.key)
     how = "ask" if before is None else "behind"
     try:
-        answer = _park(lock, message, headers, said, how=how)
+        answer = _park(lock, message, headers, said, how=how, most=declaration.options.lock_max_waiting)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         return False

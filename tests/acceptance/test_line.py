@@ -144,6 +144,23 @@ def test_a_full_line_loses_nothing(project: Project, key: str) -> None:
     assert project.overlaps(key) == []
 
 
+def test_a_line_that_a_setting_bounds_gets_no_longer(new_project: ProjectMaker, key: str) -> None:
+    """Also by messages that are parked when they are received."""
+    project = new_project(conf={"redislock_max_waiting": 2, "redislock_retry_delay": 0.5})
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        results = [project.while_executing.delay(key) for _ in range(6)]
+        for result in results:
+            project.wait_waiting(result.id)
+        assert len(parked(project, key)) == 2
+    for result in results:
+        result.get(timeout=PATIENCE)
+
+    assert len(project.bodies(key)) == 7
+
+
 def test_no_message_stays_behind_when_locking_is_switched_off(new_project: ProjectMaker, key: str) -> None:
     """A worker whose app takes no locks any more sends what waits to its queues."""
     project = new_project()
