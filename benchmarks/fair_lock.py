@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/waiting.py --only lock [--quick] [--json PATH]
+    python benchmarks/fair_lock.py [--quick] [--json PATH]
 
 Processes with threads acquire one lock, hold it for a millisecond, release it and acquire it again. Hand-offs
 are given as a ratio to the most there can be: one in each hold and two trips, as measured in the same run.
@@ -31,7 +31,6 @@ TARGETS = (0.75, 1.3)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", choices=["lock"], default="lock", help="what waits")
     parser.add_argument("--quick", action="store_true", help="one short round: shows only that it runs")
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
     parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)

@@ -22,6 +22,9 @@ from celery_redislock.locks.watchdog import watchdog_of
 PAUSE = 1.0
 SHORTEST = 0.01
 
+#: With messages of priority 0 on Redis, those that come for the first time.
+BAND = 1
+
 #: A token that nobody has. Its release ends no hold, and hands a lock that is free to the first in line.
 NOBODY = "nobody"
 
@@ -310,7 +313,7 @@ class Lock:
         holder: Hold | None = refused
         while True:
             entry = Entry("ring", bell, store.patience, _facts(pid))
-            parked = store.park(term.name, term.token, entry, nonce=_nonce(), place=place)
+            parked = store.park(term.name, term.token, entry, nonce=_nonce(), band=BAND, place=place)
             holder = parked.held_by or holder
             # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
             look_in = PAUSE if holder is None else max(SHORTEST, holder.expires_in + 0.001)

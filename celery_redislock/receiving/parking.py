@@ -149,7 +149,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
     if delivery.was_delivered:
         said = said._replace(was_delivered=True)
     lock = delivery.lock._replace(key=name)
-    place = before or ("first" if said.parked_at is not None else "last")
+    place = before or "last"
     headers = message.headers
     try:
         answer = _park(
@@ -170,6 +170,13 @@ def _park(
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`."""
     store = lock.store
     priority = (message.properties or {}).get("priority") or 0
+    has_waited = said.parked_at is not None
+
+    def of_priority(number: int) -> int:
+        # Who comes back, because its turn was over before it came, goes before those of its priority that
+        # come for the first time, and behind those that came back before.
+        return 2 * min(255, max(0, number)) + (not has_waited)
+
     since = time.time() if said.parked_at is None else said.parked_at
     headers = {name: value for name, value in headers.items() if not BY_BROKER.match(name)}
     facts = f'{lock.facts(QUEUED, published=True)[:-1]},"line":1}}'
@@ -179,7 +186,7 @@ def _park(
         said = said._replace(parked_at=since, was_delivered=True)
         text = text_of(message, said.added_to(headers))
         entry = Entry("give", store.home, PUBLISHING, facts, text)
-        band = max(0, 255 - priority)
+        band = of_priority(255 - priority)
     else:
         said = said._replace(parked_at=since)
         pushed = _as_pushed(message, said.added_to(headers))
@@ -187,7 +194,7 @@ def _park(
             return None
         queue, text, acknowledge = pushed
         entry = Entry("push", queue, HAND_OFF, facts, text)
-        band = min(255, max(0, priority))  # kombu's Redis: 0 is first
+        band = of_priority(priority)  # kombu's Redis: 0 is first
     if len(text) > LARGEST:
         return None
     nonce = new_token("").rpartition("/")[2]
