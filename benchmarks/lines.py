@@ -25,7 +25,8 @@ _numbers = count(1)
 
 @cache
 def client_here() -> Any:
-    return redis.Redis.from_url(os.environ[URL].replace("valkey:", "redis:", 1))
+    url = os.environ[URL].replace("valkey:", "redis:", 1)
+    return redis.Redis.from_url(url, socket_timeout=None)  # a body waits at its gate
 
 
 def scripts(*, quick: bool) -> list[Figure]:

@@ -202,7 +202,7 @@ def keys(*, quick: bool) -> list[Figure]:
 
 
 def beside(*, quick: bool) -> list[Figure]:
-    times, number, calls, seconds = (1, 50, 5, 2) if quick else (3, 3000, 100, 10)
+    times, number, calls, seconds = (1, 50, 5, 2) if quick else (3, 3000, 100, 5)
 
     def latency() -> Mapping[str, float]:
         took = []
