@@ -223,7 +223,8 @@ def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tupl
     exchange, routing_key = info["exchange"], info["routing_key"]
     queues = [routing_key] if not exchange else list(channel._lookup(exchange, routing_key))
     consumed = set(channel._tag_to_queue.values())
-    queues = [queue for queue in queues if queue in consumed] or queues
+    # Not one that a queue was renamed from: what is pushed has to be read by somebody.
+    queues = [queue for queue in queues if queue in consumed]
     if not queues or queues[0] in getattr(channel, "_expires", ()):
         return None
     properties = {name: value for name, value in message.properties.items() if name not in OF_A_WORKER}

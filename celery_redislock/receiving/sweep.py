@@ -29,8 +29,8 @@ __all__ = ["Sweeping"]
 PAUSE = LONGEST_PAUSE
 SHORTEST = 0.01
 
-#: Lines that one request looks at: half a millisecond of the server.
-AT_ONCE = 100
+#: Lines that one request looks at: a millisecond of the server.
+AT_ONCE = 25
 
 
 class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped

@@ -99,7 +99,7 @@ class Model:
             at = self.ids().index(place)
             new = new._replace(band=self.line[at].band)
         else:
-            before = [each for each in self.line if each.band < new.band + (place != "first")]
+            before = [each for each in self.line if each.band < new.band + (place == "last")]
             at = len(before)
         self.line.insert(at, new)
         woken = None
