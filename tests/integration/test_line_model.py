@@ -281,7 +281,11 @@ class Histories(RuleBasedStateMachine):
         id_ = self.model.given[-1]
 
         def step() -> None:
-            assert self.store.settle("n", id_, 30.0) == self.model.take_out(id_)
+            is_there = id_ in self.model.ids()
+            assert self.store.settle("n", id_, 30.0) == is_there
+            self.model.take_out(id_)
+            if self.model.holder is None:
+                self.model.wake()
 
         self.do(step)
 
