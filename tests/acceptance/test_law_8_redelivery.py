@@ -47,9 +47,7 @@ LATE = [
 
 @pytest.mark.parametrize("task", LATE)
 @pytest.mark.parametrize("broker", REDIS_FIRST)
-def test_a_message_delivered_again_runs_once(
-    site_on: SiteMaker, key: str, broker: str, task: str
-) -> None:
+def test_a_message_delivered_again_runs_once(site_on: SiteMaker, key: str, broker: str, task: str) -> None:
     """By the visibility timeout on Redis; on RabbitMQ because a connection was lost."""
     site = site_on(broker)
     project = site.ready()
