@@ -59,8 +59,8 @@ def test_while_they_wait_nobody_looks_and_others_run(new_project: ProjectMaker, 
             scripts = scripts_run(client)
             seconds = 3.0
             throughout(seconds, lambda: None)
-            # A look at lines each second, and one more while a line's hold is renewed; two processes that renew
-            # the body's lease each third of it; the worker's name, each two seconds. Each may begin early.
+            # A look at lines each second, two processes that renew the body's lease each third of it, and the
+            # worker's name each two seconds. Each may begin early.
             expected = (1.0 + 2 * 3 / LEASE + 0.5) * seconds + 5
             assert scripts_run(client) - scripts <= expected
             assert project.received() == before
