@@ -107,6 +107,9 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         or said.claimed
         or said.options
         or said.parked_at is not None
+        # A copy, maybe of the run that holds the lock: nothing is announced for its id.
+        or said.was_delivered
+        or (message.delivery_info or {}).get("redelivered")
         or headers.get("eta")
         or headers.get("expires")
         or task_id in revoked
