@@ -15,7 +15,17 @@ from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import RUNNING, TEN_YEARS, Entry, Grant, Hold, LockStore, Refusal, Term
+from celery_redislock.locks.store import (
+    NOBODY,
+    RUNNING,
+    TEN_YEARS,
+    Entry,
+    Grant,
+    Hold,
+    LockStore,
+    Refusal,
+    Term,
+)
 from celery_redislock.locks.watchdog import watchdog_of
 
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
@@ -24,9 +34,6 @@ SHORTEST = 0.01
 
 #: With messages of priority 0 on Redis, those that come for the first time.
 BAND = 1
-
-#: A token that nobody has. Its release ends no hold, and hands a lock that is free to the first in line.
-NOBODY = "nobody"
 
 
 @dataclass(eq=False, slots=True)

@@ -32,6 +32,9 @@ LARGEST = 256 * 1024
 _KINDS = {"task": str, "host": str, "pid": int}
 _PLAIN = str | int | float
 
+#: A token that nobody has. Its release ends no hold, and hands a lock that is free to the first in line.
+NOBODY = "nobody"
+
 #: The states of a holder: its message waits for a worker; its run has started; its period (``lock_period``)
 #: has not passed.
 QUEUED = "queued"

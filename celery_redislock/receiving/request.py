@@ -24,7 +24,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
-from celery_redislock.locks.store import Term
+from celery_redislock.locks.store import NOBODY, Term
 from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
@@ -158,7 +158,7 @@ class LockRequest(Request):
         """Let the next of the line start: it was parked when this run had ended, or not begun."""
         self.wakes_line = False
         if (delivery := self._delivery) is not None:
-            delivery.lock.release(delivery.token)
+            delivery.lock.release(NOBODY)  # not the run's: after a hard time limit its body may go on
 
     def _park(self, error: ToBeParked) -> None:
         """Put the message into the line of the lock that its run was refused; else raise what ends it."""

@@ -7,7 +7,9 @@ request, shared by all workers, as each line is looked at by one of them.
 Where locking is switched off, the lines are emptied instead: no message stays behind.
 """
 
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -45,17 +47,19 @@ class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
     def create(self, consumer: Any) -> None:
         """Start to look; called once, before the consumer starts."""
         app = consumer.app
-        settings = settings_of(app)
-        store = store_of(app, settings)
-        by_name = partial(lock_by_name, app, settings)
-        step = partial(look, store, by_name) if settings.enabled else partial(empty, store)
-        start_thread(partial(_run, step), "redislock-sweep")
+        with suppress(RedisLockError):  # no lock server is named: the check at the worker's start tells
+            settings = settings_of(app)
+            store = store_of(app, settings)
+            by_name = partial(lock_by_name, app, settings)
+            step = partial(look, store, by_name) if settings.enabled else partial(empty, store)
+            start_thread(partial(_run, weakref.ref(consumer), step), "redislock-sweep")
 
 
-def _run(step: Callable[[], float]) -> None:
+def _run(consumer: "weakref.ref[Any]", step: Callable[[], float]) -> None:
+    """Look until the consumer is gone from this process; in a thread."""
     sleep = original("time", "sleep")  # native with gevent
     is_away = False
-    while True:
+    while consumer() is not None:
         pause = PAUSE
         try:
             pause = step()

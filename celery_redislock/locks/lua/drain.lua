@@ -25,7 +25,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
       given[#given + 1] = name
       given[#given + 1] = id
       given[#given + 1] = text
-    elseif kind ~= 'give' then
+    elseif kind and kind ~= 'give' then
       -- The end of the queue, behind those that left before.
       -- A process that waits for its bell finds its entry gone, and asks again.
       local pushed = kind == 'push' and redis.pcall('LPUSH', to, text)

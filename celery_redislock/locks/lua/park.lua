@@ -54,7 +54,7 @@ if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
 -- A place is a number within the band: the last one's and 1, for the first the first one's less 1. In the last
--- of 256 bands a number still has a fraction of a 256th.
+-- of 512 bands a number still has a fraction of a 256th.
 local WIDTH = 68719476736
 local from = ARGV[6] * WIDTH
 local to = string.format('(%.0f', from + WIDTH)

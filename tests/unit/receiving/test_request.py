@@ -459,3 +459,17 @@ def test_what_cannot_be_parked_is_published_again(shop: Shop) -> None:
 
     assert carried(shop.message()).key == KEY
     assert shop.acks == ["ack"]
+
+
+def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop: Shop) -> None:
+    """Law 5: never free before the body has really ended; who was parked behind it waits until then."""
+    request = started(shop)
+    request.wakes_line = True
+    shop.store.acquire(KEY, token_of(request), 30.0, facts='{"state":"running"}', instead_of=None)
+    before = shop.holder(KEY)
+
+    request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
+
+    assert before is not None
+    assert (holder := shop.holder(KEY)) is not None
+    assert holder.token == before.token
