@@ -109,14 +109,15 @@ class MemoryStore(LockStore):
             if starts_run and held is None and name in self._lines:
                 first = f'{self._lines[name][0].id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, first.encode(), _OF_ANOTHER_HOME),))
-            if taken_over and held is not None and b'"line":1' in held[0]:
-                self._take_out(name, instead_of)
-            if not kept:
+            was_in_line = taken_over and held is not None and b'"line":1' in held[0]
+            if not kept or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
                     return Refusal((self._hold(name, accepted, is_period=True),))
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
+            if was_in_line:
+                self._take_out(name, instead_of)
             self._locks[name] = (value, now + ttl)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)

@@ -31,7 +31,9 @@ def twenty_charges_stand_in_line(here: Stage) -> None:
     line = [waiter.owner for waiter in lock.waiting()]
     here.say(f"  {len(line)} of them wait in line now, and hold no process of the worker")
     made = [call.id for call in calls]
-    here.expect("they stand in the order in which they were made", line and line == made[-len(line) :])
+    first = made.index(line[0]) if line else 0
+    in_order = made[first : first + len(line)]
+    here.expect("they stand in the order in which they were made", line and line == in_order)
     free.get(timeout=PATIENCE, propagate=False)
     ended = len(here.lines(f"account {BUSY}: ", "ends"))
     here.expect(

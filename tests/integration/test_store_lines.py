@@ -438,6 +438,21 @@ class TestStart:
         assert granted(case.take("job-b/run", starts_run=True, instead_of=B)).taken_over
         assert in_line(case) == [C]
 
+    def test_the_run_of_one_that_has_waited_meets_a_period_and_begins_its_own(self, case: StoreCase) -> None:
+        """To be handed a lock is no acceptance: nobody gets round ``lock_period`` by waiting."""
+        case.take(A, period=60.0)
+        park(case, B)
+        park(case, C)
+        case.store.release("n", A)
+
+        hold = refused(case.take("job-b/run", starts_run=True, instead_of=B, period=60.0)).hold
+        assert (hold.is_period, hold.owner) == (True, "job-a")
+        case.store.release("n", B)
+        case.expire(part="period")
+        granted(case.take("job-c/run", starts_run=True, instead_of=C, period=60.0))
+
+        assert case.remaining(part="period")
+
     def test_one_that_was_given_and_starts_before_it_is_settled_leaves_the_line(
         self, case: StoreCase
     ) -> None:

@@ -24,7 +24,7 @@
 include('index')
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
-local held, ours, taken, opens_period
+local held, ours, taken, was_in_line, opens_period
 
 local function is_ours(found)
   return string.find(found, string.match(value, '^[^%z]*') .. '\0', 1, true) == 1
@@ -46,6 +46,8 @@ else
   -- Every read comes before the first change: a key of the wrong type refuses the whole, not a part of it.
   held = call(starts and 'GETEX' or 'GET', lock)
   taken = held and from ~= '' and string.find(held, from, 1, true) == 1
+  -- Handed to a message that has waited in line, a claim is no acceptance: its period counts, and begins.
+  was_in_line = taken and string.find(held, '"line":1', 1, true)
   ours = held and not taken and is_ours(held)
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
   local state = mark and not ours and call('GET', mark)
@@ -57,7 +59,7 @@ else
   elseif not held and starts and call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
     local first = call('ZRANGE', string.sub(lock, 1, -5) .. 'line', 0, 0)[1]
     answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
-  elseif not held and period and ARGV[6] ~= '0' then
+  elseif (not held or was_in_line) and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
     opens_period = not accepted
     if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
@@ -77,7 +79,7 @@ local now = math.floor(fence / 1000)
 if fence_key then
   fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
 end
-if taken and string.find(held, '"line":1', 1, true) then
+if was_in_line then
   -- It was given to somebody who has published it, and may not have settled that.
   local stem, id = string.sub(lock, 1, -5), string.sub(from, 1, -2)
   call('ZREM', stem .. 'line', id)
