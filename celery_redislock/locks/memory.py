@@ -31,6 +31,7 @@ _Entry = tuple[bytes, float]
 #: Seconds, as in ``lua/line.lua``: the longest time until a line is looked at again; until one is that only
 #: another home can serve. And how long a request that parked is known, as on a server with its usual timeout.
 _LATEST = 2.0
+_AHEAD = 10.0
 _OF_ANOTHER_HOME = 1.0
 _NOTED = 15.0
 
@@ -191,7 +192,8 @@ class MemoryStore(LockStore):
 
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
-        place: str = "last", most: int = 10_000, acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
+        place: str = "last", most: int = 10_000, ahead: str = "",
+        acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
     ) -> Parked:  # fmt: skip
         with self._lock:
             if self._live(self._notes, nonce) is not None or self._entry(name, id) is not None:
@@ -220,6 +222,8 @@ class MemoryStore(LockStore):
                 woken = self._wake(name)
             if woken.id == id and not woken.promoted:
                 return Parked("woken")
+            if held is None and how == "behind" and ahead:
+                held = self._locks[name] = (ahead.encode(), self._clock() + _AHEAD)
             left = held[1] - self._clock() if held is not None else _LATEST
             self._due.setdefault(name, self._clock() + min(left, _LATEST))
             rank = [each.id for each in self._lines[name]].index(id)

@@ -251,11 +251,12 @@ class RedisStore(LockStore):
 
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
-        place: str = "last", most: int = 10_000, acknowledge: tuple[str, str, str] | None = None,
+        place: str = "last", most: int = 10_000, ahead: str = "",
+        acknowledge: tuple[str, str, str] | None = None,
     ) -> Parked:  # fmt: skip
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}note:{nonce}"]
-        args = [id, name, entry.dumps(), how, self.home, str(band), place, str(most), self._note_ms]
+        args = [id, name, entry.dumps(), how, self.home, str(band), place, str(most), self._note_ms, ahead]
         if acknowledge is not None:
             *theirs, tag = acknowledge
             keys += theirs

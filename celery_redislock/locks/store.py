@@ -488,7 +488,8 @@ class LockStore(ABC):
 
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002, ARG002  no line
-        place: str = "last", most: int = 10_000, acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
+        place: str = "last", most: int = 10_000, ahead: str = "",  # noqa: ARG002
+        acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
     ) -> Parked:  # fmt: skip
         """Put an entry into the line of a lock, unless it may have the lock; one round trip.
 
@@ -505,6 +506,8 @@ class LockStore(ABC):
             band: of its priority: 0 is served first.
             place: ``last`` or ``first`` of its band, or the id of one it goes before (first, if it has left).
             most: entries there may be.
+            ahead: ``token NUL facts``: where the lock is free and it waits ``behind``, a claim of the one
+                before it, for ten seconds; else that one's run would be refused in favour of those behind it.
             acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
                 the hash of deliveries and of the sorted set of their tags, and the tag.
 

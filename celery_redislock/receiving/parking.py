@@ -33,7 +33,7 @@ from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import HAND_OFF, OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 
-__all__ = ["note", "park_refused", "strategy", "waits"]
+__all__ = ["facts_of_turn", "note", "park_refused", "strategy", "waits"]
 
 #: Seconds for which a key counts as busy here after a message of it was parked.
 LATELY = 2.0
@@ -61,6 +61,11 @@ def note(header: str, request: Any) -> None:
         if len(_in_hand) >= MOST_KEYS:
             _in_hand.clear()
     _in_hand[header[_KEY : header.find(_AFTER_KEY, _KEY)]] = weakref.ref(request)
+
+
+def facts_of_turn(lock: TaskLock) -> str:
+    """Describe the claim that a message is handed when its turn comes; it is no acceptance."""
+    return f'{lock.facts(QUEUED, published=True)[:-1]},"line":1}}'
 
 
 def strategy(task: Any, app: Any, consumer: Any, **more: Any) -> Callable[..., Any]:
@@ -118,8 +123,10 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     declaration = declaration_of(task)
     lock = declaration.task_lock((), {}, task_id, key=said.key)
     how = "ask" if before is None else "behind"
+    ahead = "" if before is None else before.claim_ahead()
     try:
-        answer = _park(lock, message, headers, said, how=how, most=declaration.options.lock_max_waiting)
+        most = declaration.options.lock_max_waiting
+        answer = _park(lock, message, headers, said, how=how, ahead=ahead, most=most)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         return False
@@ -127,7 +134,8 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         return False
     if before is not None:
         before.first_behind = before.first_behind or said.token
-        before.wakes_line = before.wakes_line or answer.held_by is None
+        token = None if answer.held_by is None else answer.held_by.token
+        before.wakes_line = before.wakes_line or token is None or ahead.startswith(f"{token}\0")
     why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
     logger.info("%s waits: %s", lock, why)
     if answer.held_by is not None:
@@ -168,7 +176,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
 
 def _park(
     lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, *,
-    how: str = "refused", place: str = "last", most: int = 10_000,
+    how: str = "refused", place: str = "last", most: int = 10_000, ahead: str = "",
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`."""
     store = lock.store
@@ -182,7 +190,7 @@ def _park(
 
     since = time.time() if said.parked_at is None else said.parked_at
     headers = {name: value for name, value in headers.items() if not BY_BROKER.match(name)}
-    facts = f'{lock.facts(QUEUED, published=True)[:-1]},"line":1}}'
+    facts = facts_of_turn(lock)
     acknowledge = None
     if store.home:
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
@@ -203,7 +211,7 @@ def _park(
     nonce = new_token("").rpartition("/")[2]
     answer = store.park(
         lock.key, said.token, entry,
-        nonce=nonce, how=how, band=band, place=place, most=most, acknowledge=acknowledge,
+        nonce=nonce, how=how, band=band, place=place, most=most, ahead=ahead, acknowledge=acknowledge,
     )  # fmt: skip
     if answer.word not in {"runs", "full"}:
         if len(_parked_at) >= MOST_KEYS:

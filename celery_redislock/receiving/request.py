@@ -151,14 +151,23 @@ class LockRequest(Request):
         self.has_ended = True
         answer = super().on_success(failed__retval__runtime, **kwargs)
         if self.wakes_line:
-            self._wake_line()
+            # If the run had ended before the next one was parked, the claim that was made for it is left.
+            self._wake_line(None if self._delivery is None else self._delivery.identity)
         return answer
 
-    def _wake_line(self) -> None:
+    def claim_ahead(self) -> str:
+        """Return the claim of this message on its way to its lock, '' where no run could take it over."""
+        delivery = self._delivery
+        if delivery is None or delivery.identity is None:
+            return ""
+        return f"{delivery.identity}\0{parking.facts_of_turn(delivery.lock)}"
+
+    def _wake_line(self, token: str | None = None) -> None:
         """Let the next of the line start: it was parked when this run had ended, or not begun."""
         self.wakes_line = False
         if (delivery := self._delivery) is not None:
-            delivery.lock.release(NOBODY)  # not the run's: after a hard time limit its body may go on
+            # Never the run's token: after a hard time limit its body may go on.
+            delivery.lock.release(token or NOBODY)
 
     def _park(self, error: ToBeParked) -> None:
         """Put the message into the line of the lock that its run was refused; else raise what ends it."""

@@ -245,6 +245,25 @@ class TestPark:
         assert park(case, B, most=1).word == "woken"
         assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
 
+    def test_the_one_ahead_holds_the_lock_that_others_wait_for_and_begins(self, case: StoreCase) -> None:
+        """Else its run would be refused in favour of those that are behind it."""
+        ahead = f"{A}\0{IN_LINE}"
+
+        answers = [park(case, id_, how="behind", ahead=ahead) for id_ in (B, C)]
+
+        assert [answer.held_by and answer.held_by.token for answer in answers] == [A, A]
+        assert 9.0 < (case.remaining() or 0.0) <= 10.0
+        assert granted(case.take("job-a/run", starts_run=True, instead_of=A)).taken_over
+        case.store.release("n", "job-a/run")
+        assert (case.holder(), in_line(case)) == (B, [C])
+
+    def test_where_the_lock_is_held_nobody_ahead_gets_a_claim(self, case: StoreCase) -> None:
+        case.take(D)
+
+        answer = park(case, B, how="behind", ahead=f"{A}\0{IN_LINE}")
+
+        assert (answer.held_by and answer.held_by.token, case.holder()) == (D, D)
+
     def test_a_full_line_takes_nobody_and_one_that_left_makes_room(self, case: StoreCase) -> None:
         case.take(A)
         park(case, B, most=2)

@@ -16,7 +16,9 @@
 --       7  place    'last' of its band; 'first' of it; or the id of one it goes before: first, if that has left
 --       8  most     entries there may be
 --       9  keep     ms the note lives: longer than a repeated request may take
---       10  tag     of the delivery that is acknowledged
+--       10  ahead   `token NUL json`: where the lock is free and it waits 'behind', the claim of the one before it;
+--                   '' for none. Else that one would be refused in favour of those that wait for it
+--       11  tag     of the delivery that is acknowledged
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, 1, value, pttl}  by the holder
 --         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
@@ -30,10 +32,13 @@ local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stem = string.sub(lock, 1, -5)
 local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
 
+-- Milliseconds until one that is ahead has begun, or those behind it go on.
+local AHEAD = 10000
+
 local function acknowledge()
   if KEYS[4] then
-    call('ZREM', KEYS[5], ARGV[10])
-    call('HDEL', KEYS[4], ARGV[10])
+    call('ZREM', KEYS[5], ARGV[11])
+    call('HDEL', KEYS[4], ARGV[11])
   end
 end
 
@@ -93,6 +98,11 @@ if text then
 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if not held and how == 'behind' and ARGV[10] ~= '' then
+  held = ARGV[10]
+  call('SET', lock, held, 'PX', AHEAD)
+  list(index, name, now, AHEAD)
+end
 local left = held and call('PTTL', lock) or LATEST
 redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
 if held then
