@@ -272,7 +272,13 @@ class MemoryStore(LockStore):
                 for each in ([name] if name else list(self._lines))
                 for place in self._lines.get(each, ())
             ][:most]
-            given = [ask for ask in asked if ask[2].kind == "give" and ask[2].to == self.home]
+            given = [
+                ask
+                for ask in asked
+                if ask[2].kind == "give" and ask[2].to == self.home and not self._live(self._notes, ask[1])
+            ]
+            for _, id_, entry in given:
+                self._notes[id_] = (b"", self._clock() + entry.ttl)
             leaves = [ask for ask in asked if ask[2].kind != "give"]
             for each, id_, entry in leaves:
                 self._take_out(each, id_)

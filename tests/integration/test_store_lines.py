@@ -160,6 +160,7 @@ class TestPlace:
         assert (case.holder(), in_line(case)) == (A, [E])
         assert [each.id for each in given] == [E]
         assert sorted(case.pushed()) == [B, C, D]
+        assert case.store.drain() == (0, ()), "another process has it, and publishes it"
 
     def test_waiting_tells_who_waits_and_how_it_is_told(self, case: StoreCase) -> None:
         case.take(A)

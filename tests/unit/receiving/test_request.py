@@ -465,7 +465,6 @@ def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop
     """Law 5: never free before the body has really ended; who was parked behind it waits until then."""
     request = started(shop)
     request.wakes_line = True
-    shop.store.acquire(KEY, token_of(request), 30.0, facts='{"state":"running"}', instead_of=None)
     before = shop.holder(KEY)
 
     request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
@@ -473,3 +472,53 @@ def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop
     assert before is not None
     assert (holder := shop.holder(KEY)) is not None
     assert holder.token == before.token
+
+
+def handed(shop: Shop, **options: Any) -> LockRequest:
+    """Receive a message that has waited in line, and was handed its lock."""
+    shop.unique(body, **{"lock_key": KEY, "lock": "while_executing", **options}).apply_async(
+        (7,), task_id="t1"
+    )
+    message = shop.message()
+    header = carried(message)._replace(parked_at=time.time())
+    message.headers[HEADER] = header.dumps()
+    shop.store.acquire(KEY, header.token, 60.0, facts='{"state":"queued","line":1}')
+    return shop.receive(message)
+
+
+def test_the_turn_of_a_message_in_hand_is_renewed(shop: Shop) -> None:
+    """It may wait here for longer than a minute, behind others in the pool."""
+    request = handed(shop)
+
+    assert token_of(request) in shop.renewed()
+
+
+@pytest.mark.parametrize("end", ["done", "put off", "revoked"])
+def test_one_that_does_not_run_leaves_its_turn_to_the_next(shop: Shop, monkeypatch: Any, end: str) -> None:
+    """Else its key would be held for a minute by nobody."""
+    request = handed(shop, lock_period=60.0 if end == "put off" else None)
+    token = token_of(request)
+    if end == "done":
+        shop.store.mark_done(KEY, token, 60.0)
+    if end == "put off":
+        shop.store._periods[KEY] = (b"another/1\0{}", boottime() + 60.0)
+    if end == "revoked":
+        revoke(request)
+    else:
+        shop.run(request)
+
+    assert shop.states() == []
+
+
+def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(shop: Shop) -> None:
+    """The claim that is made for one that is about to begin is released when its end is heard of."""
+    request = delivered(shop, lock="while_executing")
+    ahead = request.claim_ahead()
+    token, _, facts = ahead.partition("\0")
+    shop.child(request)
+    shop.store.acquire(KEY, token, 10.0, facts=facts)
+    request.wakes_line = True
+
+    request.on_success((False, None, 0.1))
+
+    assert shop.states() == []
