@@ -85,6 +85,7 @@ def test_events_show_what_became_of_each_duplicate(
             watcher.wait_shown(waits, "RETRY")
             deliver(project, message, again=True)
             wait_copy(project, first)
+            watcher.wait_shown(first, "STARTED")
             assert not {"RETRY", "REVOKED"} & set(watcher.shown[first])
             assert watcher.shown[first][-1] == "STARTED"
         watcher.wait_shown(waits, "RETRY", "SUCCESS")

@@ -14,7 +14,7 @@ def choose(conflict: str) -> str:
 class Import(SingletonTask):
     lock = "until_done"  # expect-error
     lock_key = 7  # expect-error
-    on_conflict = "wait"  # expect-error
+    on_conflict = "queue"  # expect-error
     lock_ttl = "x"  # expect-error
     lock_max_hold = [600]  # expect-error
     on_lock_lost = "ignore"  # expect-error

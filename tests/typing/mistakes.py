@@ -26,7 +26,7 @@ def remind(customer: str) -> None: ...
 charge.dellay(42)  # expect-error
 charge.delay(42).is_duplicated  # expect-error
 charge.apply_async((42,), lock="until_done")  # expect-error
-charge.apply_async((42,), on_conflict="wait")  # expect-error
+charge.apply_async((42,), on_conflict="queue")  # expect-error
 charge.apply_async((42,), on_conflict={"publisher": "skip"})  # expect-error
 charge.apply_async((42,), lock_ttl="x")  # expect-error
 charge.apply_async((42,), lock_tll=3)  # expect-error
