@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.thread import greenlets
+from celery_redislock.locks.thread import beside
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
@@ -83,7 +83,7 @@ class Connections:
         if self._pid != getpid():
             return False
         try:
-            connection = self._idle[greenlets.get()][-1]
+            connection = self._idle[beside.get()][-1]
             return bool(connection.redislock_unread) or not select([connection._sock], [], [], 0)[0]
         except (IndexError, OSError):
             return False
@@ -100,7 +100,7 @@ class Connections:
         if self._pid != getpid():
             self._forget()
         try:
-            return self._idle[greenlets.get()].pop()
+            return self._idle[beside.get()].pop()
         except IndexError:
             return self._open()
 
@@ -111,13 +111,13 @@ class Connections:
 
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
-        idle = self._idle[greenlets.get()]
+        idle = self._idle[beside.get()]
         with suppress(IndexError):
             while True:
                 idle.pop().disconnect()
 
     def _forget(self) -> None:
-        # The thread beside greenlets has its own: gevent's sockets belong to one hub. A full deque drops a
+        # Each thread beside greenlets has its own: gevent's sockets belong to one hub. A full deque drops a
         # connection, which closes itself.
         self._idle: dict[Any, deque[Any]] = defaultdict(partial(deque, maxlen=MOST_IDLE))
         self._pid = getpid()
@@ -125,8 +125,8 @@ class Connections:
     def _open(self) -> Any:
         connection: Any = self._pool.connection_class(**self._kwargs)
         connection.redislock_unread = 0
-        connection.redislock_idle = self._idle[greenlets.get()]
-        if greenlets.get() is not None and hasattr(self._pool, "sentinel_manager"):
+        connection.redislock_idle = self._idle[beside.get()]
+        if beside.get() is not None and hasattr(self._pool, "sentinel_manager"):
             connection.connection_pool = _asking_anew(connection.connection_pool)
         return connection
 

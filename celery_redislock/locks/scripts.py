@@ -18,6 +18,7 @@ import redis
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.thread import tell
 from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, whole
 from celery_redislock.log import logger
 
@@ -305,7 +306,7 @@ def _ready(connection: Any, within: float | None, patience: float, give_up: floa
         sock.settimeout(left_of(give_up, clock, patience))
         for reply in Answers(sock, sock.recv(PIECE), give_up, clock).read(connection.redislock_unread):
             if reply.__class__ is ErrorReply:
-                logger.debug("a request whose answer was not awaited failed: %s", reply)
+                tell(logger.debug, "a request whose answer was not awaited failed: %s", reply)
         connection.redislock_unread = 0
     sock.settimeout(left_of(give_up, clock, patience))
     return sock

@@ -35,6 +35,7 @@ from celery_redislock.locks.store import (
     Release,
     Term,
 )
+from celery_redislock.locks.thread import tell
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
 
@@ -204,7 +205,7 @@ class TaskLock(NamedTuple):
         answer = self.release(hold.token)
         if answer is not None and answer.released:
             line = "%r was held by %r, but its worker was killed (pid %r): released"
-            logger.warning(line, hold.name, hold.owner, hold.facts.get("pid"))
+            tell(logger.warning, line, hold.name, hold.owner, hold.facts.get("pid"))
         return True
 
     def release_later(self, token: str, *, opened_by: str | None = None) -> None:
@@ -227,7 +228,7 @@ class TaskLock(NamedTuple):
         except RedisLockError as error:
             if not isinstance(error, LockUnavailable):
                 why = "could not release the hold on %r, which is left to expire: %s"
-                logger.warning(why, self.key, error)
+                tell(logger.warning, why, self.key, error)
                 return None
         self._later(owed or request, ttl)
         return None

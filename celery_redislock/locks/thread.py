@@ -17,6 +17,9 @@ from typing import Any
 #: In a thread that runs beside greenlets: their hub. Elsewhere ``None``.
 greenlets: ContextVar[Any] = ContextVar("greenlets", default=None)
 
+#: In such a thread: its own hub's mark, by which it keeps its sockets apart. Elsewhere ``None``.
+beside: ContextVar[object] = ContextVar("beside", default=None)
+
 
 def original(module: str, name: str) -> Any:
     """Return an object of the standard library as it was before gevent replaced it."""
@@ -36,6 +39,7 @@ def start_thread(run: Callable[[], None], name: str) -> None:
 
     def run_beside() -> None:
         greenlets.set(theirs)
+        beside.set(object())
         threading.current_thread().name = name
         run()
 

@@ -94,6 +94,37 @@ def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_swi
     assert plain_case.keys() == []
 
 
+def test_threads_beside_greenlets_share_no_socket(plain_case: RedisCase) -> None:
+    """Law 4: a worker's watchdog renews while another thread of it looks at lines, each with its own hub."""
+    program = """
+        from celery_redislock.locks.thread import original, start_thread
+
+        lock = Lock(store, "n", ttl=0.5)
+        lock.acquire()
+        looks, errors = [], []
+        pause = original("time", "sleep")
+
+        def look():
+            while len(looks) < 500 and not errors:
+                try:
+                    looks.append(store.sweep())
+                except BaseException as error:
+                    errors.append(error)
+                pause(0.001)  # so that another one takes what this one has put back
+
+        for _ in range(2):
+            start_thread(look, "looking")
+        until(lambda: errors or len(looks) >= 500)
+        until(lambda: errors or watchdog_of(store).renewals >= 3)
+        assert errors == []
+        lock.check()
+        assert lock.release()
+    """
+    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
+
+    assert plain_case.keys() == []
+
+
 def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: RedisCase) -> None:
     """Law 2: its claims too. And the watchdog, started from the line, tells the greenlets and nobody else."""
     program = """
