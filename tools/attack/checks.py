@@ -12,11 +12,11 @@ from tools.attack.record import ACKNOWLEDGED, IN_HAND, PUSHED
 
 #: What a task may end with because its process was killed, as with plain Celery.
 OF_THE_DEAD = frozenset({"WorkerLostError", "Terminated", "ChordError"})
-#: What a publish may raise, and a worker's log may show: somebody's decision, a server that was away, or a body
-#: that cannot be read.
+#: What a publish may raise, and a worker's log may show: somebody's decision, a server that was away, or a
+#: body that cannot be read, which Celery reads behind this package's strategy.
 EXPECTED = frozenset({
     "DuplicateTask", "LockLost", "LockUnavailable", "OnPurpose", "OperationalError", "ConnectionError",
-    "TimeoutError", "ContentDisallowed", *OF_THE_DEAD,
+    "TimeoutError", "ContentDisallowed", "DecodeError", *OF_THE_DEAD,
 })  # fmt: skip
 
 #: What begins the fate of a call for which nothing more will come.
