@@ -22,7 +22,7 @@ from kombu.utils.json import dumps
 
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
-from celery_redislock.exceptions import RedisLockError
+from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import LARGEST, QUEUED, Entry, Parked
@@ -129,6 +129,8 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         answer = _park(lock, message, headers, said, how=how, ahead=ahead, most=most)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
+        if _may_be_parked(error):
+            headers[HEADER] = said._replace(was_delivered=True).dumps()
         return False
     if answer is None or answer.word in {"runs", "full"}:
         return False
@@ -168,6 +170,8 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
             place=place, most=delivery.options.lock_max_waiting,
         )  # fmt: skip
     except RedisLockError as error:
+        if _may_be_parked(error):
+            delivery.was_delivered = True
         return str(error)
     if answer is None:
         return "its message cannot be parked"
@@ -246,6 +250,11 @@ def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tupl
     queue = channel._q_for_pri(queues[0], channel._get_message_priority(raw, reverse=False))
     keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key, message.delivery_tag
     return f"{prefix}{queue}", dumps(raw), keys
+
+
+def _may_be_parked(error: RedisLockError) -> bool:
+    """Whether the server may have parked the message: its other copy has to find the mark of the first."""
+    return isinstance(error, LockUnavailable) and error.was_sent and not error.was_refused
 
 
 def _nobody() -> None:

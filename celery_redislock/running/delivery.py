@@ -44,6 +44,10 @@ DEFAULT_VISIBILITY_TIMEOUT = 3600.0
 #: message may wait in its queue behind others.
 MARK_MARGIN = 3600.0
 
+#: Seconds in which a message comes once more that was parked, and published beside that: it waits at most
+#: ``lock_retry_delay`` and behind others in its queue.
+PARKED_TWICE = 300.0
+
 #: The property of a message that names the worker that has it in hand (``receiving/in_hand.py``). Beside it,
 #: in that worker's memory only: when it was written, in seconds since the epoch.
 IN_HAND_OF, IN_HAND_SINCE = OF_A_WORKER
@@ -101,7 +105,8 @@ class Delivery:
         serializer: as the receipt's.
         is_tick: it was sent by a beat for a tick, which another beat may send once more.
         was_delivered: a copy of this message was delivered before, and may have run.
-        can_come_again: the broker may deliver this message once more, although this delivery runs it.
+        can_come_again: this message may be delivered once more, although this delivery runs it.
+        is_repeatable: and that by the broker, or by a beat.
         may_be_done: a copy of this message may have run, so its mark is asked for.
         has_main_process: a worker's main process has received it, and can park it.
     """
@@ -116,7 +121,7 @@ class Delivery:
     locks: Locks
     token: str
     serializer: str | None
-    is_tick = was_delivered = can_come_again = may_be_done = has_main_process = False
+    is_tick = was_delivered = can_come_again = is_repeatable = may_be_done = has_main_process = False
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:
@@ -209,7 +214,7 @@ class Delivery:
             restored_after = min(restored_after, declaration_of(self.task).settings.restore)
         self.may_be_done = True
         self.was_delivered = bool(redelivered or (message is not None and message.was_delivered))
-        self.can_come_again = not request.is_eager and (
+        self.is_repeatable = not request.is_eager and (
             self.was_delivered
             or self.is_tick
             or bool(self.task.acks_late or request.eta)
@@ -217,11 +222,21 @@ class Delivery:
             # the rest is left for clocks and queues.
             or kept > max(OVERTAKEN_AFTER, restored_after / 2)
         )
+        # Where the answer to its parking was lost, it was published beside that as well.
+        has_waited = message is not None and message.parked_at is not None
+        self.can_come_again = self.is_repeatable or (has_waited and not request.is_eager)
 
     @property
     def is_accepted(self) -> bool:
         """The message was accepted before, at its publish or as the run it is a retry of."""
         return bool(self.request.retries) or (self.message is not None and self.message.claimed)
+
+    @property
+    def done_ttl(self) -> float:
+        """Seconds within which a copy of the message may come when it is done."""
+        if self.is_repeatable:
+            return mark_ttl(self.task.app)
+        return PARKED_TWICE + self.options.lock_retry_delay
 
     @property
     def opened_by(self) -> str | None:

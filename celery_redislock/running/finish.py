@@ -15,7 +15,6 @@ from celery.states import FAILURE
 
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.store import LockStore
-from celery_redislock.running.delivery import mark_ttl
 from celery_redislock.running.run import Run
 
 __all__ = ["conclude", "finish", "is_requeued"]
@@ -65,7 +64,7 @@ def conclude(run: Run, state: str) -> None:
         run.end_period(opened_by)  # what it returned could not be stored
     if (mark := run.mark()) is not None and sys.exc_info()[1] is None:
         run.has_ended = False
-        run.locks.copies.mark_done(mark.message, mark_ttl(run.task.app))
+        run.locks.copies.mark_done(mark.message, run.done_ttl)
 
 
 def is_requeued(task: Any, error: BaseException) -> bool:

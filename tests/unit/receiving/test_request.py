@@ -18,10 +18,14 @@ from celery.utils.imports import symbol_by_name
 from celery.worker import request as celery_request
 
 from celery_redislock import SingletonTask
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER
+from celery_redislock.receiving import parking
 from celery_redislock.receiving.request import LockRequest
+from celery_redislock.testing import hold
 from tests.unit.shop import (
     ANOTHER_PROCESS,
     KEY,
@@ -522,3 +526,51 @@ def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(shop: Sho
     request.on_success((False, None, 0.1))
 
     assert shop.states() == []
+
+
+@pytest.mark.parametrize("is_refused_first", [True, False])
+def test_a_message_whose_parking_got_no_answer_runs_once(
+    shop: Shop, monkeypatch: Any, *, is_refused_first: bool
+) -> None:
+    """Law 9: it may be parked, and is published, or run, beside that; whoever comes second does nothing."""
+    promote.install(shop.app, shop.store)
+    runs: list[int] = []
+    task = shop.noting(runs, lambda task: task.request.retries, lock_key=KEY, lock="while_executing")
+    park = shop.store.park
+
+    def unanswered(*args: Any, **more: Any) -> Any:
+        park(*args, **more)
+        raise LockUnavailable("memory", "park", "no answer in time")
+
+    monkeypatch.setattr(shop.store, "park", unanswered)
+    task.delay(7)
+    if is_refused_first:
+        with hold(task, 7):
+            shop.run()
+    else:
+        consumer = SimpleNamespace(hostname="here", connection_errors=(), event_dispatcher=None)
+        message = shop.message()
+        monkeypatch.setattr(parking, "boottime", lambda: 0.0)
+        parking._parked_at[KEY] = 0.0
+        with hold(task, 7):
+            assert not parking._park_received(task, consumer, message, KEY)
+        shop.run(shop.receive(message))
+    while messages := shop.messages():
+        for message in messages:
+            shop.run(shop.receive(message))
+        shop.store.sweep()
+
+    assert runs == [0]
+    assert shop.states() == []
+
+
+def test_one_that_has_waited_leaves_a_mark_for_a_while(shop: Shop) -> None:
+    """The answer to its parking may have been lost, and its message been published beside that."""
+    request = handed(shop)
+    token = token_of(request)
+
+    shop.run(request)
+
+    assert shop.store.marks() == {(KEY, token): "done"}
+    shop.store.let_pass(400.0)
+    assert shop.store.marks() == {}
