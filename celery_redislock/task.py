@@ -76,6 +76,8 @@ class SingletonTask(Task):
     lock_key: "types.KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
     on_conflict: "types.ConflictChoice" = None
+    #: How many may hold one key at once, or a callable that is given the arguments by name; 1.
+    lock_limit: "types.LimitChoice" = None
     #: Seconds a run's lease outlives its last renewal; 30, at least 0.1.
     lock_ttl: "types.Seconds | None" = None
     #: Seconds a claim outlives its publish, or the last sign of life of its message; 3600.
@@ -205,8 +207,8 @@ class SingletonTask(Task):
         declaration = declaration_of(self)
         lock = declaration.task_lock(args, kwargs, "")
         scope = declaration.options.scope
-        has_queue = scope is not None and scope.claims_beside
-        return LockHandle(self, lock.store, lock.key, lock.of_queue().key if has_queue else None)
+        queued = lock.of_queue().key if scope is not None and scope.claims_beside else None
+        return LockHandle(self, lock.store, lock.key, queued, lock.limit is not None)
 
     @property
     def lease(self) -> "Lease | InertLease":

@@ -69,6 +69,10 @@ class StoreCase(ABC):
         """Let the lock's hold (or period, or ``mark:MESSAGE``) reach its end, as a fact."""
 
     @abstractmethod
+    def expire_permit(self, token: str, name: str = "n") -> None:
+        """Let the hold of one of several holders reach its end."""
+
+    @abstractmethod
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
         """Seconds the hold (or period) has left on the server; ``None`` if there is none."""
 
@@ -99,6 +103,10 @@ class MemoryCase(StoreCase):
 
     def expire(self, name: str = "n", part: str = "lock") -> None:
         self.clock.advance((self.remaining(name, part) or 0.0) + 0.001)
+
+    def expire_permit(self, token: str, name: str = "n") -> None:
+        permits = self.memory._permits[name]
+        permits[token] = (permits[token][0], self.clock())
 
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
         if part.startswith("mark:"):
@@ -151,6 +159,13 @@ class RedisCase(StoreCase):
         key = self.key(name, part)
         self.client.pexpire(key, 1)
         assert wait_until(lambda: not self.client.exists(key), 5)
+
+    def expire_permit(self, token: str, name: str = "n") -> None:
+        permits = self.key(name, "permits")
+        assert self.client.zadd(permits, {token: 1}, xx=True, ch=True) == 1
+        if self.client.zcount(permits, 2, "+inf") == 0:
+            # The marker lives exactly as long as the last of them, and so do these.
+            self.client.delete(self.key(name), permits, self.key(name, "holders"))
 
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
         pttl = self.client.pttl(self.key(name, part))

@@ -17,6 +17,7 @@ from celery_redislock.scheduling import plug
 #: The commands, each with the module it is in.
 _MODULES = {
     **dict.fromkeys(("list", "release", "show", "waiting"), "commands"),
+    "limit": "limit",
     **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
 }
 
@@ -56,6 +57,7 @@ def redislock() -> None:
     celery -A proj redislock list
     celery -A proj redislock show proj.sync_account 42
     celery -A proj redislock waiting account:42
+    celery -A proj redislock limit account:42 5 --for 30d
     celery -A proj redislock release proj.sync_account 42 --reason "host died"
     celery -A proj redislock beat
     celery -A proj redislock pause nightly-report --for 2h

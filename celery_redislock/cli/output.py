@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from celery_redislock.locks.store import YEAR_10000
+from celery_redislock.locks.store import YEAR_10000, Limit
 from celery_redislock.publishing.handle import Holder
 
 
@@ -27,6 +27,15 @@ def process(holder: Holder) -> str:
 def in_brief(holder: Holder) -> str:
     """Name a holder in a sentence."""
     return f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})"
+
+
+def of_limit(limit: Limit) -> str:
+    """Tell a limit that was set, by whom, when, and until when, in a sentence."""
+    facts = limit.facts
+    who = f"{facts.get('by', '-')} on {facts.get('host', '-')}"
+    when = facts.get("since")
+    since = f", {moment(when)}" if isinstance(when, int | float) else ""
+    return f"{limit.value}, set by {who}{since}; for {duration(limit.expires_in)} more"
 
 
 def as_json(holder: Holder) -> dict[str, Any]:

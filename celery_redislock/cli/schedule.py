@@ -1,6 +1,5 @@
 """The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
 
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,16 +10,14 @@ import click
 from celery.beat import Service
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, for_option
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
 from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, is_shared
-from celery_redislock.scheduling.state import LONGEST_PAUSE, NOTHING, State, States
-
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+from celery_redislock.scheduling.state import NOTHING, State, States
 
 _entry = click.argument("name", metavar="ENTRY")
 _scheduler = click.option(
@@ -184,19 +181,9 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
     output.say(f"sent {name}: {entry.task}[{result.id}]")
 
 
-def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
-    if value is None:
-        return None
-    found = re.fullmatch("([0-9]{1,12})([smhd]?)", value)
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < seconds <= LONGEST_PAUSE:
-        raise click.BadParameter(f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d")
-    return seconds
-
-
 @click.command()
 @_entry
-@click.option("--for", "seconds", callback=_seconds, metavar="TIME", help="90, 90s, 15m, 1h or 2d.")
+@for_option
 @_scheduler
 @click.pass_context
 def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str | None) -> None:

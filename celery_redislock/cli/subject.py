@@ -14,7 +14,7 @@ from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
-from celery_redislock.publishing.handle import Holder, LockHandle
+from celery_redislock.publishing.handle import A_YEAR, Holder, LockHandle
 
 #: More names than this are not looked through.
 ALL = 100_000
@@ -22,6 +22,22 @@ ALL = 100_000
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
+    if value is None:
+        return None
+    found = re.fullmatch("([0-9]{1,12})([smhd]?)", value)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= A_YEAR:
+        raise click.BadParameter(f"{value!r} is no time of up to a year; write 90, 90s, 15m, 1h or 2d")
+    return seconds
+
+
+for_option = click.option(
+    "--for", "seconds", callback=_seconds, metavar="TIME", help="90, 90s, 15m, 1h or 2d."
+)
 as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 
@@ -99,9 +115,7 @@ class LockServer:
     def holders(self) -> Iterator[Holder]:
         """Look at every lock that is held, soonest to expire first; one request each."""
         for name in self.store.names(limit=ALL):
-            hold = self.store.inspect(name)
-            if hold is not None:
-                yield Holder.of(hold)
+            yield from map(Holder.of, self.store.holders(name))
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""
@@ -118,9 +132,9 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
     name, *given = words
     task = server.tasks().get(name)
     if not given:
-        hold = server.store.inspect(name)  # a held lock may be called as its task is
-        if hold is not None:
-            return name, [Holder.of(hold)]
+        holds = server.store.holders(name)  # a held lock may be called as its task is
+        if holds:
+            return name, [*map(Holder.of, holds)]
         if task is None:
             found = [holder for holder in server.holders() if holder.owner == name]
             return found[0].key if found else name, found
@@ -132,13 +146,17 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
             f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
             f"{remedy}"
         )
-    handle = _handle(task, given)
+    handle = handle_of(task, given)
     holder = handle.holder(only="queued") if queued else None
     holder = holder or handle.holder()
+    several = [] if queued else handle.holders()
+    if len(several) > 1:
+        return handle.key, several
     return handle.key, [] if holder is None else [holder]
 
 
-def _handle(task: Any, words: Sequence[str]) -> LockHandle:
+def handle_of(task: Any, words: Sequence[str]) -> LockHandle:
+    """Return the handle of a task's call, whose arguments were given as words."""
     if not is_unique(task):
         raise Trouble(f"{task.name} takes no lock: its base is not SingletonTask")
     args, kwargs = _arguments(words)

@@ -38,7 +38,7 @@ def override(
     """Return *base* with what one call asks for. Called on the publishing side.
 
     ``None`` leaves an option as the task has it; ``lock=None`` means not locked anywhere. A callable cannot
-    travel: as ``lock_key`` or ``on_conflict`` it counts at publish only, as ``on_lock_lost`` it is refused.
+    travel: as ``lock_key`` or ``on_conflict`` it counts at publish only; for other options it is refused.
 
     Raises:
         LockOptionError: with every problem there is.
@@ -52,6 +52,8 @@ def override(
     values = {**_values(base), **own}
     if callable(own.get("on_lock_lost")):
         problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
+    if callable(own.get("lock_limit")):
+        problems.append("lock_limit is a callable, which cannot travel with a message; set it on the task")
     conflict = own.get("on_conflict")
     if isinstance(conflict, Asked):
         if callable(conflict.server):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
 from celery_redislock.declaring.keys import Binder, KeyRule, parse_key
+from celery_redislock.declaring.kinds import COUNT
 from celery_redislock.declaring.options import ENABLED_VARIABLE, LockOptions, LockSettings, read_options
 from celery_redislock.declaring.server import DECLARATION, settings_of, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
@@ -80,6 +81,37 @@ class Declaration:
         return lock(key, owner, is_ignored, main_process)
 
     @cached_property
+    def limit_of(self) -> Callable[..., object] | None:
+        """The ``lock_limit`` callable; ``None`` where it is a number."""
+        limit = self.options.lock_limit
+        return limit if callable(limit) else None
+
+    def with_limit(
+        self, options: LockOptions, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    ) -> LockOptions:
+        """Return a call's options with what the ``lock_limit`` callable says of its arguments, if it counts.
+
+        Raises:
+            LockOptionError: it raised an error, or returned no limit.
+        """
+        limit_of = options.lock_limit
+        if not callable(limit_of):
+            return options
+        arguments = self._bind(args, kwargs)
+        try:
+            said = limit_of(arguments)
+        except Exception as error:
+            problem = (
+                f"the lock_limit callable raised {error!r}; it is called with {', '.join(arguments)} by name"
+            )
+            raise LockOptionError(self.task.name, [problem]) from error
+        try:
+            return options._replace(lock_limit=int(str(COUNT.read(said))))
+        except ValueError as error:
+            problem = f"what the lock_limit callable returned {error}"
+            raise LockOptionError(self.task.name, [problem]) from error
+
+    @cached_property
     def _own(self) -> "tuple[KeyRule, Callable[..., TaskLock]]":
         return self._made_for(self.options)
 
@@ -91,7 +123,11 @@ class Declaration:
         rule = self.rule
         if options.lock_key is not self.options.lock_key:
             rule = parse_key(options.lock_key, task_name=where, parameters=self.binder.parameters)
-        lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period)
+        # A callable that nobody has asked: as few as can be.
+        limit = 1 if callable(options.lock_limit) else options.lock_limit
+        # A limit of 1 for all calls needs no permits.
+        several = None if limit == 1 == self.options.lock_limit else limit
+        lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several)
         return rule, partial(TaskLock, self.store, where, *lives)
 
     def for_call(

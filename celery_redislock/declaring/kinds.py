@@ -103,6 +103,10 @@ def one_of(*values: str, or_callable: bool = False) -> Kind:
 
 REPLICAS = Kind("a whole number (0 … 100)", lambda value: type(value) is int and 0 <= value <= 100)
 COUNT = Kind("a whole number from 1 on", lambda value: type(value) is int and value >= 1)
+LIMIT = Kind(
+    "a whole number from 1 on, or a callable of the call's arguments, by name, that returns one",
+    lambda value: COUNT._is_allowed(value) or (callable(value) and not isinstance(value, type)),
+)
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))
 #: Braces would move a Redis key's hash tag.

@@ -40,6 +40,7 @@ class LockOptions(NamedTuple):
     on_conflict: Asked = DEFAULTS["on_conflict"]
     client: Choice | None = "skip"
     server: Choice | None = "skip"
+    lock_limit: int | Callable[..., object] = DEFAULTS["lock_limit"]
     lock_ttl: float = DEFAULTS["lock_ttl"]
     lock_queue_ttl: float = DEFAULTS["lock_queue_ttl"]
     lock_max_hold: float | None = DEFAULTS["lock_max_hold"]
@@ -185,6 +186,11 @@ def disagreements(options: LockOptions) -> list[str]:
     if options.scope is not None and options.scope.claim == "period" and options.lock_period is None:
         problems.append(
             f"lock={options.scope.name!r} needs lock_period: how long the task stays unique, in seconds"
+        )
+    if options.scope is not None and options.scope.claim == "period" and options.lock_limit != 1:
+        problems.append(
+            f"lock_limit has no meaning with lock={options.scope.name!r}, whose period is one acceptance; "
+            "leave it out, or set lock_period in another scope"
         )
     if options.lock_max_hold is not None and options.lock_max_hold <= options.lock_ttl:
         problems.append(

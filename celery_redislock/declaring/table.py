@@ -9,6 +9,7 @@ from celery_redislock.declaring.kinds import (
     ENTRIES,
     FLAG,
     KEY,
+    LIMIT,
     PREFIX,
     REPLICAS,
     URL,
@@ -64,6 +65,9 @@ ROWS: tuple[Row, ...] = (
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
     Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=CONFLICT,
         default_note="by scope", meaning="what happens to a duplicate"),
+    Row(attribute="lock_limit", default=1, kind=LIMIT,
+        meaning="how many may hold one key at once; a callable is given the call's arguments by name. An "
+        "operator, or the app itself, may replace it for a key at run time, unless it is 1"),
     # Below a tenth of a second one slow round trip or a scheduler's pause outlasts the lease.
     Row(attribute="lock_ttl", setting="redislock_ttl", default=30.0, kind=Seconds(least=0.1),
         meaning="how long the lock of a running task outlives its last renewal (every third of it)"),

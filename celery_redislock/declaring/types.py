@@ -23,6 +23,8 @@ LockChoice: TypeAlias = ScopeName | Literal[False] | None
 KeyChoice: TypeAlias = (
     str | tuple[str, ...] | list[str] | Callable[[Mapping[str, Any]], str | tuple[Any, ...]] | None
 )
+#: ``lock_limit``: how many may hold one key, or a callable that is given the arguments by name.
+LimitChoice: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
 #: A strategy, or a callable that is given the conflict and returns one.
 StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str]
 
@@ -50,6 +52,7 @@ class _Options(TypedDict, total=False):
     lock: LockChoice
     lock_key: KeyChoice
     on_conflict: ConflictChoice
+    lock_limit: LimitChoice
     lock_ttl: Seconds | None
     lock_queue_ttl: Seconds | None
     lock_max_hold: Seconds | None

@@ -1,10 +1,13 @@
 """The lock store in this process's memory: for tests, one process only."""
 
+import re
 import threading
 import time
 from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.locks.clock import Clock, boottime
@@ -13,6 +16,7 @@ from celery_redislock.locks.store import (
     Entry,
     Grant,
     Hold,
+    Limit,
     LockStore,
     Mark,
     Marked,
@@ -24,6 +28,7 @@ from celery_redislock.locks.store import (
     Sweep,
     Term,
     Waiter,
+    owner_of,
 )
 
 _Entry = tuple[bytes, float]
@@ -71,6 +76,8 @@ class MemoryStore(LockStore):
         self._lock = threading.RLock()
         self._rung = threading.Condition(self._lock)
         self._locks: dict[str, _Entry] = {}
+        self._permits: defaultdict[str, dict[str, _Entry]] = defaultdict(dict)
+        self._limits: dict[str, _Entry] = {}
         self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
         self._lines: dict[str, list[_Place]] = {}
@@ -94,20 +101,25 @@ class MemoryStore(LockStore):
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
+        limit: int | None = None,
     ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()
-            held = self._live(self._locks, name)
+            permits = self._permits_of(name)
+            by_one = self._live(self._locks, name)
+            own = token if token in permits else instead_of or ""
+            held = permits.get(own) if limit and by_one is None else by_one
             repeated = held is not None and _belongs(held[0], token)
             taken_over = held is not None and not repeated and _belongs(held[0], instead_of)
             kept = repeated or taken_over
             mark = None if repeated else self._live(self._marks, (name, message or ""))
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
-            if held is not None and not kept:
-                return Refusal((self._hold(name, held, is_period=False),))
+            copies = [] if kept else self._copies(name, token)
+            if not kept and (copies or self._room(name, limit) <= 0):
+                return Refusal(self._held_by(name, copies))
             value = f"{token}\0{facts}".encode()
-            if starts_run and held is None and name in self._lines:
+            if (starts_run or limit) and held is None and name in self._lines:
                 first = f'{self._lines[name][0].id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, first.encode(), _OF_ANOTHER_HOME),))
             was_in_line = taken_over and held is not None and b'"line":1' in held[0]
@@ -119,25 +131,36 @@ class MemoryStore(LockStore):
                     self._periods[name] = (value, now + period)
             if was_in_line:
                 self._take_out(name, instead_of)
-            self._locks[name] = (value, now + ttl)
+            if self._keep(name, value, ttl, limit, instead_of=own if kept else None):
+                return Grant(None, taken_over, now, self._clock(), repeated)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             return Grant(self._fence, taken_over, now, self._clock(), repeated)
 
-    def look(self, name: str, token: str, *, period: bool = False) -> Refusal | None:
+    def look(
+        self, name: str, token: str, *, period: float | None = None, limit: int | None = None
+    ) -> Refusal | None:
         with self._lock:
-            seen = self.inspect(name)
-            if seen is None or seen.token == token or (seen.is_period and not period):
+            if limit and (token in self._permits_of(name) or self._room(name, limit) > 0):
+                accepted = self._live(self._periods, name)
+                found = [] if accepted is None else [self._hold(name, accepted, is_period=True)]
+                seen = tuple(found)
+            else:
+                seen = self.holders(name)
+            if not seen or seen[0].token == token or (seen[0].is_period and not period):
                 return None
-            return Refusal((seen,))
+            return Refusal(seen)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
             now = self._clock()
             renewed: list[bool | None] = []
             for term in terms:
-                held = self._live(self._locks, term.name)
+                permits = self._permits_of(term.name)
+                held = self._live(self._locks, term.name) or permits.get(term.token)
                 owned = held is not None and _belongs(held[0], term.token)
-                if held is not None and owned:
+                if held is not None and term.token in permits:
+                    permits[term.token] = (held[0], now + term.ttl)
+                elif held is not None and owned:
                     self._locks[term.name] = (held[0], now + term.ttl)
                 renewed.append(None if held is None else owned)
             return Renewal(renewed, now, self._clock())
@@ -153,24 +176,26 @@ class MemoryStore(LockStore):
             held = self._live(self._locks, name)
             if held is not None and not _belongs(held[0], token):
                 return Release(released=False, held_by=self._hold(name, held, is_period=False))
-            if self._locks.pop(name, None) is not None:
+            was_held = held is not None or token in self._permits_of(name)
+            if self._drop(name, token):
                 self._take_out(name, token)
-            answer = Release(held is not None, promoted=self._wake(name).promoted)
+            answer = Release(was_held, promoted=self._wake(name).promoted)
         return self._told(answer)
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
-        for name, held in list(self._locks.items()):
-            hold = self._hold(name, held, is_period=False)
-            if hold.state != QUEUED or hold.owner not in owners:
-                continue
-            if self.release(name, hold.token, opened_by=hold.token).released:
-                yield name, hold.token
+        for name in {*self._locks, *self._permits}:
+            for hold in self.holders(name):
+                if hold.state != QUEUED or hold.is_period or hold.owner not in owners:
+                    continue
+                if self.release(name, hold.token, opened_by=hold.token).released:
+                    yield name, hold.token
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         with self._lock:
-            held = self._live(self._locks, name)
+            permits = self._permits_of(name)
+            held = permits.get(old) or permits.get(new) or self._live(self._locks, name)
             ours = held is not None and _belongs(held[0], old)
             if held is not None and not ours:
                 self._leave(name, mark)
@@ -181,11 +206,11 @@ class MemoryStore(LockStore):
             goes_on = ours and self._live(self._marks, (name, new)) is None
             self._leave(name, mark)
             if goes_on:
-                self._locks[name] = (f"{new}\0{facts}".encode(), self._clock() + ttl)
+                self._keep(name, f"{new}\0{facts}".encode(), ttl, instead_of=old)
                 if self._entry(name, new) is not None:
                     woken = self._wake(name, only=new)
             else:
-                self._locks.pop(name, None)
+                self._drop(name, old)
                 woken = self._wake(name)
             answer = Release(ours, promoted=woken.promoted)
         return self._told(answer)
@@ -198,8 +223,10 @@ class MemoryStore(LockStore):
         with self._lock:
             if self._live(self._notes, nonce) is not None or self._entry(name, id) is not None:
                 return Parked("repeated")
-            held = self._live(self._locks, name)
-            is_own = held is not None and _belongs(held[0], id)
+            held_by = self._held_by(name)
+            is_own = any(hold.token == id for hold in held_by)
+            room = self._room(name, _limit_in(entry.facts.encode()))
+            held = None if room > 0 or not held_by else held_by[0]
             line = self._lines.get(name, [])
             if how != "refused" and (is_own or (how == "ask" and held is None and not line)):
                 return Parked("runs")
@@ -220,28 +247,24 @@ class MemoryStore(LockStore):
                 woken = self._wake(name, only=id)
             elif held is None and how != "behind":
                 woken = self._wake(name)
-            if woken.id == id and not woken.promoted:
+            if self._entry(name, id) is None:
                 return Parked("woken")
             if held is None and how == "behind" and ahead:
-                held = self._locks[name] = (ahead.encode(), self._clock() + _AHEAD)
-            left = held[1] - self._clock() if held is not None else _LATEST
+                held = self._hold(name, (ahead.encode(), self._clock() + _AHEAD), is_period=False)
+                self._locks[name] = (ahead.encode(), self._clock() + _AHEAD)
+            left = held.expires_in if held is not None else _LATEST
             self._due.setdefault(name, self._clock() + min(left, _LATEST))
             rank = [each.id for each in self._lines[name]].index(id)
-            if woken.promoted or held is None:
-                answer = Parked("parked", rank, promoted=woken.promoted)
-            else:
-                answer = Parked("parked", rank, self._hold(name, held, is_period=False))
+            answer = Parked("parked", rank, None if woken.promoted else held, woken.promoted)
         return self._told(answer)
 
     def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002
         with self._lock:
             entry = self._take_out(name, id)
             word = "missing" if entry is None else "left"
-            held = self._live(self._locks, name)
             woken = _NOBODY
-            if held is not None and _belongs(held[0], id):
+            if self._drop(name, id):
                 word = "released"
-                del self._locks[name]
                 woken = self._wake(name)
             answer = Release(word == "released", promoted=woken.promoted)
         return word, b"" if entry is None else entry.dumps().encode(), self._told(answer)
@@ -258,8 +281,7 @@ class MemoryStore(LockStore):
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         with self._lock:
             held = self._live(self._locks, name)
-            if held is not None and _belongs(held[0], id):
-                self._locks[name] = (held[0], self._clock() + ttl)
+            self.renew([Term(name, id, ttl)])
             was_there = self._take_out(name, id) is not None
             answer = Release(False, promoted=self._wake(name).promoted if held is None else ())
         self._told(answer)
@@ -298,10 +320,9 @@ class MemoryStore(LockStore):
                     break
                 held = self._live(self._locks, name)
                 self._due[name] = now + (_LATEST if held is None else min(held[1] - now, _LATEST))
+                held_by += self._held_by(name)
                 if held is None:
                     promoted += self._wake(name).promoted
-                else:
-                    held_by.append(self._hold(name, held, is_period=False))
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
             answer = Sweep(next_in, tuple(held_by), (), tuple(promoted))
         return self._told(answer)
@@ -316,9 +337,9 @@ class MemoryStore(LockStore):
                 for _, id_, entry in asked
             ]
 
-    def _wake(self, name: str, only: str | None = None) -> "_Woken":
+    def _wake(self, name: str, only: str | None = None, rank: int = 0) -> "_Woken":
         """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
-        line = self._lines.get(name)
+        line = self._lines.get(name, [])[rank:]
         if not line:
             return _NOBODY
         id_ = only or line[0].id
@@ -327,12 +348,22 @@ class MemoryStore(LockStore):
         now = self._clock()
         if entry.kind == "give" and entry.to != self.home:
             if only:
-                self._locks[name] = (self._locks[name][0], now + _OF_ANOTHER_HOME)
+                self.renew([Term(name, id_, _OF_ANOTHER_HOME)])
             self._due[name] = now + _OF_ANOTHER_HOME
             return _NOBODY
         takes = self._live(self._marks, (name, id_)) is None
-        if takes:
-            self._locks[name] = (f"{id_}\0{entry.facts}".encode(), now + entry.ttl)
+        limit = _limit_in(entry.facts.encode())
+        if takes and not only and (id_ in self._permits_of(name) or self._copies(name, id_)):
+            return self._wake(name, rank=rank + 1)
+        if takes and not only and self._room(name, limit) <= 0:
+            ends = [
+                expiry for _, expiry in (*self._permits[name].values(), self._locks.get(name, (b"", inf)))
+            ]
+            self._due[name] = min(now + _LATEST, *ends)
+            return _NOBODY
+        has_permit = takes and self._keep(
+            name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
+        )
         if entry.kind == "give":
             self._due[name] = now + entry.ttl
             return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
@@ -342,7 +373,9 @@ class MemoryStore(LockStore):
         self._take_out(name, id_)
         if name in self._lines:
             self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
-        return _Woken(id_) if takes else self._wake(name)
+        if only and not takes:
+            self._drop(name, only)
+        return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank)
 
     def _entry(self, name: str, id_: str) -> Entry | None:
         return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
@@ -374,29 +407,96 @@ class MemoryStore(LockStore):
             value = b"done" if mark.is_done else b"ending"
             self._marks[name, mark.message] = (value, self._clock() + mark.ttl)
 
-    def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:  # noqa: ARG002  there is one
+    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:  # noqa: ARG002  one copy
         with self._lock:
-            held = self._live(self._locks, name)
-            if held is not None:
-                return self._hold(name, held, is_period=False)
             accepted = self._live(self._periods, name)
-            return None if accepted is None else self._hold(name, accepted, is_period=True)
+            periods = () if accepted is None else (self._hold(name, accepted, is_period=True),)
+            return self._held_by(name) or periods
+
+    def limit(
+        self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""
+    ) -> Limit | None:
+        with self._lock:
+            if ttl is not None:
+                self._limits.pop(name, None)
+            if ttl is not None and value is not None:
+                self._limits[name] = (f"{value}\0{facts}".encode(), self._clock() + ttl)
+            found = self._live(self._limits, name)
+            answer = Release(False, promoted=self._wake(name).promoted if ttl is not None else ())
+        self._told(answer)
+        return None if found is None else Limit.of(found[0], found[1] - self._clock())
+
+    def _permits_of(self, name: str) -> dict[str, _Entry]:
+        permits = self._permits[name]
+        for token in list(permits):
+            self._live(permits, token)
+        return permits
+
+    def _room(self, name: str, limit: int | None) -> int:
+        """Return how many more may hold a lock (``lua/permits.lua``)."""
+        permits = self._permits_of(name)
+        if self._live(self._locks, name) is not None:
+            return 0
+        if limit is None:
+            return int(not permits)
+        return self._limit(name, limit) - len(permits)
+
+    def _limit(self, name: str, limit: int) -> int:
+        told = self._live(self._limits, name)
+        if told is not None:
+            return int(told[0].partition(b"\0")[0])
+        return min([limit, *(_limit_in(value) or limit for value, _ in self._permits_of(name).values())])
+
+    def _copies(self, name: str, token: str) -> list[str]:
+        owner = owner_of(token)
+        return [held for held in self._permits_of(name) if held != token and owner_of(held) == owner]
+
+    def _held_by(self, name: str, only: Sequence[str] = ()) -> tuple[Hold, ...]:
+        permits = self._permits_of(name)
+        held = self._live(self._locks, name)
+        asked = [permits[token] for token in only or permits] if held is None else [held]
+        return tuple(self._hold(name, entry, is_period=False) for entry in sorted(asked, key=itemgetter(1)))
+
+    def _keep(
+        self, name: str, value: bytes, ttl: float, limit: int | None = None, *, instead_of: str | None = None
+    ) -> bool:
+        """Note a hold, in the place of another one's; tell whether it is one of several."""
+        entry = (value, self._clock() + ttl)
+        permits = self._permits_of(name)
+        has_permit = permits.pop(instead_of or "", None) is not None
+        if has_permit or (limit and name not in self._locks and self._limit(name, limit) > 1):
+            permits[value.partition(b"\0")[0].decode()] = entry
+            return True
+        self._locks[name] = entry
+        return False
+
+    def _drop(self, name: str, token: str) -> bool:
+        held = self._live(self._locks, name)
+        if held is not None and _belongs(held[0], token):
+            del self._locks[name]
+            return True
+        return self._permits_of(name).pop(token, None) is not None
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         with self._lock:
-            seen = self.inspect(name)
-            if seen is None or (expected is not None and seen.token != expected):
-                return Release(released=False, held_by=seen)
-            self._locks.pop(name, None)
-            self._periods.pop(name, None)
+            holders = self.holders(name)
+            seen = next((hold for hold in holders if expected in {None, hold.token}), None)
+            if seen is None:
+                return Release(released=False, held_by=next(iter(holders), None))
+            if expected is None or not self._permits_of(name).pop(expected, None):
+                self._permits.pop(name, None)
+                self._locks.pop(name, None)
+                self._periods.pop(name, None)
             answer = Release(released=True, held_by=seen, promoted=self._wake(name).promoted)
         return self._told(answer)
 
     def names(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
+            permits = {name: self._permits_of(name) for name in list(self._permits)}
+            several = {name: max(each.values(), key=itemgetter(1)) for name, each in permits.items() if each}
             live = [
                 (entry[1], name)
-                for entries in (self._locks, self._periods)
+                for entries in (self._locks, self._periods, several)
                 for name in list(entries)
                 if (entry := self._live(entries, name)) is not None
             ]
@@ -411,6 +511,11 @@ class MemoryStore(LockStore):
 
     def _hold(self, name: str, entry: _Entry, *, is_period: bool) -> Hold:
         return Hold(name, entry[0], entry[1] - self._clock(), is_period)
+
+
+def _limit_in(value: bytes) -> int | None:
+    found = re.search(rb'"limit":(\d+)', value)
+    return int(found[1]) if found else None
 
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:

@@ -20,6 +20,9 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
                                       next, ms
+``redislock:{N}:permits``     zset    token, score expiry ms      with the last permit; as the lock's, where
+``redislock:{N}:holders``     hash    token -> json               several may hold it: that is a marker then
+``redislock:{N}:limit``       string  ``N NUL json``              as it was set; limit
 ============================  ======  ==========================  ===========================================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does
@@ -40,6 +43,7 @@ from celery_redislock.locks.store import (
     Entry,
     Grant,
     Hold,
+    Limit,
     LockStore,
     Mark,
     Marked,
@@ -106,56 +110,65 @@ class RedisStore(LockStore):
         return RedisStore.begin(self, name, token, ttl, **terms)()
 
     def begin(
-        self, name: str, token: str, ttl: float, **terms: Any
+        self, name: str, token: str, ttl: float, *, facts: str = "", **terms: Any
     ) -> Callable[[], Grant | Refusal | Marked]:
-        keys, args = self._wish(name, token, ttl, **terms)
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args = [f"{token}\0{facts}", _ms(ttl), name]
+        if terms or self._strict_ms:
+            self._add(keys, args, name, **terms)
         if not self._min_replicas:
             return self._scripts.begin("acquire", keys, args, _granted, name=name)
         confirmed = partial(self._confirmed, token)
         return self._scripts.begin("acquire", keys, args, confirmed, name=name, replicas=self._min_replicas)
 
     def claim_and_push(
-        self, name: str, token: str, ttl: float, *, queue: str, text: str, **terms: Any
+        self, name: str, token: str, ttl: float, *, queue: str, text: str, facts: str = "", **terms: Any
     ) -> Grant | Refusal | Marked:
-        keys, args = self._wish(name, token, ttl, **terms)
+        keys = [self._base(name) + "lock", self._index]
+        args = [f"{token}\0{facts}", _ms(ttl), name]
+        if terms or self._strict_ms:
+            self._add(keys, args, name, **terms)
         keys += (f"{self._base(name)}note:{token.rpartition('/')[2]}", queue)
         args += (self._note_ms, text)
         return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
 
-    def look(self, name: str, token: str, *, period: bool = False) -> Refusal | None:
+    def look(
+        self, name: str, token: str, *, period: float | None = None, limit: int | None = None
+    ) -> Refusal | None:
         keys = [f"{self._start}{name}}}:lock"]
+        args = [token + "\0"]
         if period:
             keys.append(self._base(name) + "period")
-        hold = self._scripts.begin("look", keys, [token + "\0"], _found, name=name)()
-        return None if hold is None else Refusal((hold,))
+        if limit is not None:
+            args.append(str(limit))
+        holds = self._scripts.begin("look", keys, args, _found, name=name)()
+        return Refusal(holds) if holds else None
 
-    def _wish(
+    def _add(
         self,
+        keys: list[str],
+        args: list[str],
         name: str,
-        token: str,
-        ttl: float,
-        facts: str,
         instead_of: str | None = None,
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
-    ) -> tuple[list[str], list[str]]:
-        """Return the keys and arguments of an acquire: no more than its script has to look at."""
-        keys = [f"{self._start}{name}}}:lock", self._index]
-        args = [f"{token}\0{facts}", _ms(ttl), name]
+        limit: int | None = None,
+    ) -> None:
+        """Add the keys and arguments of an acquire that does more than take a free lock."""
         strict = self._strict_ms
-        if instead_of or starts_run or period or message or strict:
-            base = self._base(name)
-            args += [f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
-            if message or period or strict:
-                keys.append(f"{base}mark:{message or ''}")
-            if period or strict:
-                keys.append(base + "period")
-                args.append(_ms(period) if period else "0")
+        base = f"{self._start}{name}}}:"
+        args += [f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
+        if message or period or strict:
+            keys.append(f"{base}mark:{message or ''}")
+        if period or strict:
+            keys.append(base + "period")
+            args.append(_ms(period) if period else "0")
             if strict:
                 keys.append(base + "fence")
                 args.append(strict)
-        return keys, args
+        if limit:
+            args += ["0", "", str(limit)][len(args) - 5 :]
 
     def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Grant | Refusal | Marked:
         """Read the answer to an acquire, and how many replicas confirmed it."""
@@ -305,10 +318,21 @@ class RedisStore(LockStore):
         key = f"{self._base(name)}mark:{message}"
         self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
 
-    def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
+    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
         base = self._base(name)
         keys = [base + "lock", base + "period"]
         return self._scripts.begin("inspect", keys, ["1" if to_decide else "0"], _found, name=name)()
+
+    def limit(
+        self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""
+    ) -> Limit | None:
+        args = [name, self.home]
+        if ttl is not None:
+            args += ["" if value is None else f"{value}\0{facts}", _ms(ttl)]
+        keys = [self._base(name) + "lock", self._index]
+        found, promoted = self._scripts.begin("limit", keys, args, _limited, name=name)()
+        self._tell(promoted)
+        return found
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         base = self._base(name)
@@ -367,12 +391,12 @@ def _granted(
 ) -> Grant | Refusal | Marked:
     word = reply[0]
     if word in _GRANTED:
-        return Grant(int(reply[1]), word == b"taken_over", sent_at, answered_at)
+        return Grant(int(reply[1]) or None, word == b"taken_over", sent_at, answered_at)
     if word == b"refused":
         return Refusal(_holds(name, *reply[1:]))
     if word == b"repeated":
         fence = int(reply[1]) if len(reply) > 1 else None
-        return Grant(fence, False, sent_at, answered_at, True)
+        return Grant(fence or None, False, sent_at, answered_at, True)
     expect(word in _MARKED)
     return Marked(word == b"done", int(reply[1]) / 1000)
 
@@ -487,12 +511,18 @@ def _claims(_name: str, reply: Any, *_: object) -> tuple[str, list[tuple[str, st
     return cursor.decode(), list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _found(name: str, reply: Any, *_: object) -> Hold | None:
+def _found(name: str, reply: Any, *_: object) -> tuple[Hold, ...]:
     word, *holders = reply
     if word == b"free":
-        return None
+        return ()
     expect(word in {b"found", b"refused"})
-    return _holds(name, *holders)[0]
+    return _holds(name, *holders)
+
+
+def _limited(name: str, reply: Any, *_: object) -> tuple[Limit | None, tuple[Promotion, ...]]:
+    word, value, pttl, *rest = reply
+    expect(word == b"limit")
+    return Limit.of(value, pttl / 1000) if value else None, _promoted(name, rest)
 
 
 def _listed(_name: str, reply: Any, *_: object) -> list[str]:
@@ -507,12 +537,14 @@ def _policy(_name: str, reply: Any, *_: object) -> str | None:
 def _holds(name: str, what: bytes, count: int, *fields: Any) -> tuple[Hold, ...]:
     """Read so many holders, each a value and its ttl."""
     value, pttl, *more = fields
-    if len(more) != 2 * count - 2:
-        raise ValueError(more)
     # -1: a foreign client's lock without a TTL.
     expires_in = pttl / 1000 if pttl >= 0 else float("inf")
     first = Hold(name, value, expires_in, _HOLDERS[what])
-    return (first, *_holds(name, what, count - 1, *more)) if more else (first,)
+    if more:
+        return (first, *_holds(name, what, count - 1, *more))
+    if count != 1:
+        raise ValueError(count)
+    return (first,)
 
 
 @lru_cache(maxsize=256)

@@ -319,6 +319,26 @@ class Sweep(NamedTuple):
     promoted: tuple[Promotion, ...] = ()
 
 
+class Limit(NamedTuple):
+    """A limit that was set at run time, in place of those that tasks say.
+
+    Attributes:
+        value: so many may hold the lock at once.
+        expires_in: seconds until those of the tasks count again.
+        facts: who set it (``by``, ``host``, ``pid``), and when (``since``, seconds since the epoch).
+    """
+
+    value: int
+    expires_in: float
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, value: bytes, expires_in: float) -> "Limit":
+        """Read a stored value, ``N NUL json``."""
+        number, _, text = value.partition(b"\0")
+        return cls(int(number), expires_in, _facts(text))
+
+
 class LockStore(ABC):
     """The atomic verbs. Times are seconds. Thread-safe; safe to use after a fork.
 
@@ -382,6 +402,7 @@ class LockStore(ABC):
         period: float | None = None,
         message: str | None = None,
         starts_run: bool = False,
+        limit: int | None = None,
     ) -> Answer:
         """Take the hold, keep it, or take it over; one round trip.
 
@@ -396,6 +417,10 @@ class LockStore(ABC):
                 one, :class:`Marked` is the answer and nothing is taken, unless ``token`` holds already.
             starts_run: a run begins with it, so a server that is out of memory grants it, as it grants a hold
                 that is taken over. It refuses any other.
+            limit: so many may hold it at once, one task id only once; ``None``: one. The facts say it too, as
+                ``"limit"``. Where processes disagree, the least counts: that of the holders, and of the
+                first in line. One that was set (:meth:`limit`) counts instead of all. Above 1 there is no
+                fence, and nobody is granted it before those who wait in line.
         """
 
     def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Callable[[], Answer]:
@@ -407,7 +432,9 @@ class LockStore(ABC):
         return partial(self.acquire, name, token, ttl, **terms)
 
     @abstractmethod
-    def look(self, name: str, token: str, *, period: bool = False) -> Refusal | None:
+    def look(
+        self, name: str, token: str, *, period: float | None = None, limit: int | None = None
+    ) -> Refusal | None:
         """Return who would refuse a claim under ``token`` now, ``None`` for nobody; one round trip.
 
         A hold refuses, and with ``period`` a period that has not passed; those of this very token do not.
@@ -578,13 +605,33 @@ class LockStore(ABC):
             LockUnavailable: the request could not be sent.
         """
 
-    @abstractmethod
     def inspect(self, name: str, *, to_decide: bool = False) -> Hold | None:
-        """Return who holds the lock, or whose period it waits for, or ``None``.
+        """Return the first of :meth:`holders`, or ``None``."""
+        return next(iter(self.holders(name, to_decide=to_decide)), None)
+
+    @abstractmethod
+    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
+        """Return who holds the lock, or whose period it waits for; none where it is free.
+
+        Where several hold it, the one whose hold ends first comes first, and sixteen are told.
 
         ``to_decide``: something depends on the answer, so a replica must not give it: it may know only a
         holder that is long gone (``LockUnavailable``).
         """
+
+    def limit(
+        self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""  # noqa: ARG002
+    ) -> "Limit | None":  # fmt: skip
+        """Replace the limit that processes give for a lock, for ``ttl`` seconds; return what is set now.
+
+        With a ``ttl`` and no ``value`` what was set is taken back; without a ``ttl`` nothing is changed. Who
+        waits in line starts at once where there is room. ``facts`` say who set it, as JSON. It counts only
+        where a limit is given.
+
+        Raises:
+            LockUnavailable: besides, in a store that keeps no limits.
+        """
+        raise LockUnavailable(self.server, "limit", "this store keeps no limits")
 
     @abstractmethod
     def force_release(self, name: str, *, expected: str | None = None) -> Release:

@@ -54,6 +54,7 @@ class TaskLock(NamedTuple):
         ttl: seconds a lease outlives its last renewal.
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
+        limit: how many may hold it at once; ``None`` for one, on all its processes.
         is_ignored: the result of this call is not stored.
         main_process: of the worker, as leases name it; ``None`` for this process.
     """
@@ -63,6 +64,7 @@ class TaskLock(NamedTuple):
     ttl: float
     queue_ttl: float
     period: float | None
+    limit: int | None
     key: str
     owner: str
     is_ignored: bool = False
@@ -74,7 +76,7 @@ class TaskLock(NamedTuple):
 
     def of_message(self, message: str) -> "TaskLock":
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
-        return self._replace(key=f"message:{message}", period=None)
+        return self._replace(key=f"message:{message}", period=None, limit=None)
 
     def of_queue(self) -> "TaskLock":
         """Return the lock under which the claim of a queued call is kept, beside that of a run."""
@@ -87,13 +89,16 @@ class TaskLock(NamedTuple):
         message's identity. Raises as :meth:`LockStore.acquire` does.
         """
         period = None if state is ACCEPTED else self.period
-        terms: Any = {"facts": self.facts(state, message), "period": period, "starts_run": True}
+        facts = self.facts(state, message)
+        terms: Any = {"facts": facts, "period": period, "starts_run": True, "limit": self.limit}
         return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, **terms))
 
     def past_the_dead(self, acquire: Callable[[], T]) -> T:
         """Send a request for a hold, and once more where a dead run's hold refuses it."""
         answer = acquire()
-        return acquire() if isinstance(answer, Refusal) and self.release_if_dead(answer.hold) else answer
+        if isinstance(answer, Refusal) and any(map(self.release_if_dead, answer.holds)):
+            return acquire()
+        return answer
 
     def start(
         self,
@@ -129,6 +134,7 @@ class TaskLock(NamedTuple):
             period=None if accepted else self.period,
             message=message if may_be_done else None,
             starts_run=True,
+            limit=self.limit,
         )
         answer = self.past_the_dead(acquire)
         if not isinstance(answer, Grant):
@@ -240,13 +246,17 @@ class TaskLock(NamedTuple):
 
     def facts(self, state: str, message: str | None = None, published: bool = False) -> str:
         """Describe the holder, as JSON; ``message`` is given where the token is not its identity."""
-        usual = _usual(self.task, state, self.is_ignored, published, self.main_process, os.getpid())
+        usual = _usual(
+            self.task, state, self.is_ignored, published, self.main_process, os.getpid(), self.limit
+        )
         more = "" if message is None else f',"message":{quoted(message)}'
         return f'{usual},"since":{time.time():.3f}{more}}}'
 
 
 @lru_cache(maxsize=1024)
-def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int) -> str:
+def _usual(
+    task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int, limit: int | None
+) -> str:
     """Return the beginning of the facts that a holder writes: the same for every such call of a task here."""
     text = f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid},"state":"{state}"'
     if state == RUNNING and (whereabouts := whereabouts_of(main, pid)) is not None:
@@ -255,4 +265,6 @@ def _usual(task: str, state: str, is_ignored: bool, published: bool, main: str |
         text += ',"ignored":true'
     if published:
         text += ',"published":true'
+    if limit is not None:
+        text += f',"limit":{limit}'  # the scripts look for it
     return text

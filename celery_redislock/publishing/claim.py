@@ -5,14 +5,16 @@ Elsewhere the request is sent while the message is built (:meth:`Claim.begin`), 
 (:meth:`Claim.ask`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Answer, Hold, Refusal
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call
+from celery_redislock.publishing.message import NO_OPTIONS
 
 __all__ = ["MOST_REFUSED", "Claim"]
 
@@ -45,6 +47,8 @@ class Claim:
     refused_by: Hold | None = None
     #: Reads the answer to a request that was begun.
     _read: Callable[[], Answer] | None = None
+    #: What it asks for beyond a free lock.
+    _terms: Mapping[str, Any] = NO_OPTIONS
 
     def __init__(self, call: Call, ttl: float) -> None:
         """Describe the claim of a call, which lives for ``ttl`` seconds; sends nothing."""
@@ -56,10 +60,10 @@ class Claim:
         if call.scope.claim == "period":
             # The claim is the period: no run releases it, and no other period refuses it.
             self._state = ACCEPTED
-            self._period = None
         else:
             self._state = QUEUED
-            self._period = lock.period
+            if lock.period or lock.limit:
+                self._terms = {"period": lock.period, "limit": lock.limit}
 
     def __enter__(self) -> "Claim":
         return self
@@ -77,7 +81,7 @@ class Claim:
     def look(self) -> None:
         """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does."""
         lock = self.lock
-        ask = partial(lock.store.look, lock.key, self.call.token, period=self._period is not None)
+        ask = partial(lock.store.look, lock.key, self.call.token, **self._terms)
         try:
             answer = lock.past_the_dead(ask)
         except LockUnavailable as error:
@@ -100,9 +104,12 @@ class Claim:
         """
         lock = self.lock
         facts = lock.facts(self._state, None, True)
-        push = partial(lock.store.claim_and_push, queue=queue, text=text, facts=facts, period=self._period)
+        push = partial(
+            lock.store.claim_and_push, lock.key, self.call.token, self._ttl,
+            queue=queue, text=text, facts=facts, **self._terms,
+        )  # fmt: skip
         try:
-            answer = lock.past_the_dead(partial(push, lock.key, self.call.token, self._ttl))
+            answer = lock.past_the_dead(push)
         except LockKeyError:
             return False
         except LockUnavailable as error:
@@ -123,7 +130,7 @@ class Claim:
         lock = self.lock
         facts = lock.facts(self._state)
         self.is_alone = True
-        self._read = lock.store.begin(lock.key, self.call.token, self._ttl, facts=facts, period=self._period)
+        self._read = lock.store.begin(lock.key, self.call.token, self._ttl, facts=facts, **self._terms)
         return self._read
 
     def ask(self) -> None:
@@ -136,7 +143,7 @@ class Claim:
         lock = self.lock
         try:
             answer = (self._read or self.begin())()
-            if isinstance(answer, Refusal) and lock.release_if_dead(answer.hold):
+            if isinstance(answer, Refusal) and any(map(lock.release_if_dead, answer.holds)):
                 answer = self.begin()()
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")

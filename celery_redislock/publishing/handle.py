@@ -1,12 +1,22 @@
 """A look at a task's lock from outside: who holds it, and taking it away."""
 
+import json
+import os
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
-from celery_redislock.locks.store import QUEUED, Hold, LockStore, Release
+from celery_redislock.declaring.kinds import COUNT, Seconds
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.process import hostname
+from celery_redislock.locks.store import QUEUED, Hold, Limit, LockStore, Release
 from celery_redislock.log import logger
 
 __all__ = ["Holder", "LockHandle", "take_away"]
+
+#: Seconds for which a limit counts that is set for no other time.
+A_YEAR = 366 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,7 @@ class LockHandle:
     _store: LockStore
     key: str
     _queued_key: str | None = None
+    _has_limit: bool = False
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"
@@ -97,6 +108,66 @@ class LockHandle:
         if hold is not None:
             return Holder.of(hold, queued)
         return Holder.of(queued) if queued is not None else None
+
+    def holders(self) -> list[Holder]:
+        """Return all who hold the lock, which several may (``lock_limit``); one request.
+
+        The one whose hold ends first comes first. In a scope that has two locks these are the runs.
+
+        Raises:
+            LockUnavailable: the lock server cannot be reached.
+            LockKeyError: the key on the server is not a lock.
+        """
+        return [Holder.of(hold) for hold in self._store.holders(self.key)]
+
+    def limit(
+        self,
+        value: int | None = None,
+        *,
+        for_: float | timedelta = A_YEAR,
+        reset: bool = False,
+        by: str | None = None,
+    ) -> Limit | None:
+        """Replace ``lock_limit`` for this key, at once and for all processes; return what is set now.
+
+        Without arguments nothing is changed. Raised, it lets those start who wait in line; lowered, it ends
+        no run: no other one starts until fewer hold the lock. In a scope that has two locks it counts for
+        both. One request for each.
+
+        Args:
+            value: so many may hold the lock at once, from 1 on.
+            for_: seconds, or a ``timedelta``, after which the task's own limit counts again; a year.
+            reset: the task's own limit counts again from now on.
+            by: who sets it, as shown by ``celery redislock show``; the host and process are noted anyway.
+
+        Raises:
+            LockOptionError: the task says ``lock_limit=1`` or nothing, so that its runs ask for no limit; or
+                a value is out of range.
+            LockUnavailable: the lock server cannot be reached.
+        """
+        if value is None and not reset:
+            return self._store.limit(self.key)
+        problems: list[str] = []
+        if not self._has_limit:
+            problems.append(
+                f"the limit of {self.key!r} cannot be changed: {self._task.name} says lock_limit=1, and its "
+                "runs ask for no other; set a lock_limit above 1, or a callable of the arguments, and deploy"
+            )
+        seconds = 0.0
+        for name, kind, given in (("limit", COUNT, 1 if reset else value), ("for_", Seconds(), for_)):
+            try:
+                seconds = kind.read(given)  # type: ignore[assignment]  # the last one's
+            except ValueError as error:
+                problems.append(f"{name} {error}")
+        if problems:
+            raise LockOptionError(self._task.name, problems)
+        facts = {"by": by, "host": hostname(), "pid": os.getpid(), "since": time.time()}
+        text = json.dumps({name: fact for name, fact in facts.items() if fact is not None})
+        for key in (self._queued_key, self.key):
+            if key is not None:
+                found = self._store.limit(key, None if reset else value, ttl=seconds, facts=text)
+        logger.warning("the limit of %r is %s", self.key, "the task's own again" if reset else value)
+        return found
 
     def waiting(self) -> list[Holder]:
         """Return who waits in line for the lock, in order, as they will hold it; one request.

@@ -100,8 +100,11 @@ def _publish_in_place(call: Call) -> Any:
     options = call.lock_options
     hold = None
     try:
-        if options.client:
+        if options.client and lock.limit is None:
             hold = lock.store.inspect(lock.key, to_decide=True)
+        elif options.client:
+            refusal = lock.store.look(lock.key, call.token, period=lock.period, limit=lock.limit)
+            hold = None if refusal is None else refusal.hold
     except LockUnavailable as error:
         if options.on_lock_error == "raise":
             raise error.with_remark(NEEDS_NO_SERVER) from error

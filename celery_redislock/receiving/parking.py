@@ -20,6 +20,7 @@ from celery.worker.state import revoked
 from celery.worker.strategy import default
 from kombu.utils.json import dumps
 
+from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
@@ -110,7 +111,6 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         said is None
         or said.key is None
         or said.claimed
-        or said.options
         or said.parked_at is not None
         # A copy, maybe of the run that holds the lock: nothing is announced for its id.
         or said.was_delivered
@@ -121,11 +121,18 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     ):
         return False
     declaration = declaration_of(task)
-    lock = declaration.task_lock((), {}, task_id, key=said.key)
-    how = "ask" if before is None else "behind"
+    options = declaration.options
+    if said.options:
+        options = from_header(options, said.options)
+        if not waits(options):
+            return False
+    lock = declaration.task_lock((), {}, task_id, options=options, key=said.key)
+    # Of several that may run the last one in hand says nothing: where there is room, the next one runs too.
+    is_behind = before is not None and lock.limit is None
+    how = "behind" if is_behind else "ask"
     ahead = "" if before is None else before.claim_ahead()
     try:
-        most = declaration.options.lock_max_waiting
+        most = options.lock_max_waiting
         answer = _park(lock, message, headers, said, how=how, ahead=ahead, most=most)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)

@@ -158,7 +158,7 @@ class LockRequest(Request):
     def claim_ahead(self) -> str:
         """Return the claim of this message on its way to its lock, '' where no run could take it over."""
         delivery = self._delivery
-        if delivery is None or delivery.identity is None:
+        if delivery is None or delivery.identity is None or delivery.lock.limit is not None:
             return ""
         return f"{delivery.identity}\0{parking.facts_of_turn(delivery.lock)}"
 

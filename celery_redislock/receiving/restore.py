@@ -146,8 +146,9 @@ class Restorer:
             locks.append(lock.of_queue())
         has_claim = False
         for one in locks:
-            hold = one.store.inspect(one.key, to_decide=True)
-            if hold is None or hold.message != message.token:
+            holders = one.store.holders(one.key, to_decide=True)
+            hold = next((each for each in holders if each.message == message.token), None)
+            if hold is None:
                 continue
             if hold.state != RUNNING:
                 has_claim = not message.stands_for_period  # that one stays when a run begins

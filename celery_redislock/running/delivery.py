@@ -143,6 +143,8 @@ class Delivery:
         if message is None:
             key = None
             identity = tick_token(request.headers, task_id) or identity_of(task_id, request.properties)
+            if declaration.limit_of is not None:
+                options = declaration.with_limit(options, request.args, request.kwargs)
         else:
             key = message.key
             if key is None:
@@ -385,7 +387,7 @@ def release_dropped(
 
 def lock_by_name(app: Any, settings: LockSettings, key: str) -> TaskLock:
     """Return the lock of this name where no :class:`Delivery` can be made of its message."""
-    return TaskLock(store_of(app, settings), "", UNKNOWN_TTL, UNKNOWN_TTL, None, key, "")
+    return TaskLock(store_of(app, settings), "", UNKNOWN_TTL, UNKNOWN_TTL, None, None, key, "")
 
 
 def _release_claim(

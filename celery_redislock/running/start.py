@@ -157,6 +157,9 @@ def _leave_queue(run: Run) -> None:
 
 def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
     """Return what stands in the way; where nothing does and there is a period to begin, begin it."""
+    if lock.limit is not None and lock.period is None:
+        refusal = _ask(run, lock, partial(lock.store.look, lock.key, run.token, limit=lock.limit))
+        return None if refusal is None else refusal.hold
     if lock.period is None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
     answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity or lock.owner))

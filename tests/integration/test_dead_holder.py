@@ -22,7 +22,7 @@ from celery_redislock.locks.tasklock import TaskLock
 
 url, prefix, owner = sys.argv[1:]
 store = connect(url, prefix=prefix)
-lock = TaskLock(store, "t", 60.0, 60.0, None, "n", owner)
+lock = TaskLock(store, "t", 60.0, 60.0, None, None, "n", owner)
 """
 
 HOLD = """

@@ -159,7 +159,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         assert isinstance(store.acquire("name", token, 5.0, facts="{}", period=5.0, message="m"), Grant)
         assert store.renew([Term("name", token, 6.0)]).renewed == [True]
         assert store.inspect("name") is not None
-        assert store.look("name", "another/token", period=True) is not None
+        assert store.look("name", "another/token", period=1.0) is not None
         assert store.names() == ["name"]
         assert store.hand_on("name", token, "owner/next", 5.0, facts="{}", mark=Mark("m", 5.0)).released
         assert store.release("name", "owner/next", opened_by="owner/next", mark=Mark("m", 5.0)).released

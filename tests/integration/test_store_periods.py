@@ -134,10 +134,10 @@ class TestPeriod:
         """As an acquire: who holds the lock is told, not what comes after; one's own refuses nobody."""
         case.take(A, period=60.0)
         for is_period in (False, True):
-            hold = refused(case.store.look("n", B, period=True)).hold
+            hold = refused(case.store.look("n", B, period=1.0)).hold
 
             assert (hold.token, hold.is_period) == (A, is_period)
-            assert case.store.look("n", A, period=True) is None
+            assert case.store.look("n", A, period=1.0) is None
             case.store.release("n", A)
         assert 55.0 < hold.expires_in <= 60.0
         assert case.store.look("n", B) is None

@@ -184,7 +184,7 @@ class TestGroups:
 
         assert result.exit_code == 0
         commands = result.output.partition("Commands:")[2]
-        names = ["beat", "list", "pause", "release", "resume", "run-now", "show", "waiting"]
+        names = ["beat", "limit", "list", "pause", "release", "resume", "run-now", "show", "waiting"]
         assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
         for name in names:
             assert CliRunner().invoke(group, [name, "--help"]).exit_code == 0

@@ -13,10 +13,11 @@
 --       5  starts   '1': a run starts with this hold, so a lack of memory does not refuse it
 --       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
--- RETURNS granted fence                          the lock was free
+--       8  limit    of holders, where several may hold it (permits.lua); absent: one
+-- RETURNS granted fence                          the lock was free; fence 0 where several may hold it
 --         taken_over fence                       from the token `from`
 --         repeated fence                         held under this token already: the request was repeated
---         {refused, held, 1, value, pttl}        by the holder; pttl is -1 for a foreign lock without a ttl
+--         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
 --         {refused, period, 1, value, pttl}      by the period
 --         {refused, line, 1, value, pttl}        it is free for the first in its line, and a run does not go before
 --         ending pttl                            by the message's mark: its run is ending
@@ -24,7 +25,7 @@
 include('index')
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
-local held, ours, taken, was_in_line, opens_period
+local limit, held, ours, taken, was_in_line, opens_period, permit, copy = ARGV[8]
 
 local function is_ours(found)
   return string.find(found, string.match(value, '^[^%z]*') .. '\0', 1, true) == 1
@@ -49,17 +50,35 @@ else
   -- Handed to a message that has waited in line, a claim is no acceptance: its period counts, and begins.
   was_in_line = taken and string.find(held, '"line":1', 1, true)
   ours = held and not taken and is_ours(held)
+  if limit and not taken and not ours then
+    local permits
+include('permits')
+    permit = permits(lock, index, name, held)
+  end
+  if permit then
+    ours = permit.facts_of(string.match(value, '^[^%z]*'))
+    taken = not ours and permit.facts_of(string.sub(from, 1, -2))
+    was_in_line = taken and string.find(taken, '"line":1', 1, true)
+    copy = not taken and not ours and permit.copy_of(string.match(value, '^[^%z]*'))
+    if permit.room(limit) > 0 and not copy then
+      held = nil
+    end
+  end
+  local is_new = not taken and not ours
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
   local state = mark and not ours and call('GET', mark)
   local answer
   if state then
     answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
-  elseif held and not taken and not ours then
+  elseif held and is_new then
     answer = {'refused', 'held', 1, held, call('PTTL', lock)}
-  elseif not held and starts and call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
+    if permit then
+      answer = {'refused', 'held', unpack(permit.holders(copy))}
+    end
+  elseif is_new and (starts or permit) and call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
     local first = call('ZRANGE', string.sub(lock, 1, -5) .. 'line', 0, 0)[1]
     answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
-  elseif (not held or was_in_line) and period and ARGV[6] ~= '0' then
+  elseif (is_new or was_in_line) and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
     opens_period = not accepted
     if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
@@ -89,20 +108,26 @@ if from then
   if held and not starts then
     call('GETEX', lock)
   end
-  call('SET', lock, value, 'PX', ttl)
+  if permit and (taken or ours or select(2, permit.room(limit)) > 1) then
+    local token, facts = string.match(value, '^([^%z]*)%z(.*)$')
+    permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
+    fence = nil
+  else
+    call('SET', lock, value, 'PX', ttl)
+  end
   if opens_period then
     call('SET', period, value, 'PX', ARGV[6])
   end
-  if fence_key then
+  if fence_key and fence then
     call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[7])
   end
 end
 -- A lease that took over a claim is listed already, for as long as the claim would have lived.
-if not taken and list(index, name, now, tonumber(ttl)) then
+if not taken and (not fence or list(index, name, now, tonumber(ttl))) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
     list(index, name .. '\0period', now, tonumber(ARGV[6]))
   end
   tidy(index, now, time)
 end
-return {ok = string.format('%s %.0f', word, fence)}
+return {ok = string.format('%s %.0f', word, fence or 0)}

@@ -37,8 +37,16 @@ redis.call('DEL', note)
 if not is_new then
   return pushed
 end
-redis.call('DEL', lock)
-redis.pcall('ZREM', KEYS[2], name)
+include('index')
+local permits
+include('permits')
+local permit = is_marker(call('GET', lock)) and permits(lock, KEYS[2], name, call('GET', lock))
+if permit then
+  permit.drop(string.match(value, '^[^%z]*'))
+else
+  call('DEL', lock)
+  redis.pcall('ZREM', KEYS[2], name)
+end
 if period and redis.call('GET', period) == value then
   redis.call('DEL', period)
   redis.pcall('ZREM', KEYS[2], name .. '\0period')

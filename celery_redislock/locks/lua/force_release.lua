@@ -28,11 +28,23 @@ if not held then
   return {ok = 'missing'}
 end
 local pttl = redis.call('PTTL', key)
+local permit = is_marker(held) and permits(lock, index, name, held)
+local facts = permit and permit.facts_of(expected)
+if facts then
+  permit.drop(expected)
+  local promoted, text = wake(lock, index, name, home)
+  held = expected .. '\0' .. facts
+  if text then
+    return {'released', kind, 1, held, pttl, 'promoted', 1, promoted, text}
+  end
+  return {'released', kind, 1, held, pttl}
+end
 local prefix = expected .. '\0'
 if anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefix then
   return {'kept', kind, 1, held, pttl}
 end
-redis.call('DEL', lock, period)
+local stem = string.sub(lock, 1, -5)
+redis.call('DEL', lock, period, stem .. 'permits', stem .. 'holders')
 redis.pcall('ZREM', index, name, name .. '\0period')
 local promoted, text = wake(lock, index, name, home)
 if text then

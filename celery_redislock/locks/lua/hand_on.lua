@@ -1,7 +1,7 @@
 -- Turn one token's hold into another's, if it still holds. Never takes a free lock. Atomic; repeating it is
 -- harmless.
 --
--- KEYS  1  lock     string `token NUL json`
+-- KEYS  1  lock     string `token NUL json`, or a marker (permits.lua)
 --       2  index    sorted set name -> expiry (ms, server clock)
 --       3  theirs   mark of the new token's message: where it exists, the hold is released instead
 --       4  mark     mark to leave behind; absent: none
@@ -31,15 +31,28 @@ end
 -- a server short of memory refuses SET as a script's first write only.
 local value = call('GETEX', lock)
 local held = belongs(value, old)
+local handed_on = belongs(value, new)
+local permit = is_marker(value) and permits(lock, index, name, value)
+if permit then
+  held = permit.facts_of(old)
+  handed_on = permit.facts_of(new)
+  value = held or handed_on
+end
 local goes_on = held and call('EXISTS', theirs) == 0
 if goes_on then
-  call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
-  local time = call('TIME')
-  list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+  if permit then
+    permit.grant(new, facts, ttl, old)
+  else
+    call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
+    local time = call('TIME')
+    list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+  end
   if redis.pcall('HEXISTS', string.sub(lock, 1, -5) .. 'parked', new) == 1 then
     -- It came before its claim was there, and waits: nobody else would publish it.
     promoted, text = wake(lock, index, name, home, new)
   end
+elseif permit then
+  permit.drop(old)
 elseif held or not value then
   if held then
     call('DEL', lock)
@@ -53,7 +66,7 @@ end
 if not goes_on and (held or not value) then
   promoted, text = wake(lock, index, name, home)
 end
-local word = (goes_on or belongs(value, new)) and 'handed_on' or held and 'released' or not value and 'missing'
+local word = (goes_on or handed_on) and 'handed_on' or held and 'released' or not value and 'missing'
 if word and text then
   return {word, 'promoted', 1, promoted, text}
 end

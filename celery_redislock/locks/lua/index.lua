@@ -22,6 +22,11 @@ local function list(index, member, now, ttl)
   return 1
 end
 
+-- Whether several may hold a lock, by its value (permits.lua).
+local function is_marker(value)
+  return value and string.sub(value, 1, 8) == 'permits/'
+end
+
 -- Takes off expired members: now and then, and a hundred at a time, because all those of a quiet hour would
 -- stall the server.
 local function tidy(index, now, time)

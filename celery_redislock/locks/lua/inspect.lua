@@ -4,16 +4,31 @@
 --       2  period   string `token NUL json`
 -- ARGV  1  decides  '1': something is decided by the answer, so a GETEX, which counts as a write, lets a replica
 --                   refuse: it may know only a past holder
--- RETURNS {found, held, 1, value, pttl}
+-- RETURNS {found, held, n, value, pttl, ...}   its holders, the one that ends first before the others
 --         {found, period, 1, value, pttl}   it is free, but its period has not passed
 --         free
-for i = 1, 2 do
-  local value = redis.call('GET', KEYS[i])
-  if value then
-    if ARGV[1] == '1' then
-      redis.call('GETEX', KEYS[i])
-    end
-    return {'found', i == 1 and 'held' or 'period', 1, value, redis.call('PTTL', KEYS[i])}
+local call = redis.call
+local found = call('GET', KEYS[1])
+local answer
+if found and string.sub(found, 1, 8) == 'permits/' then
+  -- Reads only, unlike permits.lua.
+  local stem = string.sub(KEYS[1], 1, -5)
+  local time = call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local permits = call('ZRANGEBYSCORE', stem .. 'permits', '(' .. now, '+inf', 'WITHSCORES')
+  answer = permits[1] and {'found', 'held', #permits / 2}
+  for n = 1, #permits, 2 do
+    answer[#answer + 1] = permits[n] .. '\0' .. (call('HGET', stem .. 'holders', permits[n]) or '')
+    answer[#answer + 1] = permits[n + 1] - now
   end
+elseif found then
+  answer = {'found', 'held', 1, found, call('PTTL', KEYS[1])}
 end
-return {ok = 'free'}
+if not answer then
+  local accepted = call('GET', KEYS[2])
+  answer = accepted and {'found', 'period', 1, accepted, call('PTTL', KEYS[2])} or {ok = 'free'}
+end
+if not answer.ok and ARGV[1] == '1' then
+  call('GETEX', KEYS[1])
+end
+return answer

@@ -19,10 +19,14 @@ local entry = call('HGET', stem .. 'parked', id)
 local answer = {call('ZREM', line, id) == 1 and 'left' or 'missing', entry or ''}
 call('HDEL', stem .. 'parked', id)
 local held = call('GET', lock)
-if held and string.find(held, id .. '\0', 1, true) == 1 then
+local permit = is_marker(held) and permits(lock, index, name, held)
+local is_own = held and string.find(held, id .. '\0', 1, true) == 1
+if permit and permit.drop(id) or is_own then
   answer[1] = 'released'
-  call('DEL', lock)
-  redis.pcall('ZREM', index, name)
+  if is_own then
+    call('DEL', lock)
+    redis.pcall('ZREM', index, name)
+  end
   local promoted, text = wake(lock, index, name, home)
   if text then
     answer = {answer[1], answer[2], 'promoted', 1, promoted, text}

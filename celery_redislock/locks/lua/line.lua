@@ -8,19 +8,22 @@
 --        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled
 --        hold   nothing is sent
 include('index')
+local permits
+include('permits')
 -- Milliseconds: the longest time until somebody looks at a line again; until a line is looked at that only
 -- another home can serve; until a key is tried again whose queue takes nothing.
 local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 
--- Returns nothing where nobody waits, or could be served; an id where that one is on its way; an id and its
--- text where the caller publishes it. `only`: this very one, whatever its place; it holds the lock already.
+-- Returns nothing where nobody waits, or could be served; an id and its text where the caller publishes it, and
+-- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very one, whatever its place; it holds the lock already.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
 local function wake(lock, index, name, home, only)
   local stem = string.sub(lock, 1, -5)
   local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
   local time = call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local heads = only and {only} or redis.pcall('ZRANGE', line, 0, 0)
+  local rank = 0
+  local heads = only and {only} or redis.pcall('ZRANGE', line, rank, rank)
   while heads[1] do
     local id = heads[1]
     local entry = redis.pcall('HGET', parked, id)
@@ -31,48 +34,81 @@ local function wake(lock, index, name, home, only)
     local kind, to, ttl, facts, text = string.match(entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z([^%z]*)%z(.*)$')
     if not kind then
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
-      heads = call('ZRANGE', line, 0, 0)
+      heads = call('ZRANGE', line, rank, rank)
     elseif kind == 'give' and to ~= home then
-      if only then
-        call('PEXPIRE', lock, OF_ANOTHER_HOME) -- it is given when its claim has run out
+      -- It is given when its claim has run out.
+      if only and is_marker(call('GET', lock)) then
+        permits(lock, index, name, call('GET', lock)).renew(id, OF_ANOTHER_HOME)
+      elseif only then
+        call('PEXPIRE', lock, OF_ANOTHER_HOME)
       end
       redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
       return
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
       local takes = call('EXISTS', stem .. 'mark:' .. id) == 0
-      if takes then
-        call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
-        list(index, name, now, tonumber(ttl))
-      end
-      if kind == 'give' then
-        redis.pcall('ZADD', lines, now + ttl, name)
-        return id, text
-      end
-      if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
-        if takes then
+      local held = call('GET', lock)
+      local limit = string.match(facts, '"limit":(%d+)')
+      local permit = (limit or is_marker(held)) and permits(lock, index, name, held)
+      local has_permit = permit and permit.facts_of(id)
+      local is_here = has_permit or permit and permit.copy_of(id)
+      local room = permit and permit.room(limit) or held and 0 or 1
+      if takes and is_here and not only then
+        rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
+        heads = call('ZRANGE', line, rank, rank)
+      elseif takes and room <= 0 and not only then
+        local left = permit and permit.ends_in(0) or call('PTTL', lock)
+        redis.pcall('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+        return
+      else
+        if takes and permit and (has_permit or select(2, permit.room(limit)) > 1) then
+          permit.grant(id, facts, ttl)
+        elseif takes then
+          call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
+          list(index, name, now, tonumber(ttl))
+          permit = nil
+        end
+        if kind == 'give' then
+          redis.pcall('ZADD', lines, now + ttl, name)
+          return id, text
+        end
+        if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
+          if takes and permit then
+            permit.drop(id)
+          elseif takes then
+            call('DEL', lock)
+          end
+          redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
+          return
+        end
+        if kind == 'ring' then
+          call('PEXPIRE', to, ttl)
+        end
+        call('ZREM', line, id)
+        call('HDEL', parked, id)
+        if call('EXISTS', line) == 0 then
+          redis.pcall('ZREM', lines, name)
+        else
+          -- When this claim has expired; whoever renews it is found alive then.
+          redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
+        end
+        if takes and (only or not permit) then
+          return id
+        end
+        if only and permit then
+          permit.drop(id)
+        elseif only then
           call('DEL', lock)
         end
-        redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
-        return
+        only = nil
+        heads = call('ZRANGE', line, rank, rank)
       end
-      if kind == 'ring' then
-        call('PEXPIRE', to, ttl)
-      end
-      call('ZREM', line, id)
-      call('HDEL', parked, id)
-      if call('EXISTS', line) == 0 then
-        redis.pcall('ZREM', lines, name)
-      else
-        -- When this claim has expired; whoever renews it is found alive then.
-        redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
-      end
-      if takes then
-        return id
-      end
-      heads = call('ZRANGE', line, 0, 0)
     end
   end
-  redis.pcall('ZREM', lines, name)
+  if rank > 0 and call('EXISTS', line) == 1 then
+    redis.pcall('ZADD', lines, now + LATEST, name) -- those that were passed over
+  else
+    redis.pcall('ZREM', lines, name)
+  end
 end
 

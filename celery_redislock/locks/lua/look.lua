@@ -3,7 +3,8 @@
 -- KEYS  1  lock     string `token NUL json`
 --       2  period   string `token NUL json`: the last acceptance; absent: not looked at
 -- ARGV  1  token    of the claim, and NUL: a hold or a period under it refuses nobody
--- RETURNS {refused, held, 1, value, pttl}     the holder would
+--       2  limit    of holders, where several may hold it (permits.lua); absent: one
+-- RETURNS {refused, held, n, value, pttl, ...}     the holder would
 --         {refused, period, 1, value, pttl}   the period would
 --         free                                nobody
 local token = ARGV[1]
@@ -11,6 +12,16 @@ local token = ARGV[1]
 local value = redis.call('GETEX', KEYS[1])
 local key = KEYS[1]
 local kind = 'held'
+local permit
+if ARGV[2] and value then
+include('index')
+  local permits
+include('permits')
+  permit = permits(key, '', '', value)
+  if permit and (permit.room(ARGV[2]) > 0 or permit.facts_of(string.sub(token, 1, -2))) then
+    value = nil
+  end
+end
 if not value and KEYS[2] then
   key = KEYS[2]
   kind = 'period'
@@ -18,5 +29,8 @@ if not value and KEYS[2] then
 end
 if not value or string.find(value, token, 1, true) == 1 then
   return {ok = 'free'}
+end
+if permit and kind == 'held' then
+  return {'refused', kind, unpack(permit.holders())}
 end
 return {'refused', kind, 1, value, redis.call('PTTL', key)}

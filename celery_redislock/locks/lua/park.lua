@@ -20,7 +20,7 @@
 --                   '' for none. Else that one would be refused in favour of those that wait for it
 --       11  tag     of the delivery that is acknowledged
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
---         {parked, place, held, 1, value, pttl}  by the holder
+--         {parked, place, held, n, value, pttl, ...}  by the holder
 --         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
 --         woken                                  parked, and on its way: the lock was free, or its own already
 --         repeated                               parked before
@@ -51,6 +51,12 @@ if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
 end
 local held = call('GET', lock)
 local is_own = held and string.find(held, id .. '\0', 1, true) == 1
+local limit = string.match(string.match(entry, '^%l+%z[^%z]*%z%d+%z([^%z]*)') or '', '"limit":(%d+)')
+local permit = not is_own and (limit or is_marker(held)) and permits(lock, index, name, held)
+if permit then
+  is_own = permit.facts_of(id)
+  held = permit.room(limit) <= 0 and held
+end
 local length = call('ZCARD', line)
 if how ~= 'refused' and (is_own or how == 'ask' and not held and length == 0) then
   return {ok = 'runs'}
@@ -89,7 +95,7 @@ if is_own then
 elseif not held and how ~= 'behind' then
   promoted, text = wake(lock, index, name, home)
 end
-if promoted == id and not text then
+if not text and not call('ZSCORE', line, id) then
   return {ok = 'woken'}
 end
 local rank = call('ZRANK', line, id) or 0
@@ -103,8 +109,11 @@ if not held and how == 'behind' and ARGV[10] ~= '' then
   call('SET', lock, held, 'PX', AHEAD)
   list(index, name, now, AHEAD)
 end
-local left = held and call('PTTL', lock) or LATEST
+local left = held and (permit and permit.ends_in(0) or call('PTTL', lock)) or LATEST
 redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+if held and permit then
+  return {'parked', rank, 'held', unpack(permit.holders())}
+end
 if held then
   return {'parked', rank, 'held', 1, held, call('PTTL', lock)}
 end

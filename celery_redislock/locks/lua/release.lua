@@ -1,6 +1,6 @@
 -- Release one hold, if it is ours. Atomic; repeating it is harmless.
 --
--- KEYS  1  lock     string `token NUL json`
+-- KEYS  1  lock     string `token NUL json`; or a marker (permits.lua), and the token's permit is released
 --       2  index    sorted set of names
 --       3  period   string `token NUL json`; absent unless a period ends as well
 --       last  mark  to leave behind; only with a state
@@ -28,11 +28,19 @@ end
 -- a server short of memory refuses SET as a script's first write only.
 local held = call('GETEX', lock)
 local ours = belongs(held, token)
+local permit
+if held and not ours and belongs(held, 'permits/') then
+include('index')
+  local permits
+include('permits')
+  permit = permits(lock, index, name, held)
+  ours = permit.drop(string.sub(token, 1, -2))
+end
 local is_over = opened_by and belongs(call('GET', period), opened_by)
-if ours then
+if ours and not permit then
   call('DEL', lock)
 end
-if ours or not held then
+if not permit and (ours or not held) then
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
 end
@@ -43,7 +51,7 @@ end
 if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end
-if ours or not held then
+if ours or permit or not held then
   local word = ours and 'released' or 'missing'
   if call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
 include('line')

@@ -19,11 +19,15 @@ local line = stem .. 'line'
 local removed = call('ZREM', line, id)
 call('HDEL', stem .. 'parked', id)
 local held = call('GET', lock)
+local permit = is_marker(held) and permits(lock, index, name, held)
 if held and string.find(held, id .. '\0', 1, true) == 1 then
   call('PEXPIRE', lock, ttl)
   local time = call('TIME')
   list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
-elseif not held then
+elseif permit or not held then
+  if permit then
+    permit.renew(id, ttl)
+  end
   promoted, text = wake(lock, index, name, home)
 end
 if call('EXISTS', line) == 0 then

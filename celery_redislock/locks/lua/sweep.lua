@@ -36,15 +36,25 @@ for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, coun
     tell(name, 'broken', trouble, '')
   elseif length == 0 then
     call('ZREM', lines, name)
-  elseif held then
+  elseif held and not is_marker(held) then
     local left = call('PTTL', lock)
     call('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
     tell(name, 'held', held, '')
   else
     call('ZADD', lines, now + LATEST, name)
-    local promoted, text = wake(lock, index, name, home)
-    if text then
+    local is_well, promoted, text = pcall(wake, lock, index, name, home)
+    if not is_well then
+      call('ZADD', lines, now + IN_TROUBLE, name)
+      tell(name, 'broken', type(promoted) == 'table' and promoted.err or promoted, '')
+    elseif text then
       tell(name, 'promoted', promoted, text)
+    end
+    if is_well and held then
+      local permit = permits(lock, index, name, held)
+      local holders = permit and permit.holders() or {}
+      for i = 2, #holders, 2 do
+        tell(name, 'held', holders[i], '')
+      end
     end
   end
 end

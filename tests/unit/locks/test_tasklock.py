@@ -21,7 +21,7 @@ def test_what_a_holder_writes_is_json_whatever_it_is_called(
     odd: str, is_ignored: bool, published: bool, more: Mapping[str, bool]
 ) -> None:
     """Who is refused reads it; the token alone tells the owner, and mostly the message."""
-    times = {"ttl": 30.0, "queue_ttl": 60.0, "period": None}
+    times = {"ttl": 30.0, "queue_ttl": 60.0, "period": None, "limit": None}
     lock = TaskLock(MemoryStore(), task=odd, key="k", owner="t1", is_ignored=is_ignored, **times)
 
     claim = json.loads(lock.facts(QUEUED, published=published))

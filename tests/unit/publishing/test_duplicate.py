@@ -118,7 +118,7 @@ def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
     caplog: Any, about: dict[str, Any], is_period: bool, expires_in: float, words: str
 ) -> None:
     """Task, key, holder, age and remaining time."""
-    lock = TaskLock(MemoryStore(), "shop.sync", 3, 3, None, key="account:7", owner="t1")
+    lock = TaskLock(MemoryStore(), "shop.sync", 3, 3, None, None, key="account:7", owner="t1")
     begin = r"skipped shop\.sync\[t1\] at publish: 'account:7' is held by somebody "
 
     with caplog.at_level(logging.INFO, logger="celery_redislock"):

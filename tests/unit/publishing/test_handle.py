@@ -33,7 +33,7 @@ def owners(store: MemoryStore) -> dict[str, str]:
 
 def test_the_second_name_of_a_lock_can_be_read(store: MemoryStore) -> None:
     """An operator sees in a list which queued call belongs to which lock."""
-    lock = TaskLock(store, "shop.sync", 30.0, 3600.0, None, KEY, "")
+    lock = TaskLock(store, "shop.sync", 30.0, 3600.0, None, None, KEY, "")
 
     assert lock.of_queue().key == "queued:account:7"
 

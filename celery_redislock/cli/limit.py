@@ -1,0 +1,76 @@
+"""The command about how many may hold a lock: ``limit``."""
+
+import getpass
+from collections.abc import Mapping
+
+import click
+
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, for_option, handle_of
+from celery_redislock.declaring.declaration import declaration_of, is_unique
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.publishing import promote
+from celery_redislock.publishing.handle import A_YEAR, LockHandle
+
+
+@click.command()
+@click.argument("words", metavar="KEY | TASK [ARGUMENT]... [N]", nargs=-1, required=True)
+@for_option
+@click.option("--reset", is_flag=True, help="Take back what was set: the task's own limit counts again.")
+@as_json_option
+@click.pass_context
+def limit(
+    ctx: click.Context, words: tuple[str, ...], seconds: float | None, reset: bool, as_json: bool
+) -> None:
+    """Let N hold a lock at once, instead of the number that its task says.
+
+    It counts at once, in all processes, for the TIME given, else for a year. Raised, it lets those start
+    who wait in line. Lowered, it ends no run: no other one starts until fewer hold the lock. A task that
+    says lock_limit=1, or nothing, asks for no limit, and its locks have none.
+
+    The lock is named as for show. A KEY without N shows what is set.
+
+    Exit status: 0 set, taken back or shown; 1 nothing is set; 2 trouble.
+    """
+    server = LockServer.of(ctx)
+    if server.app is not None:
+        promote.install(server.app, server.store)
+    is_look = not reset and len(words) == 1
+    *subject, number = words if not (reset or is_look) else (*words, "")
+    if not (reset or is_look) and not number.isdigit():
+        raise Trouble(f"{number!r} is no whole number: give N last, or --reset")
+    handle = _handle(server, subject)
+    value = int(number) if number else None
+    found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=getpass.getuser())
+    what = None if found is None else {"limit": found.value, "expires_in": found.expires_in, **found.facts}
+    if as_json:
+        output.write_json({"server": server.store.server, "key": handle.key, "set": what})
+    elif found is None:
+        output.say(f"the limit of {handle.key} is the one that its task says")
+    else:
+        output.say(f"the limit of {handle.key} is {output.of_limit(found)}")
+    ctx.exit(1 if found is None and not reset else 0)
+
+
+def _handle(server: LockServer, subject: list[str]) -> LockHandle:
+    name, *given = subject
+    task = server.tasks().get(name)
+    if task is not None:
+        return handle_of(task, given)
+    if given:
+        raise Trouble(f"{name!r} is not a task known here, and a key takes no arguments")
+    # Whose key it is cannot be told: a key of a task by its name, or of one that has a limit.
+    unique = {each.name: each for each in server.tasks().values() if is_unique(each)}
+    owner = unique.get(name.partition(":v1:")[0])
+    has_limit = server.app is None or any(map(_has_limit, [owner] if owner else unique.values()))
+    return LockHandle(owner or click.get_current_context().command, server.store, name, None, has_limit)
+
+
+def _has_limit(task: object) -> bool:
+    try:
+        return declaration_of(task).options.lock_limit != 1
+    except LockOptionError:
+        return False
+
+
+COMMANDS: Mapping[str, click.Command] = {"limit": limit}

@@ -1,0 +1,127 @@
+-- Included where a lock may be held by several at once; the including script declares `local permits` before.
+--
+--   {N}:lock     string `permits/N NUL {"limit":N}`, as long as the last permit: who knows only strings, as any
+--                client's SET NX, finds the lock held. N: the least limit under which one is held, or less
+--   {N}:permits  sorted set token -> expiry (ms, server clock)
+--   {N}:holders  hash token -> facts, json; `"limit"` is the one that its process knows
+--   {N}:limit    string `N NUL json`: replaces what processes know, until it expires
+--
+-- Returns the permits of a lock as they are now; nil where one holder has it alone. `held`: the lock's value.
+permits = function(lock, index, name, held)
+  local marked = held and string.match(held, '^permits/(%d+)%z')
+  if held and not marked then
+    return
+  end
+  local stem = string.sub(lock, 1, -5)
+  local set, holders = stem .. 'permits', stem .. 'holders'
+  local time = call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local self = {}
+
+  for _, token in ipairs(call('ZRANGEBYSCORE', set, '-inf', now)) do
+    call('ZREM', set, token)
+    call('HDEL', holders, token)
+  end
+
+  -- Milliseconds until the first (0) or the last (-1) permit expires; nil where there is none.
+  function self.ends_in(which)
+    local expiry = call('ZRANGE', set, which, which, 'WITHSCORES')[2]
+    return expiry and expiry - now
+  end
+
+  -- The lock is held as long as one permit is.
+  local function mark()
+    local left = self.ends_in(-1)
+    if not left then
+      call('DEL', lock, set, holders)
+      redis.pcall('ZREM', index, name)
+      return
+    end
+    call('SET', lock, 'permits/' .. marked .. '\0{"limit":' .. marked .. '}', 'PX', left)
+    call('PEXPIRE', set, left)
+    call('PEXPIRE', holders, left)
+    list(index, name, now, left)
+  end
+
+  -- How many more may hold it; and the limit that counts: the one that was set, or else the least among the one
+  -- that is asked for and those of the holders. Who knows of none holds it alone.
+  function self.room(asked)
+    local count = call('ZCARD', set)
+    if not asked then
+      return 1 - count, 1
+    end
+    local limit = redis.pcall('GET', stem .. 'limit')
+    limit = type(limit) == 'string' and tonumber(string.match(limit, '^(%d+)%z'))
+    if not limit then
+      limit = tonumber(asked)
+      -- It may be that of a holder that has gone.
+      local least = count > 0 and (not marked or tonumber(marked) < limit) and call('HVALS', holders) or {}
+      for _, facts in ipairs(least) do
+        limit = math.min(limit, tonumber(string.match(facts, '"limit":(%d+)')) or limit)
+      end
+    end
+    return limit - count, limit
+  end
+
+  -- Another delivery's permit for the same task id: it never has two.
+  function self.copy_of(token)
+    local owner = string.match(token, '^(.+)/') or token
+    for _, held_by in ipairs(call('HKEYS', holders)) do
+      if held_by ~= token and (string.match(held_by, '^(.+)/') or held_by) == owner then
+        return held_by
+      end
+    end
+  end
+
+  function self.facts_of(token)
+    return call('ZSCORE', set, token) and (call('HGET', holders, token) or '')
+  end
+
+  -- Gives one, or makes one last for `ttl` from now on, in the place of `from` where that is given.
+  function self.grant(token, facts, ttl, from)
+    local asked = tonumber(string.match(facts, '"limit":(%d+)') or marked)
+    local _, limit = self.room(asked)
+    if from then
+      call('ZREM', set, from)
+      call('HDEL', holders, from)
+    end
+    call('ZADD', set, now + ttl, token)
+    call('HSET', holders, token, facts)
+    marked = string.format('%d', math.min(limit, asked))
+    mark()
+  end
+
+  -- Tells whether it was there.
+  function self.renew(token, ttl)
+    if not call('ZSCORE', set, token) then
+      return false
+    end
+    call('ZADD', set, now + ttl, token)
+    mark()
+    return true
+  end
+
+  function self.drop(token)
+    call('HDEL', holders, token)
+    if call('ZREM', set, token) == 0 then
+      return false
+    end
+    mark()
+    return true
+  end
+
+  -- Its holders, the one that ends first before the others, sixteen at most: count, and value and ttl of each.
+  -- `only`: this one.
+  function self.holders(only)
+    local found = only and {only, call('ZSCORE', set, only)} or call('ZRANGE', set, 0, 15, 'WITHSCORES')
+    local fields = {#found / 2}
+    for i = 1, #found, 2 do
+      fields[#fields + 1] = found[i] .. '\0' .. (call('HGET', holders, found[i]) or '')
+      fields[#fields + 1] = found[i + 1] - now
+    end
+    return fields
+  end
+
+  return self
+end
+

@@ -1,0 +1,266 @@
+"""Random histories of a lock that several may hold, in memory and on a server, against a model of a page.
+
+Holders and waiters know limits of 1, 2 and 3, or none; a limit may be set, and permits expire one by one.
+"""
+
+import itertools
+import secrets
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from celery_redislock.locks.store import Entry, Grant, Promotion, Term
+from tests.integration.test_store_limits import HOME, facts
+from tests.stores import MemoryCase, RedisCase, StoreCase
+
+#: What a process knows: no limit at all, as a task without one, or so many.
+limits = st.sampled_from([1, 2, 3, 3, None])
+any_of_them = st.integers(0, 4)
+
+
+class Waiting(NamedTuple):
+    """One that waits."""
+
+    id: str
+    limit: int | None
+    kind: str
+
+
+class Model:
+    """Who holds, under which limit; who waits in order; and what was sent."""
+
+    def __init__(self) -> None:
+        self.holders: dict[str, int | None] = {}
+        self.alone: str | None = None
+        self.line: list[Waiting] = []
+        self.sent: list[str] = []
+        self.told: int | None = None
+
+    def room(self, limit: int | None) -> int:
+        """How many more that know this limit may hold it."""
+        if self.alone:
+            return 0
+        if limit is None:
+            return int(not self.holders)
+        known = [each for each in self.holders.values() if each is not None]
+        return (self.told or min([limit, *known])) - len(self.holders)
+
+    def grant(self, token: str, limit: int | None) -> None:
+        """Let one hold it: alone, where only one may."""
+        if limit is None or (not self.holders and self.room(limit) == 1):
+            self.alone = token
+        self.holders[token] = limit
+
+    def end(self, token: str) -> bool:
+        """End a hold, and serve who waits."""
+        was_held = token in self.holders
+        self.holders.pop(token, None)
+        self.alone = None if self.alone == token else self.alone
+        return was_held
+
+    def wake(self) -> None:
+        """Serve those at the head, as long as there is room; one that is given ends it."""
+        rank = 0
+        while rank < len(self.line):
+            first = self.line[rank]
+            if first.id in self.holders:
+                rank += 1
+                continue
+            if self.room(first.limit) <= 0:
+                return
+            self.grant(first.id, first.limit)
+            self.sent.append(first.id)
+            if first.kind == "give":
+                return
+            self.line.remove(first)
+
+    def take_out(self, id_: str) -> bool:
+        """Let one leave the line, if it is there."""
+        found = [each for each in self.line if each.id == id_]
+        self.line = [each for each in self.line if each.id != id_]
+        return bool(found)
+
+
+class Histories(RuleBasedStateMachine):
+    """One history."""
+
+    make_case: Callable[[], StoreCase]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.case = type(self).make_case()
+        self.model = Model()
+        self.given: list[str] = []
+        store: Any = getattr(self.case, "memory", None) or getattr(self.case, "redis", None)
+        self.store = self.case.store = store
+        store.home = HOME
+        store.on_promoted = self.published
+        self.numbers = itertools.count()
+
+    def published(self, promoted: list[Promotion]) -> None:
+        self.given += [each.id for each in promoted]
+
+    def teardown(self) -> None:
+        if isinstance(self.case, RedisCase):
+            self.case.close()
+
+    def fresh(self) -> str:
+        return f"job-{next(self.numbers)}/1"
+
+    def one_of(self, which: int) -> str:
+        """A holder, or one that is none."""
+        return [*sorted(self.model.holders), self.fresh()][min(which, len(self.model.holders))]
+
+    @rule(limit=limits, starts=st.booleans())
+    def acquire(self, limit: int | None, starts: bool) -> None:
+        token = self.fresh()
+        waits = bool(self.model.line) and (starts or limit is not None)
+        expected = self.model.room(limit) > 0 and not waits
+        answer = self.store.acquire("n", token, 30.0, facts=facts(limit), limit=limit, starts_run=starts)
+
+        assert isinstance(answer, Grant) == expected
+        if expected:
+            self.model.grant(token, limit)
+
+    @precondition(lambda self: self.model.holders)
+    @rule(which=any_of_them, limit=limits)
+    def start(self, which: int, limit: int | None) -> None:
+        """The message of a holder starts; its worker may know another limit, but a limit if that did."""
+        claim = self.one_of(which)
+        if claim not in self.model.holders:
+            return
+        known = self.model.holders[claim]
+        limit = known if known is None or limit is None else limit
+        run = f"{claim.partition('/')[0]}/{next(self.numbers)}0"
+        answer = self.store.acquire(
+            "n", run, 30.0, facts=facts(limit, line=1), limit=limit, instead_of=claim, starts_run=True
+        )
+
+        assert isinstance(answer, Grant)
+        assert answer.taken_over
+        was_alone = self.model.alone == claim
+        del self.model.holders[claim]
+        self.model.holders[run] = limit
+        self.model.alone = run if was_alone else self.model.alone
+        # Memory and scripts take out what was handed from a line only; in this history that says each claim.
+        self.model.take_out(claim)
+
+    @rule(which=any_of_them)
+    def release(self, which: int) -> None:
+        token = self.one_of(which)
+
+        assert self.store.release("n", token).released == self.model.end(token)
+        self.model.take_out(token)
+        if not self.model.alone:
+            self.model.wake()
+
+    @precondition(lambda self: self.model.holders)
+    @rule(which=any_of_them)
+    def expire(self, which: int) -> None:
+        """Nobody is told until somebody asks."""
+        token = self.one_of(which)
+        if token not in self.model.holders:
+            return
+        if self.model.alone:
+            self.case.expire()
+        else:
+            self.case.expire_permit(token)
+        self.model.end(token)
+
+    @rule(which=any_of_them)
+    def renew(self, which: int) -> None:
+        token = self.one_of(which)
+        is_there = token in self.model.holders
+
+        assert (self.store.renew([Term("n", token, 30.0)]).renewed[0] is True) == is_there
+
+    def park(self, limit: int | None, kind: str, how: str) -> None:
+        id_ = self.fresh()
+        to = {"push": self.case.queue(), "give": HOME}[kind]
+        entry = Entry(kind, to, 30.0, facts(limit, line=1), id_)
+        runs = how == "ask" and self.model.room(limit) > 0 and not self.model.line
+        has_room = self.model.room(limit) > 0
+
+        word = self.store.park("n", id_, entry, nonce=secrets.token_hex(8), how=how).word
+        if runs:
+            assert word == "runs"
+            return
+        self.model.line.append(Waiting(id_, limit, kind))
+        if has_room:
+            self.model.wake()
+        assert word == ("parked" if id_ in [each.id for each in self.model.line] else "woken")
+
+    parks: dict[str, Any] = {
+        "limit": limits,
+        "kind": st.sampled_from(["push", "push", "give"]),
+        "how": st.sampled_from(["ask", "refused"]),
+    }
+    park_one = rule(**parks)(park)
+    park_another = rule(**parks)(park)
+
+    @precondition(lambda self: self.model.line)
+    @rule(which=any_of_them)
+    def leave(self, which: int) -> None:
+        id_ = [each.id for each in self.model.line][min(which, len(self.model.line) - 1)]
+
+        word = self.store.leave("n", id_)[0]
+        self.model.take_out(id_)
+        assert word == ("released" if id_ in self.model.holders else "left")
+        if self.model.end(id_):
+            self.model.wake()
+
+    @precondition(lambda self: self.given)
+    @rule()
+    def settle(self) -> None:
+        id_ = self.given[-1]
+        was_there = self.model.take_out(id_)
+
+        assert self.store.settle("n", id_, 30.0) == was_there
+        if not self.model.alone:
+            self.model.wake()
+
+    @precondition(lambda self: self.model.line)
+    @rule()
+    def sweep(self) -> None:
+        if "n" in self.case.lines():
+            self.case.make_due()
+        self.store.sweep()
+        if not self.model.alone:
+            self.model.wake()
+
+    @rule(told=st.sampled_from([1, 2, 4, None]))
+    def set_limit(self, told: int | None) -> None:
+        self.store.limit("n", told, ttl=600.0)
+        self.model.told = told
+        self.model.wake()
+
+    @invariant()
+    def the_store_is_as_the_model(self) -> None:
+        assert {hold.token for hold in self.store.holders("n")} == set(self.model.holders)
+        assert [waiter.id for waiter in self.store.waiting("n")[1]] == [each.id for each in self.model.line]
+        assert sorted([*self.case.pushed(), *self.given]) == sorted(self.model.sent)
+
+    @invariant()
+    def a_line_is_looked_at_sometime(self) -> None:
+        assert not self.model.line or self.case.lines() == ["n"]
+
+
+@pytest.mark.parametrize(("where", "count"), [("memory", 150), ("embedded", 60)])
+def test_every_history_of_a_limit_is_the_models(where: str, count: int, redis_url: str) -> None:
+    """Law 1 with a limit: never more holders than it says, those who wait in order, and nobody lost."""
+    make: Callable[[], StoreCase] = MemoryCase if where == "memory" else lambda: RedisCase(redis_url)
+    histories = type("Histories", (Histories,), {"make_case": staticmethod(make)})
+    # The same histories each time; for others change the count, or derandomize.
+    settings = hypothesis.settings(
+        max_examples=count,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    run_state_machine_as_test(histories, settings=settings)  # type: ignore[no-untyped-call]

@@ -1,0 +1,313 @@
+"""What every store promises where several may hold a lock: never more than the limit, each with its own end."""
+
+import json
+import secrets
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term
+from tests.stores import RedisCase, StoreCase, granted, refused
+
+A, B, C, D, E = (f"job-{each}/1" for each in "abcde")
+
+HOME = "amqp:here"
+
+
+def facts(limit: int | None, **more: object) -> str:
+    """What a holder says, with the limit it knows, as the scripts look for it."""
+    said = {"state": "running", **more} | ({} if limit is None else {"limit": limit})
+    return json.dumps(said, separators=(",", ":"))
+
+
+def take(case: StoreCase, token: str, limit: int | None = 3, ttl: float = 30.0, **options: Any) -> Any:
+    """Acquire as a run does."""
+    options = {"starts_run": True, **options}
+    return case.store.acquire("n", token, ttl, facts=facts(limit), limit=limit, **options)
+
+
+def park(
+    case: StoreCase, id_: str, limit: int | None = 3, *, kind: str = "push", how: str = "refused"
+) -> Parked:
+    """Park a message whose text is its id."""
+    to = {"push": case.queue(), "give": HOME}[kind]
+    entry = Entry(kind, to, 30.0, facts(limit, line=1), id_)
+    return case.store.park("n", id_, entry, nonce=secrets.token_hex(8), how=how)
+
+
+def holders(case: StoreCase) -> set[str]:
+    """Who holds it."""
+    return {hold.token for hold in case.store.holders("n")}
+
+
+def in_line(case: StoreCase) -> list[str]:
+    """Who waits, in order."""
+    return [waiter.id for waiter in case.store.waiting("n")[1]]
+
+
+def test_as_many_hold_a_lock_as_its_limit_says_and_no_more(case: StoreCase) -> None:
+    """Law 1. Who is refused learns of all holders; above 1 there is no fence."""
+    grants = [granted(take(case, token)) for token in (A, B, C)]
+
+    assert [grant.fence for grant in grants] == [None] * 3
+    refusal = refused(take(case, D))
+    assert {hold.token for hold in refusal.holds} == {A, B, C} == holders(case)
+    assert refusal.because == "run"
+    assert refused(case.store.look("n", D, limit=3)).holds
+    assert case.store.look("n", A, limit=3) is None
+
+
+def test_one_that_knows_of_no_limit_finds_such_a_lock_held(case: StoreCase) -> None:
+    """It takes no permit, and none is granted beside it."""
+    take(case, A)
+
+    assert isinstance(take(case, B, None), Refusal)
+    assert isinstance(case.store.acquire("n", B, 30.0, facts="{}"), Refusal)
+    assert not case.store.release("n", B).released
+    case.store.release("n", A)
+    assert granted(take(case, B, None)).fence
+    assert refused(take(case, A)).hold.token == B
+
+
+def test_a_limit_of_one_is_an_exclusive_lock(case: StoreCase) -> None:
+    """A callable says 1 for some keys: their fences order them."""
+    assert granted(take(case, A, 1)).fence
+    refused(take(case, B, 3))
+    case.store.release("n", A)
+    take(case, B, 3)
+    refused(take(case, A, 1))
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_where_processes_disagree_the_least_limit_of_the_holders_counts(case: StoreCase, first: int) -> None:
+    take(case, A, first)
+    take(case, B, 5 - first)
+
+    assert isinstance(take(case, C, 3), Refusal)
+    assert isinstance(take(case, C, 2), Refusal)
+    # The one that knew 2 has gone.
+    case.store.release("n", A if first == 2 else B)
+    granted(take(case, C, 3))
+    granted(take(case, D, 3))
+    assert isinstance(take(case, E, 3), Refusal)
+
+
+def test_a_second_delivery_never_takes_a_second_permit(case: StoreCase) -> None:
+    """Law 1: one task id is one holder, however often its message is delivered, and wherever it waits."""
+    take(case, "job-a/1")
+
+    refusal = refused(take(case, "job-a/2"))
+    assert [hold.token for hold in refusal.holds] == ["job-a/1"]
+    assert granted(take(case, "job-a/1")).repeated
+    assert park(case, "job-a/2").word == "parked"
+    # It does not bar those behind it, which find room.
+    assert park(case, B).word == "woken"
+    assert (in_line(case), holders(case)) == (["job-a/2"], {"job-a/1", B})
+    case.store.release("n", "job-a/1")
+    assert holders(case) == {"job-a/2", B}
+
+
+def test_a_claim_becomes_a_lease_within_its_permit(case: StoreCase) -> None:
+    for token in (A, B, C):
+        take(case, token)
+
+    assert granted(take(case, "job-a/run", instead_of=A)).taken_over
+    assert holders(case) == {"job-a/run", B, C}
+    assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(3)).released
+    assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(3)).released
+    assert holders(case) == {"job-a/again", B, C}
+    assert not case.store.hand_on("n", "job-x/1", "job-x/2", 30.0, facts=facts(3)).released
+    refused(take(case, D))
+
+
+def test_a_crashed_holders_permit_returns_after_its_own_ttl(case: StoreCase) -> None:
+    """The others hold theirs meanwhile, and renew them."""
+    for token in (A, B, C):
+        take(case, token)
+    case.expire_permit(B)
+
+    renewed = case.store.renew([Term("n", token, 60.0) for token in (A, B, C, D)]).renewed
+    assert list(renewed) == [True, None, True, None]
+    granted(take(case, D))
+    assert holders(case) == {A, C, D}
+    assert not case.store.release("n", B).released
+    assert all(hold.expires_in > 50.0 for hold in case.store.holders("n") if hold.token != D)
+
+
+def test_whoever_ends_a_hold_lets_the_next_in_line_start(case: StoreCase) -> None:
+    for token in (A, B, C):
+        take(case, token)
+    for id_ in (D, E, "job-f/1"):
+        assert park(case, id_).word == "parked"
+
+    assert case.store.release("n", B).released
+    assert case.store.force_release("n", expected=C).released
+    assert case.pushed() == [D, E]
+    # Nobody goes before those that wait, also where there is room.
+    case.expire_permit(A)
+    assert isinstance(take(case, "job-x/1"), Refusal)
+    case.make_due()
+    assert {hold.token for hold in case.store.sweep().held} >= {D, E}
+    assert case.pushed() == [D, E, "job-f/1"]
+    assert granted(take(case, "job-d/run", instead_of=D)).taken_over
+
+
+def test_a_message_that_was_handed_a_permit_may_be_done(case: StoreCase) -> None:
+    """It goes without a permit, and the next in line has it."""
+    take(case, A, 2)
+    take(case, B, 2)
+    park(case, C, 2)
+    park(case, D, 2)
+    case.store.mark_done("n", C, 60.0)
+
+    case.store.release("n", A)
+    assert case.pushed() == [C, D]
+    assert holders(case) == {B, D}
+
+
+def test_what_is_given_is_settled_one_after_another_while_there_is_room(case: StoreCase) -> None:
+    """Each answer names one: who publishes it learns of the next when that is settled."""
+    store: Any = getattr(case, "memory", None) or getattr(case, "redis", None)
+    given: list[Promotion] = []
+    store.home = HOME
+    store.on_promoted = given.extend
+    for token in (A, B):
+        take(case, token, 2)
+    for id_ in (C, D, E):
+        park(case, id_, 2, kind="give")
+
+    case.store.release("n", A)
+    case.store.release("n", B)
+    # Given, and not settled, C is not given again.
+    assert [each.id for each in given] == [C, D]
+    for id_ in (C, D):
+        assert case.store.settle("n", id_, 30.0)
+    assert (holders(case), in_line(case)) == ({C, D}, [E])
+    case.store.limit("n", 9, ttl=60.0)
+    assert [each.id for each in given] == [C, D, E]
+
+
+def test_an_exclusive_waiter_gets_its_turn_when_the_permits_have_drained(case: StoreCase) -> None:
+    """Nobody overtakes it meanwhile, or a stream of others would starve it."""
+    take(case, A)
+    take(case, B)
+    park(case, C, 1)
+    park(case, D, 3)
+
+    assert isinstance(take(case, E), Refusal)
+    case.store.release("n", A)
+    assert (case.pushed(), in_line(case)) == ([], [C, D])
+    case.store.release("n", B)
+    assert (case.pushed(), holders(case)) == ([C], {C})
+    case.store.release("n", C)
+    assert holders(case) == {D}
+
+
+def test_a_limit_that_is_set_replaces_those_of_the_processes_until_its_end(case: StoreCase) -> None:
+    """Larger or smaller. Who waits starts at once; nobody is ended."""
+    for token in (A, B):
+        take(case, token, 2)
+    park(case, C, 2)
+    park(case, D, 2)
+    assert case.store.limit("n") is None
+
+    found = case.store.limit("n", 3, ttl=60.0, facts='{"by":"somebody"}')
+    assert found is not None
+    assert (found.value, found.facts) == (3, {"by": "somebody"})
+    assert 55.0 < found.expires_in <= 60.0
+    assert (holders(case), in_line(case)) == ({A, B, C}, [D])
+    case.store.limit("n", 1, ttl=60.0)
+    for token in (A, B):
+        case.store.release("n", token)
+        assert in_line(case) == [D]
+    case.store.release("n", C)
+    assert holders(case) == {D}
+    assert isinstance(take(case, E, 2), Refusal)
+    # Taken back.
+    assert case.store.limit("n", ttl=1.0) is None
+    case.store.release("n", D)
+    granted(take(case, A, 2))
+    granted(take(case, B, 2))
+    assert isinstance(take(case, C, 2), Refusal)
+
+
+def test_a_period_counts_and_begins_for_each_that_is_accepted(case: StoreCase) -> None:
+    granted(take(case, A, period=60.0))
+
+    assert refused(take(case, B, period=60.0)).because == "period"
+    granted(take(case, C))
+    case.store.release("n", A, opened_by=A)
+    granted(take(case, B, period=60.0))
+
+
+def test_claims_of_these_owners_are_released_and_runs_are_not(case: StoreCase) -> None:
+    """A revoke by header, on a lock that several hold."""
+    take(case, A)
+    for token in (B, C):
+        case.store.acquire("n", token, 30.0, facts=facts(3, state="queued"), limit=3)
+    park(case, D)
+
+    assert set(case.store.release_claims(["job-a", "job-b"])) == {("n", B)}
+    assert holders(case) == {A, C, D}
+
+
+def test_a_mark_is_left_and_looked_at_as_for_an_exclusive_lock(case: StoreCase) -> None:
+    take(case, A, 2)
+    case.store.release("n", A, mark=Mark("job-a/m", 60.0, is_done=True))
+
+    answer = take(case, B, 2, message="job-a/m")
+    assert not isinstance(answer, Grant)
+    assert holders(case) == set()
+
+
+def test_an_operator_takes_all_permits_or_one(case: StoreCase) -> None:
+    for token in (A, B, C):
+        take(case, token)
+
+    assert not case.store.force_release("n", expected=D).released
+    assert case.store.force_release("n", expected=B).released
+    assert holders(case) == {A, C}
+    assert case.store.force_release("n").released
+    assert holders(case) == set()
+    assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [None]
+
+
+def test_one_that_leaves_the_line_releases_what_it_was_handed(case: StoreCase) -> None:
+    take(case, A, 2)
+    park(case, B, 2)
+    assert holders(case) == {A, B}
+
+    word, _, release = case.store.leave("n", B)
+    assert (word, release.released) == ("released", True)
+    assert holders(case) == {A}
+
+
+def test_only_those_are_listed_that_hold(case: StoreCase) -> None:
+    take(case, A)
+    assert case.store.names() == ["n"]
+    take(case, B)
+    case.store.release("n", A)
+    assert case.store.names() == ["n"]
+    case.store.release("n", B)
+    assert case.store.names() == []
+
+
+def test_whoever_knows_only_strings_finds_the_lock_held(server_case: RedisCase) -> None:
+    """``GET``, and another program's ``SET NX`` on the same key."""
+    take(server_case, A)
+
+    assert server_case.client.get(server_case.key()) == b'permits/3\0{"limit":3}'
+    assert not server_case.client.set(server_case.key(), "theirs", nx=True, px=1000)
+    assert isinstance(server_case.store.inspect("n"), Hold)
+    server_case.store.release("n", A)
+    assert server_case.client.set(server_case.key(), "theirs", nx=True, px=60_000)
+    assert refused(take(server_case, B)).hold.token == "theirs"
+
+
+def test_nothing_is_left_when_nobody_holds_it(server_case: RedisCase) -> None:
+    take(server_case, A)
+    take(server_case, B)
+    server_case.store.release("n", A)
+    server_case.store.release("n", B)
+
+    assert server_case.keys() == []
