@@ -258,16 +258,30 @@ class MemoryStore(LockStore):
             answer = Parked("parked", rank, None if woken.promoted else held, woken.promoted)
         return self._told(answer)
 
-    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002
+    def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         with self._lock:
+            is_own = any(hold.token == id for hold in self._held_by(name))
+            if is_own and unless_held:
+                return "kept", b"", Release(released=False)
             entry = self._take_out(name, id)
             word = "missing" if entry is None else "left"
             woken = _NOBODY
-            if self._drop(name, id):
+            if is_own and self._drop(name, id):
                 word = "released"
                 woken = self._wake(name)
             answer = Release(word == "released", promoted=woken.promoted)
         return word, b"" if entry is None else entry.dumps().encode(), self._told(answer)
+
+    def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
+        with self._lock:
+            line = self._lines.get(name, [])
+            entry = self._entry(name, id)
+            end = 0 if place == "first" else -1
+            if entry is not None:
+                moved = _Place(line[end].band, id, entry)
+                rest = [each for each in line if each.id != id]
+                self._lines[name] = [moved, *rest] if place == "first" else [*rest, moved]
+            return entry is not None
 
     def await_bell(self, bell: str, seconds: float) -> bool:
         with self._lock:
@@ -287,18 +301,19 @@ class MemoryStore(LockStore):
         self._told(answer)
         return was_there
 
-    def drain(self, name: str = "", *, most: int = 100) -> tuple[int, tuple[Promotion, ...]]:
+    def drain(
+        self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()
+    ) -> tuple[int, tuple[Promotion, ...]]:
         with self._lock:
             asked = [
                 (each, place.id, place.entry)
                 for each in ([name] if name else list(self._lines))
                 for place in self._lines.get(each, ())
-            ][:most]
-            given = [
-                ask
-                for ask in asked
-                if ask[2].kind == "give" and ask[2].to == self.home and not self._live(self._notes, ask[1])
+                if not ids or place.id in ids
             ]
+            asked = [ask for ask in asked if ask[2].kind != "give" or ask[2].to == self.home]
+            asked = [ask for ask in asked if self._live(self._notes, ask[1]) is None][:most]
+            given = [ask for ask in asked if ask[2].kind == "give"]
             for _, id_, entry in given:
                 self._notes[id_] = (b"", self._clock() + entry.ttl)
             leaves = [ask for ask in asked if ask[2].kind != "give"]
@@ -309,6 +324,10 @@ class MemoryStore(LockStore):
             promoted = tuple(Promotion(each, id_, entry.text.encode()) for each, id_, entry in given)
         self._told(Release(False, promoted=promoted))
         return len(leaves), promoted
+
+    def lines(self, *, limit: int = 1000) -> list[str]:
+        with self._lock:
+            return sorted(self._lines, key=lambda name: self._due.get(name, 0.0))[:limit]
 
     def sweep(self, *, most: int = 100) -> Sweep:
         with self._lock:

@@ -278,11 +278,16 @@ class RedisStore(LockStore):
         self._tell(answer.promoted)
         return answer
 
-    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002
+    def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         keys = [self._base(name) + "lock", self._index]
-        answer = self._scripts.begin("leave", keys, [id, name, self.home], _left, name=name)()
+        args = [id, name, self.home, "1" if unless_held else "0"]
+        answer = self._scripts.begin("leave", keys, args, _left, name=name)()
         self._tell(answer[2].promoted)
         return answer
+
+    def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
+        keys = [self._base(name) + "line"]
+        return self._scripts.begin("move", keys, [id, place], _moved, name=name)()
 
     def await_bell(self, bell: str, seconds: float) -> bool:
         seconds = max(0.001, seconds)  # 0 would wait for ever
@@ -304,8 +309,10 @@ class RedisStore(LockStore):
         self._tell(answer.promoted)
         return answer
 
-    def drain(self, name: str = "", *, most: int = 100) -> tuple[int, tuple[Promotion, ...]]:
-        args = [self._start, self.home, str(most), name]
+    def drain(
+        self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()
+    ) -> tuple[int, tuple[Promotion, ...]]:
+        args = [self._start, self.home, str(most), name, *ids]
         count, promoted = self._scripts.begin("drain", [self._lines], args, _drained, name=self._lines)()
         self._tell(promoted)
         return count, promoted
@@ -313,6 +320,9 @@ class RedisStore(LockStore):
     def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
         keys = [self._base(name) + "lock"]
         return self._scripts.begin("waiting", keys, [str(first), str(last)], _waiting, name=name)()
+
+    def lines(self, *, limit: int = 1000) -> list[str]:
+        return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], _listed, name=self._lines)()
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
@@ -436,6 +446,9 @@ def _promoted(name: str, fields: list[Any]) -> tuple[Promotion, ...]:
 #: The words that say what became of an entry that was to be parked.
 _PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs", "full")}
 
+#: Likewise of one that was to leave.
+_LEFT = {word.encode(): word for word in ("left", "released", "kept", "missing")}
+
 
 def _parked(name: str, reply: Any, *_: object) -> Parked:
     word, *rest = reply
@@ -446,8 +459,13 @@ def _parked(name: str, reply: Any, *_: object) -> Parked:
 
 def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
     word, entry, *rest = reply
-    known = {b"left": "left", b"released": "released", b"missing": "missing"}[word]
+    known = _LEFT[word]
     return known, entry, Release(known == "released", promoted=_promoted(name, rest))
+
+
+def _moved(_name: str, reply: Any, *_: object) -> bool:
+    (word,) = reply
+    return {b"moved": True, b"missing": False}[word]
 
 
 def _settled(name: str, reply: Any, *_: object) -> tuple[bool, tuple[Promotion, ...]]:

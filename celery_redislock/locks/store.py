@@ -543,14 +543,23 @@ class LockStore(ABC):
         """
         raise LockUnavailable(self.server, "park", "this store keeps no lines")
 
-    def leave(self, name: str, id: str) -> tuple[str, bytes, Release]:  # noqa: A002, ARG002  no line
+    def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002, ARG002  no line
         """Take an entry out of a line, and release the lock if it was handed to it; one round trip.
 
+        ``unless_held``: not one that holds the lock, because its message is on its way.
+
         Returns:
-            ``left``, ``released`` (it held the lock) or ``missing``; the entry as it was parked, empty where
-            it is not there; and what the release has promoted.
+            ``left``, ``released`` (it held the lock), ``kept`` (it holds it) or ``missing``; the entry as it
+            was parked, empty where it is not there or kept; and what the release has promoted.
         """
         return "missing", b"", Release(released=False)
+
+    def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002, ARG002  no line
+        """Move an entry to the ``first`` or ``last`` place of a line, whatever its priority; one round trip.
+
+        It has the priority of its new neighbour from then on. Returns whether it is in that line.
+        """
+        return False
 
     def bell(self, name: str, nonce: str) -> str:
         """Return a new bell for a waiting process, ``to`` of its ``ring`` entry in the line of that lock."""
@@ -583,15 +592,21 @@ class LockStore(ABC):
         """
         return Sweep(float("inf"))
 
-    def drain(self, name: str = "", *, most: int = 100) -> tuple[int, tuple[Promotion, ...]]:  # noqa: ARG002
+    def drain(
+        self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()  # noqa: ARG002  no line
+    ) -> tuple[int, tuple[Promotion, ...]]:  # fmt: skip
         """Send what waits to its queues without the lock, in order: of one lock, or of all; one round trip.
 
-        For an app that takes no locks any more, and for operators.
+        For an app that takes no locks any more, and for operators. ``ids``: only these entries of that lock.
 
         Returns:
             How many left, ``most`` of them at most, and those that the caller has to publish.
         """
         return 0, ()
+
+    def lines(self, *, limit: int = 1000) -> list[str]:  # noqa: ARG002  no line
+        """Return the names of the locks that somebody waits for, those that are looked at next first."""
+        return []
 
     def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:  # noqa: ARG002
         """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them."""

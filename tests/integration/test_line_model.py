@@ -126,8 +126,20 @@ class Model:
         elif self.holder is None:
             self.wake()
 
-    def leave(self, id_: str) -> str:
+    def move(self, id_: str, place: str) -> bool:
+        """Return whether it is in line."""
+        moved = next((each for each in self.line if each.id == id_), None)
+        if moved is not None:
+            rest = [each for each in self.line if each is not moved]
+            band = self.line[0 if place == "first" else -1].band
+            rest.insert(0 if place == "first" else len(rest), moved._replace(band=band))
+            self.line = rest
+        return moved is not None
+
+    def leave(self, id_: str, *, unless_held: bool = False) -> str:
         """Return the word of the answer."""
+        if unless_held and self.holder == id_:
+            return "kept"
         was_there = self.take_out(id_)
         if self.holder == id_:
             self.holder = None
@@ -264,14 +276,26 @@ class Histories(RuleBasedStateMachine):
     park_more = rule(**PARKS)(park)
 
     @precondition(lambda self: self.model.line)
-    @rule(which=any_of_them)
-    def leave(self, which: int) -> None:
+    @rule(which=any_of_them, place=st.sampled_from(["first", "last"]))
+    def move(self, which: int, place: str) -> None:
         ids = [*self.model.ids(), self.model.holder or self.fresh()]
         id_ = ids[min(which, len(ids) - 1)]
 
         def step() -> None:
-            expected = self.model.leave(id_)
-            assert self.store.leave("n", id_)[0] == expected
+            expected = self.model.move(id_, place)
+            assert self.store.move("n", id_, place) == expected
+
+        self.do(step)
+
+    @precondition(lambda self: self.model.line)
+    @rule(which=any_of_them, unless_held=st.booleans())
+    def leave(self, which: int, unless_held: bool) -> None:
+        ids = [*self.model.ids(), self.model.holder or self.fresh()]
+        id_ = ids[min(which, len(ids) - 1)]
+
+        def step() -> None:
+            expected = self.model.leave(id_, unless_held=unless_held)
+            assert self.store.leave("n", id_, unless_held=unless_held)[0] == expected
 
         self.do(step)
 

@@ -26,13 +26,19 @@ BANDS = (0, 9, 255)
 
 
 def park(
-    case: StoreCase, id_: str, kind: str = "push", *, to: str | None = None, **options: object
+    case: StoreCase,
+    id_: str,
+    kind: str = "push",
+    *,
+    to: str | None = None,
+    name: str = "n",
+    **options: object,
 ) -> Parked:
     """Park an entry whose text is its id, with what most tests do not care about."""
     to = to or {"push": case.queue(), "give": HOME, "ring": case.queue("q:bell"), "hold": ""}[kind]
     entry = Entry(kind, to, 30.0, IN_LINE, id_)
     options = {"nonce": secrets.token_hex(8), **options}
-    return case.store.park("n", id_, entry, **options)  # type: ignore[arg-type]
+    return case.store.park(name, id_, entry, **options)  # type: ignore[arg-type]
 
 
 def in_line(case: StoreCase) -> list[str]:
@@ -161,6 +167,42 @@ class TestPlace:
         assert [each.id for each in given] == [E]
         assert sorted(case.pushed()) == [B, C, D]
         assert case.store.drain() == (0, ()), "another process has it, and publishes it"
+
+    def test_only_those_that_are_named_go_to_their_queue(self, case: StoreCase) -> None:
+        case.take(A)
+        for id_ in (B, C, D):
+            park(case, id_)
+
+        assert case.store.drain("n", ids=[B, F, D]) == (2, ())
+
+        assert (in_line(case), case.pushed(), case.holder()) == ([C], [D, B], A)
+
+    def test_what_another_home_gives_keeps_nobody_else(self, case: StoreCase) -> None:
+        """It stays in line, and does not count among those that leave."""
+        at_home(case)
+        case.take(A)
+        case.take(A, name="other")
+        for id_ in (B, C):
+            park(case, id_, "give", to="amqp:elsewhere")
+        for id_ in (D, E):
+            park(case, id_, name="other")
+
+        assert case.store.drain(most=2) == (2, ())
+
+        assert (in_line(case), case.pushed()) == ([B, C], [E, D])
+
+    def test_lines_are_named_while_somebody_waits(self, case: StoreCase) -> None:
+        for name in ("n", "other", "free"):
+            case.take(A, name=name)
+        park(case, B)
+        park(case, C, name="other")
+        for name in ("n", "other"):
+            case.make_due(name)  # those too whose time has come
+
+        assert sorted(case.store.lines()) == ["n", "other"]
+        assert len(case.store.lines(limit=1)) == 1
+        case.store.leave("n", B)
+        assert case.store.lines() == ["other"]
 
     def test_waiting_tells_who_waits_and_how_it_is_told(self, case: StoreCase) -> None:
         case.take(A)
@@ -617,6 +659,83 @@ class TestLeave:
 
         assert case.store.leave("n", B)[0] == "left"
         assert (case.lines(), case.holder()) == ([], A)
+
+    def test_one_that_holds_the_lock_stays_if_asked_and_one_that_waits_leaves(self, case: StoreCase) -> None:
+        """So a message on its way is not taken for one that will not run."""
+        at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C)
+
+        assert case.store.leave("n", C, unless_held=True)[0] == "left"
+        case.store.release("n", A)
+        assert case.store.leave("n", B, unless_held=True)[:2] == ("kept", b"")
+
+        assert (case.holder(), in_line(case)) == (B, [B])
+
+
+class TestMove:
+    """An operator's change of the order."""
+
+    @pytest.mark.parametrize("band", BANDS)
+    @pytest.mark.parametrize(
+        ("moves", "expected"),
+        [
+            ([(D, "first")], [D, B, C]),
+            ([(B, "last")], [C, D, B]),
+            ([(C, "last"), (B, "last")], [D, C, B]),
+            ([(C, "first"), (D, "first")], [D, C, B]),
+            ([(B, "first"), (D, "last")], [B, C, D]),
+        ],
+    )
+    def test_it_has_the_first_place_or_the_last_one(
+        self, case: StoreCase, band: int, moves: list[tuple[str, str]], expected: list[str]
+    ) -> None:
+        """Whatever the priorities; who comes later comes behind those of its priority, as ever."""
+        case.take(A)
+        park(case, B, band=0)
+        park(case, C, band=band)
+        park(case, D, band=band)
+
+        for id_, place in moves:
+            assert case.store.move("n", id_, place)
+            assert case.store.move("n", id_, place), "repeated"
+        park(case, E, band=255)
+
+        assert served(case) == [*expected, E]
+
+    def test_one_that_was_moved_has_the_priority_of_its_neighbour(self, case: StoreCase) -> None:
+        """So those that come later go where they would have gone."""
+        case.take(A)
+        for id_, band in [(B, 9), (C, 9), (D, 255)]:
+            park(case, id_, band=band)
+        case.store.move("n", B, "last")
+        case.store.move("n", D, "first")
+
+        park(case, E, band=0)
+        park(case, F, band=9)
+
+        assert served(case) == [E, D, C, F, B]
+
+    def test_between_two_places_is_no_obstacle(self, case: StoreCase) -> None:
+        """One that stands before another has no whole number."""
+        case.take(A)
+        park(case, B)
+        park(case, C, place=B)
+        park(case, D, place=C)
+
+        assert case.store.move("n", B, "first")
+        assert case.store.move("n", D, "last")
+
+        assert served(case) == [B, C, D]
+
+    def test_one_that_does_not_wait_is_not_moved(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B)
+
+        assert not case.store.move("n", C, "first")
+        assert not case.store.move("other", B, "last")
+        assert (in_line(case), case.holder()) == ([B], A)
 
 
 class TestBrokenKeys:

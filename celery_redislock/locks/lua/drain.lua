@@ -4,8 +4,9 @@
 -- KEYS  1  lines  sorted set name -> when to look next (ms, server clock)
 -- ARGV  1  start  of a lock's keys, up to its name
 --       2  home   of the caller; '' for none
---       3  most   entries to look at
+--       3  most   entries that leave, or are given, and of each line those that are looked at
 --       4  name   of the one lock whose line is meant; '' for all lines
+--       5 ..      ids of the entries of that one that are meant; absent: all
 -- RETURNS {drained, count, promoted, n, name, id, text, ...}   count: entries that left for their queue, or whose
 --         process was told; the caller publishes the others, which stay in line until that is settled
 local call = redis.call
@@ -14,18 +15,19 @@ local count, given = 0, {}
 for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1)) do
   local line, parked = start .. name .. '}:line', start .. name .. '}:parked'
   -- pcall: one key's trouble stays with that key.
-  local ids = left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
+  local ids = ARGV[5] and {unpack(ARGV, 5)} or left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
   for _, id in ipairs(ids) do
-    left = left - 1
     local entry = redis.pcall('HGET', parked, id)
     local kind, to, ttl, text = string.match(
       type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z[^%z]*%z(.*)$')
     -- The note keeps another process from publishing it meanwhile.
     if kind == 'give' and to == home and call('SET', start .. name .. '}:note:' .. id, '', 'NX', 'PX', ttl) then
+      left = left - 1
       given[#given + 1] = name
       given[#given + 1] = id
       given[#given + 1] = text
     elseif kind and kind ~= 'give' then
+      left = left - 1
       -- The end of the queue, behind those that left before.
       -- A process that waits for its bell finds its entry gone, and asks again.
       local pushed = kind == 'push' and redis.pcall('LPUSH', to, text)

@@ -6,8 +6,10 @@
 -- ARGV  1  id     of the entry
 --       2  name   of the lock
 --       3  home   of the caller; '' for none
+--       4  unless_held  '1': not one that holds the lock
 -- RETURNS {left, entry, ...}     it was in line: `kind NUL to NUL ttl NUL facts NUL text`
 --         {released, '', ...}    it held the lock
+--         {kept, ''}             it holds the lock, and keeps it
 --         {missing, '', ...}     it is not there
 --         Behind each, where the end of its hold promotes one that the caller publishes: promoted, 1, id, text
 include('line')
@@ -15,15 +17,20 @@ local lock, index = KEYS[1], KEYS[2]
 local id, name, home = ARGV[1], ARGV[2], ARGV[3]
 local stem = string.sub(lock, 1, -5)
 local line = stem .. 'line'
+local held = call('GET', lock)
+local permit = is_marker(held) and permits(lock, index, name, held)
+local is_own = permit and permit.facts_of(id) or held and string.find(held, id .. '\0', 1, true) == 1
+if is_own and ARGV[4] == '1' then
+  return {'kept', ''}
+end
 local entry = call('HGET', stem .. 'parked', id)
 local answer = {call('ZREM', line, id) == 1 and 'left' or 'missing', entry or ''}
 call('HDEL', stem .. 'parked', id)
-local held = call('GET', lock)
-local permit = is_marker(held) and permits(lock, index, name, held)
-local is_own = held and string.find(held, id .. '\0', 1, true) == 1
-if permit and permit.drop(id) or is_own then
+if is_own then
   answer[1] = 'released'
-  if is_own then
+  if permit then
+    permit.drop(id)
+  else
     call('DEL', lock)
     redis.pcall('ZREM', index, name)
   end

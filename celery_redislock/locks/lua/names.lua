@@ -1,9 +1,11 @@
--- The locks held now, and the periods that have not passed, soonest to end first.
+-- The locks held now, and the periods that have not passed, soonest to end first. Or the lines there are.
 -- Reads only, so that a replica answers too.
 --
 -- KEYS  1  index   sorted set member -> expiry (ms, server clock)
 -- ARGV  1  limit   how many at most
+--       2  from    the least score; absent: now
 -- RETURNS the members: `name` of a hold, `name NUL period` of a period
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now), '+inf', 'LIMIT', 0, tonumber(ARGV[1]))
+local from = ARGV[2] or '(' .. string.format('%.0f', now)
+return redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'LIMIT', 0, tonumber(ARGV[1]))
