@@ -16,8 +16,9 @@ from celery_redislock.scheduling import plug
 
 #: The commands, each with the module it is in.
 _MODULES = {
-    **dict.fromkeys(("list", "release", "show", "waiting"), "commands"),
+    **dict.fromkeys(("list", "release", "show"), "commands"),
     "limit": "limit",
+    "waiting": "line",
     **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
 }
 

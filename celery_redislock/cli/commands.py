@@ -1,7 +1,6 @@
-"""The commands about locks: ``list``, ``show``, ``waiting`` and ``release``."""
+"""The commands about locks: ``list``, ``show`` and ``release``."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -9,10 +8,8 @@ from itertools import islice
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, find, nobody
+from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, nobody, table_of
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
-from celery_redislock.log import logger
-from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder, take_away
 
 _subject = click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
@@ -72,28 +69,38 @@ def _table(shown: Sequence[Holder]) -> str:
 @as_json_option
 @click.pass_context
 def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
-    """Show who holds a lock, and how to release it.
+    """Show who holds a lock, how many wait for it, and how to release it.
 
     A TASK's arguments are JSON each (a word that is no JSON is a string); NAME=JSON is a keyword
     argument; they are bound as by delay(). Put -- in front of one that begins with a dash.
-    Without an app there are no tasks to name, only keys. A TASK_ID stands for all locks it holds.
+    Without an app there are no tasks to name, only keys. A TASK_ID stands for all locks it holds, and
+    for its places in the lines of others.
 
-    Exit status: 0 it is held, 1 it is not, 2 trouble.
+    Exit status: 0 it is held, or waits, 1 neither, 2 trouble.
     """
     server = LockServer.of(ctx)
     key, found = find(server, subject)
+    # A key is that key alone; what holds by a task id may wait elsewhere.
+    is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
+    places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
     if as_json:
         lock = {"lock": found[0] if found else None, "release_command": server.release_command(key)}
-        output.write_json({"server": server.store.server, "key": key, **lock, "locks": found})
-    elif found:
-        click.echo("\n\n".join(_description(server, holder) for holder in found))
+        waits = {
+            "in_line": server.store.waiting(key, last=0)[0],
+            "waits": [each.document() for each in places],
+        }
+        output.write_json({"server": server.store.server, "key": key, **lock, "locks": found, **waits})
+    elif found or places:
+        texts = [_description(server, holder) for holder in found]
+        click.echo("\n\n".join([*texts, *([table_of(places)] if places else [])]))
     else:
         output.say(nobody(server, key, subject))
-    ctx.exit(0 if found else 1)
+    ctx.exit(0 if found or places else 1)
 
 
 def _description(server: LockServer, holder: Holder) -> str:
     can_be_renewed = holder.state != ACCEPTED and math.isfinite(holder.remaining)
+    length, _ = server.store.waiting(holder.key, last=0)
     rows = {
         "key": holder.key,
         "state": holder.state,
@@ -104,73 +111,11 @@ def _description(server: LockServer, holder: Holder) -> str:
         "remaining": output.duration(holder.remaining) + (", unless renewed" if can_be_renewed else ""),
         "token": holder.token,
         "queued": holder.queued,
+        "in line": f"{length} waiting" if length else None,
         "server": server.store.server,
         "release with": server.release_command(holder.key),
     }
     return output.table(row for row in rows.items() if row[1] is not None)
-
-
-@click.command()
-@click.argument("subject", metavar="[KEY | TASK [ARGUMENT]...]", nargs=-1)
-@click.option("--all", "of_all", is_flag=True, help="With --drain: the lines of all locks.")
-@click.option("--drain", is_flag=True, help="Send what waits to its queues, in order, without the lock.")
-@click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
-@as_json_option
-@click.pass_context
-def waiting(
-    ctx: click.Context, subject: tuple[str, ...], of_all: bool, drain: bool, yes: bool, as_json: bool
-) -> None:
-    """Show who waits in line for a lock, in order.
-
-    The lock is named as for show. --drain empties its line, or with --all every line: the messages go to
-    the ends of their queues. Those that cannot have their lock then wait again. Use it before this package
-    is taken out; where redislock_enabled is off, every worker does it by itself.
-
-    Exit status: 0 somebody waits, or has left; 1 nobody; 2 trouble.
-    """
-    server = LockServer.of(ctx)
-    if bool(subject) == of_all or (of_all and not drain):
-        raise Trouble("name one lock, or give --all together with --drain")
-    key = find(server, subject)[0] if subject else ""
-    if drain:
-        ctx.exit(_drain(server, key, yes=yes, as_json=as_json))
-    length, waiters = server.store.waiting(key)
-    holders = [Holder.of(waiter.hold) for waiter in waiters]
-    if as_json:
-        output.write_json({"server": server.store.server, "key": key, "waiting": holders})
-    elif holders:
-        rows: list[list[object]] = [["PLACE", "TASK", "OWNER", "PARKED BY", "SINCE"]]
-        for place, holder in enumerate(holders, start=1):
-            age = output.duration(output.age(holder))
-            rows.append([place, holder.task, holder.owner, output.process(holder), age])
-        click.echo(output.table(rows))
-    else:
-        output.say(f"nobody waits for {key} on {server.store.server}")
-    ctx.exit(0 if length else 1)
-
-
-def _drain(server: LockServer, key: str, *, yes: bool, as_json: bool) -> int:
-    """Empty the line of a key, or all of them; return the exit status."""
-    what = f"the line of {key}" if key else "the lines of all locks"
-    if not (yes or as_json):
-        if not sys.stdin.isatty():
-            raise Trouble("standard input is no terminal, so nobody can be asked: add --yes to drain")
-        if not click.confirm(output.printable(f"Send what waits in {what} to its queues?")):
-            return 1
-    if server.app is not None:
-        promote.install(server.app, server.store)
-    moved = 0
-    while True:
-        count, given = server.store.drain(key)
-        moved += count + len(given)
-        if not count and not given:
-            break
-    logger.warning("drained %s by hand: %d waiting messages are back in their queues", what, moved)
-    if as_json:
-        output.write_json({"server": server.store.server, "key": key or None, "drained": moved})
-    else:
-        output.say(f"{moved} waiting messages are back in their queues")
-    return 0 if moved else 1
 
 
 @click.command()
@@ -225,22 +170,14 @@ def release(
 
 
 def _confirm(chosen: Sequence[Holder]) -> None:
-    if not sys.stdin.isatty():
-        raise Trouble(
-            "standard input is no terminal, so nobody can be asked: add --yes to release without asking"
-        )
-    for holder in chosen:
-        output.say(f"{holder.key} is held by {output.in_brief(holder)}")
+    about = [f"{holder.key} is held by {output.in_brief(holder)}" for holder in chosen]
     if any(holder.state == RUNNING for holder in chosen):
-        click.echo("A running task continues without its lock.")
-    if not click.confirm("Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"):
-        click.echo("nothing was released")
-        raise click.exceptions.Exit(1)
+        about.append("A running task continues without its lock.")
+    ask("Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?", about, "nothing was released")
 
 
 COMMANDS: Mapping[str, click.Command] = {
     "list": list_locks,
     "release": release,
     "show": show,
-    "waiting": waiting,
 }

@@ -3,9 +3,10 @@
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -49,6 +50,41 @@ class Trouble(click.ClickException):
     def format_message(self) -> str:
         """Escape what a terminal would obey."""
         return output.printable(self.message)
+
+
+class Place(NamedTuple):
+    """A place in the line of a lock, the first one is 1, of so many; and who waits there."""
+
+    rank: int
+    length: int
+    waiter: Holder
+
+    def document(self) -> dict[str, Any]:
+        """Return its object of ``--json``."""
+        return {**output.as_json(self.waiter), "place": self.rank, "in_line": self.length}
+
+
+def table_of(places: Sequence[Place]) -> str:
+    """Show these places for people."""
+    rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE"]]
+    for rank, length, waiter in places:
+        since = output.duration(output.age(waiter))
+        place = f"{rank} of {length}"
+        rows.append([waiter.key, place, waiter.task, waiter.owner, output.process(waiter), since])
+    return output.table(rows)
+
+
+def ask(question: str, about: Sequence[str] = (), otherwise: str = "nothing was changed") -> None:
+    """Ask before something is changed; where the answer is no, end the command with status 1."""
+    if not sys.stdin.isatty():
+        raise Trouble(
+            "standard input is no terminal, so nobody can be asked: add --yes to act without asking"
+        )
+    for line in about:
+        output.say(line)
+    if not click.confirm(output.printable(question)):
+        click.echo(otherwise)
+        raise click.exceptions.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +152,13 @@ class LockServer:
         """Look at every lock that is held, soonest to expire first; one request each."""
         for name in self.store.names(limit=ALL):
             yield from map(Holder.of, self.store.holders(name))
+
+    def places(self, *names: str, last: int = -1) -> Iterator[Place]:
+        """Look at the lines of these locks, or of all, up to the ``last`` rank; one request each."""
+        for name in names or self.store.lines(limit=ALL):
+            length, waiters = self.store.waiting(name, last=last)
+            for rank, waiter in enumerate(waiters, start=1):
+                yield Place(rank, length, Holder.of(waiter.hold))
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 from kombu.compression import compress
+from kombu.message import Message
+from kombu.serialization import prepare_accept_content
 from kombu.utils.json import dumps, loads
 
 from celery_redislock.exceptions import RedisLockError
@@ -22,7 +24,7 @@ from celery_redislock.publishing.kombu import leads_to
 #: Properties that a worker writes into a message it has in hand (``receiving/in_hand.py``).
 OF_A_WORKER = ("redislock_in_hand_of", "redislock_in_hand_since")
 
-__all__ = ["HAND_OFF", "PUBLISHING", "install", "text_of"]
+__all__ = ["HAND_OFF", "PUBLISHING", "install", "message_of", "publish", "text_of"]
 
 #: Seconds a message that was promoted may take until a worker has received it, and renews its claim.
 HAND_OFF = 60.0
@@ -70,24 +72,33 @@ def text_of(message: Any, headers: Mapping[str, Any]) -> str:
     )
 
 
+def message_of(app: Any, text: bytes) -> Message:
+    """Return the message of a parked text, kombu's own of a queue or :func:`text_of`'s, as if received."""
+    said = {name.replace("-", "_"): part for name, part in loads(text.decode()).items()}
+    if "exchange" in said or said["properties"].get("body_encoding") == "base64":
+        said["body"] = base64.b64decode(said["body"])
+    return Message(**said, accept=prepare_accept_content(app.conf.accept_content))
+
+
 def _publish_all(app: Any, store: LockStore, promoted: Sequence[Promotion]) -> None:
     for each in promoted:
-        tell(_publish_one, app, store, each)
+        tell(publish, app, store, each)
 
 
-def _publish_one(app: Any, store: LockStore, promotion: Promotion) -> None:
-    """Publish and settle; never raises an ``Exception``."""
+def publish(app: Any, store: LockStore, promotion: Promotion) -> bool:
+    """Publish and settle; return whether it was published. Never raises an ``Exception``."""
     try:
         _publish(app, promotion.text)
     except Exception as error:  # noqa: BLE001  every broker has errors of its own; a sweep tries again
         line = "could not publish the next in line of %r; it is tried again in %g s: %r"
         logger.warning(line, promotion.name, PUBLISHING, error)
-        return
+        return False
     try:
         store.settle(promotion.name, promotion.id, HAND_OFF)
     except RedisLockError as error:
         line = "could not settle the next in line of %r, which its start does: %s"
         logger.debug(line, promotion.name, error)
+    return True
 
 
 def _publish(app: Any, text: bytes) -> None:

@@ -2,12 +2,16 @@
 
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from celery_redislock.cli import redislock
 from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import DEAD, LEASE, PATIENCE
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
@@ -129,6 +133,32 @@ def test_an_operators_release_hands_the_lock_on(project: Project, key: str) -> N
     second.get(timeout=PATIENCE)
 
     assert not parked(project, key)
+
+
+@pytest.mark.parametrize("path", [FUSED, ELSEWHERE, slow(RABBITMQ)], indirect=True)
+def test_an_operator_changes_the_order_and_takes_one_out(prefork: Project, key: str) -> None:
+    """Five wait: the third is dropped, and the last goes first. The others run in their order."""
+    project = prefork
+    name = project.while_executing.lock_for(key).key
+    with project.kept_on(key):
+        running = project.while_executing.delay(key)
+        project.wait_started(key)
+        waiting = [project.while_executing.delay(key) for _ in range(5)]
+        first, second, third, fourth, last = wait_parked(project, key, 5)
+        for words in (["--drop", third, "--reason", "a test"], ["--first", last]):
+            command = ["waiting", name, *words, "--yes"]
+            done = CliRunner().invoke(redislock, command, obj=SimpleNamespace(app=project.app))
+            assert done.exit_code == 0, done.output
+        assert parked(project, key) == [last, first, second, fourth]
+    for result in waiting:
+        result.get(timeout=PATIENCE, propagate=False)
+    bodies = [body.task_id for body in project.wait_ended(key, 5)]
+
+    assert bodies == [running.id, last, first, second, fourth]
+    states = {result.id: result.state for result in waiting}
+    assert [task_id for task_id, state in states.items() if state != "SUCCESS"] == [third]
+    assert states[third] == "REVOKED"
+    assert project.overlaps(key) == []
 
 
 def test_a_full_line_loses_nothing(project: Project, key: str) -> None:

@@ -22,6 +22,7 @@ from typing_extensions import Self
 from celery_redislock.locks import connect
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.store import Entry
 from tests.integration.commands import ROOT, run_command
 
 APP = "tests.integration.cli_app"
@@ -76,6 +77,16 @@ class Shell:
         self.store.acquire(key, new_token(owner), ttl, facts=json.dumps(about))
         return owner
 
+    def park(self, key: str, owner: str, *, task: str = "shop.nightly") -> None:
+        """Let a message wait in the line of a lock, whose queue is a list of its task's name."""
+        facts = json.dumps({"task": task, "state": "queued", "since": time.time(), "line": 1})
+        entry = Entry("push", f"{self.prefix}{task}", 60.0, facts, owner)
+        self.store.park(key, new_token(owner), entry, nonce=owner)
+
+    def in_line(self, key: str) -> list[str]:
+        """Who waits for a lock, in order."""
+        return [waiter.hold.owner for waiter in self.store.waiting(key)[1]]
+
     @property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k != "REDIS_URL" and not k.startswith("CELERY_")}
@@ -90,6 +101,17 @@ def shell(redis_url: str, celery_url: str, prefix: str) -> Iterator[Shell]:
 
 def _key_of(shell: Shell, *words: str) -> str:
     return str(json.loads(shell.celery("show", *words, "--json").stdout)["key"])
+
+
+def _answered(shell: Shell, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``celery-redislock`` on a terminal, where somebody answers what it asks."""
+    ours, its = pty.openpty()
+    with os.fdopen(ours, "wb", 0) as person, os.fdopen(its, "rb", 0) as terminal:
+        person.write(f"{answer}\n".encode())
+        return subprocess.run(
+            [*_STANDALONE, *shell.where, *words],
+            cwd=ROOT, stdin=terminal, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
 
 
 class TestList:
@@ -262,13 +284,8 @@ class TestRelease:
     @pytest.mark.parametrize(("answer", "status", "is_held"), [("y", 0, False), ("n", 1, True)])
     def test_on_a_terminal_it_asks(self, shell: Shell, answer: str, status: int, is_held: bool) -> None:
         owner = shell.hold("night", state="running")
-        ours, its = pty.openpty()
-        command = [*_STANDALONE, *shell.where, "release", "night", "--reason", "x"]
-        with os.fdopen(ours, "wb", 0) as person, os.fdopen(its, "rb", 0) as terminal:
-            person.write(f"{answer}\n".encode())
-            done = subprocess.run(
-                command, cwd=ROOT, stdin=terminal, capture_output=True, text=True, timeout=60, check=False
-            )
+
+        done = _answered(shell, answer, "release", "night", "--reason", "x")
 
         assert done.returncode == status
         assert f"night is held by {owner}" in done.stdout
@@ -303,6 +320,64 @@ class TestRelease:
 
         assert done.returncode == 1
         assert done.stdout == f"{said}\nnothing was released\n"
+
+
+class TestWaiting:
+    """Lines on a server; what each command does is in ``tests/unit/test_cli_line.py``."""
+
+    @pytest.fixture(autouse=True)
+    def line(self, shell: Shell) -> None:
+        """Three wait for one lock, one for another."""
+        for key in ("night", "day"):
+            shell.hold(key, state="running")
+        for owner in ("a", "b", "c"):
+            shell.park("night", owner, task="shop.sync_account" if owner == "b" else "shop.nightly")
+        shell.park("day", "d")
+
+    def test_lines_are_listed_with_and_without_an_app(self, shell: Shell) -> None:
+        heads = json.loads(shell.standalone("waiting", "--json").stdout)["waiting"]
+        line = json.loads(shell.celery("waiting", "shop.nightly", "--json").stdout)
+        shown = shell.celery("show", "c")
+
+        assert {(each["key"], each["owner"], each["in_line"]) for each in heads} == {
+            ("night", "a", 3),
+            ("day", "d", 1),
+        }
+        assert line["key"] == "night"
+        assert [(each["owner"], each["place"]) for each in line["waiting"]] == [("a", 1), ("b", 2), ("c", 3)]
+        assert (shown.returncode, " 3 of 3 " in shown.stdout) == (0, True)
+
+    @pytest.mark.parametrize(
+        ("answer", "status", "order"), [("y", 0, ["c", "a", "b"]), ("n", 1, ["a", "b", "c"])]
+    )
+    def test_on_a_terminal_it_asks(self, shell: Shell, answer: str, status: int, order: list[str]) -> None:
+        done = _answered(shell, answer, "waiting", "night", "--first", "c")
+
+        assert done.returncode == status
+        assert "Move c (shop.nightly) to the front of the line of night?" in done.stdout
+        assert shell.in_line("night") == order
+
+    def test_without_an_app_nothing_is_dropped(self, shell: Shell) -> None:
+        """Nobody would store its result."""
+        done = shell.standalone("waiting", "night", "--drop", "b", "--reason", "x", "--yes")
+
+        assert done.returncode == 2
+        assert "give its app, with -A" in done.stderr
+        assert shell.in_line("night") == ["a", "b", "c"]
+
+    def test_a_dropped_one_leaves_and_a_tasks_messages_go_to_their_queue(
+        self, shell: Shell, redis_url: str
+    ) -> None:
+        dropped = shell.celery("waiting", "night", "--drop", "b", "--reason", "sent twice", "--json")
+        drained = shell.celery("waiting", "--drain", "--task", "shop.nightly", "--yes")
+
+        assert json.loads(dropped.stdout)["dropped"]["owner"] == "b"
+        assert "dropped b (shop.sync_account) from the line of night by hand: 'sent twice'" in dropped.stderr
+        assert drained.stdout == "3 waiting messages are back in their queues\n"
+        assert (shell.in_line("night"), shell.in_line("day")) == ([], [])
+        with closing(redis.Redis.from_url(redis_url)) as client:
+            queue: list[bytes] = client.lrange(f"{shell.prefix}shop.nightly", 0, -1)  # type: ignore[assignment]
+        assert sorted(queue) == [b"a", b"c", b"d"]
 
 
 class TestTrouble:

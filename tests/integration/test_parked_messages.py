@@ -109,6 +109,30 @@ def test_what_is_published_for_another_broker_is_what_came(
     assert base64.b64decode(after["body"]) == base64.b64decode(before["body"])
 
 
+@pytest.mark.parametrize(
+    ("call", "encoding"), [(CALLS[0], None), *((call, "base64") for call in CALLS)], ids=repr
+)
+def test_what_waits_is_read_as_it_came(
+    server: EmbeddedServer, call: dict[str, Any], encoding: str | None
+) -> None:
+    """By whoever drops it: out of kombu's own text and out of ours, whatever way the broker writes bodies."""
+    app = Celery(f"parked-{secrets.token_hex(4)}", broker=server.url, set_as_current=False)
+    app.conf.update(
+        task_default_queue=app.main,
+        broker_transport_options={"body_encoding": encoding},
+        accept_content=["json", "pickle"],
+    )
+
+    with received(app, server.url, call) as message:
+        headers = {**message.headers, HEADER: "ours"}
+        pushed = _as_pushed(message, headers)
+        given = promote.text_of(message, headers)
+        assert pushed is not None
+        for text in (pushed[1], given):
+            again = promote.message_of(app, text.encode())
+            assert (again.payload, again.headers) == (message.payload, headers)
+
+
 def test_where_the_broker_is_another_server_promoted_messages_have_a_home(server: EmbeddedServer) -> None:
     """Else nobody would publish them."""
     app = Celery("home", broker=server.url, set_as_current=False)

@@ -1,0 +1,160 @@
+"""The command about lines, ``waiting``: who waits for a lock, and an operator's hand in it."""
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import click
+
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
+from celery_redislock.locks.store import Promotion
+from celery_redislock.log import logger
+from celery_redislock.publishing import promote
+from celery_redislock.publishing.handle import Holder
+from celery_redislock.receiving.drop import drop as drop_message
+
+#: Entries that one request sends to their queues.
+AT_ONCE = 100
+
+#: What is said after an act, and where it puts the one that waits.
+_ACTS = {
+    "first": ("moved", "to the front of"),
+    "last": ("moved", "to the end of"),
+    "drop": ("dropped", "from"),
+}
+
+
+@click.command()
+@click.argument("subject", metavar="[KEY | TASK [ARGUMENT]...]", nargs=-1)
+@click.option("--first", metavar="ID", help="Move a task id to the front of the line.")
+@click.option("--last", metavar="ID", help="Move a task id to the end of the line.")
+@click.option("--drop", metavar="ID", help="Take a task id out of the line. It ends as REVOKED.")
+@click.option("--reason", help="Why it is moved or dropped; it is logged. --drop wants one.")
+@click.option("--drain", is_flag=True, help="Send what waits to its queues, in order, without the lock.")
+@click.option("--task", metavar="NAME", help="With --drain: the messages of a task, in all lines.")
+@click.option("--all", "of_all", is_flag=True, help="With --drain: the lines of all locks.")
+@click.option("--dry-run", is_flag=True, help="With --drain: show what it would send.")
+@click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
+@as_json_option
+@click.pass_context
+def waiting(
+    ctx: click.Context, /, subject: tuple[str, ...], reason: str | None, drain: bool, task: str | None,
+    of_all: bool, dry_run: bool, yes: bool, as_json: bool, **acts: str | None,
+) -> None:  # fmt: skip
+    """Show who waits in line for a lock, in order; without a lock, all lines, their lengths and heads.
+
+    The lock is named as for show. An ID is a task id; of one that waits twice, the TOKEN that --json shows.
+
+    --first and --last move it to the very front or end of the line, past those of another priority.
+    A dropped message does not run: its result, its errbacks and its chord hear of it.
+
+    --drain empties a line: the messages go to the ends of their queues. Those that cannot have their lock
+    then wait again. Use it before this package is taken out; where redislock_enabled is off, every worker
+    does it by itself.
+
+    Exit status: 0 somebody waits, was moved, dropped or sent; 1 nobody; 2 trouble.
+    """
+    server = LockServer.of(ctx)
+    wanted = [(act, word) for act, word in acts.items() if word is not None]
+    if drain and (wanted or bool(subject) + of_all + (task is not None) != 1):
+        raise Trouble("--drain takes one of a lock, --task NAME and --all, and nothing else")
+    if not drain and (of_all or task is not None or dry_run):
+        raise Trouble("--task, --all and --dry-run go with --drain")
+    if wanted and (len(wanted) > 1 or not subject):
+        raise Trouble("give a lock and one of --first ID, --last ID and --drop ID")
+    if acts["drop"] is not None and not reason:
+        raise Trouble("--drop takes --reason TEXT as well; it is logged")
+    key = find(server, subject)[0] if subject else ""
+    # Of all lines the heads are shown, which tell how many wait.
+    last = -1 if key or drain else 0
+    seen = server.places(*([key] if key else []), last=last)
+    places = [place for place in seen if task in {None, place.waiter.task}]
+    if wanted:
+        act, word = wanted[0]
+        found = [each.waiter for each in places if word in {each.waiter.token, each.waiter.owner}]
+        status = _change(server, key, act, word, found, reason or "no reason given", yes=yes, as_json=as_json)
+    elif drain and not dry_run:
+        what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
+        status = _drain(server, what, places, yes=yes, as_json=as_json)
+    else:
+        if as_json:
+            documents = [place.document() for place in places]
+            output.write_json({"server": server.store.server, "key": key or None, "waiting": documents})
+        elif places:
+            click.echo(table_of(places))
+        else:
+            output.say(f"nobody waits{key and f' for {key}'} on {server.store.server}")
+        status = 0 if places else 1
+    ctx.exit(status)
+
+
+def _change(
+    server: LockServer, key: str, act: str, word: str, found: list[Holder], reason: str,
+    *, yes: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Move or drop the one that was found, or say why not; return the exit status."""
+    if len(found) > 1:
+        tokens = ", ".join(each.token for each in found)
+        raise Trouble(f"{word} waits {len(found)} times for {key}; give one of the tokens {tokens}")
+    store = server.store
+    done, where = _ACTS[act]
+    changed = None
+    told = f"{word} does not wait for {key} on {store.server}"
+    for waiter in found:
+        task = _task_to_drop(server, waiter) if act == "drop" else None
+        what = f"{waiter.owner} ({waiter.task or '-'}) {where} the line of {key}"
+        if not (yes or as_json):
+            ask(f"{'Drop' if task else 'Move'} {what}?")
+        told = f"{word} has left the line of {key} meanwhile: its turn has come"
+        if drop_message(task, store, waiter, reason) if task else store.move(key, waiter.token, act):
+            logger.warning("%s %s by hand: %r", done, what, reason)
+            changed = waiter
+            told = f"{done} {what}"
+    if as_json:
+        output.write_json({"server": store.server, "key": key, done: changed})
+    else:
+        output.say(told)
+    return 0 if changed else 1
+
+
+def _task_to_drop(server: LockServer, waiter: Holder) -> Any:
+    """Return the task of a message that is to be dropped, or say why it cannot be."""
+    name = waiter.task
+    if name is None:
+        raise Trouble(f"{waiter.owner} is a Lock that waits, and no message: it can be moved, not dropped")
+    if name not in server.tasks():
+        raise Trouble(f"its task {name}, which stores its result, is not known here: give its app, with -A")
+    held_by = server.store.inspect(waiter.key)
+    if held_by is not None and held_by.owner == waiter.owner:
+        raise Trouble(f"{waiter.owner} holds the lock already: it runs, or is about to; revoke it instead")
+    return server.tasks()[name]
+
+
+def _drain(server: LockServer, what: str, places: list[Place], *, yes: bool, as_json: bool) -> int:
+    """Send to its queues what waits at these places; return the exit status."""
+    if places and not (yes or as_json):
+        ask(f"Send {len(places)} waiting messages in {what} to their queues?")
+    store = server.store
+    given: list[Promotion] = []
+    if server.app is not None:
+        promote.install(server.app, store)
+        store.on_promoted = given.extend  # published below, and counted
+    moved = 0
+    for name, line in groupby(places, key=lambda place: place.waiter.key):
+        ids = [place.waiter.token for place in line]
+        for start in range(0, len(ids), AT_ONCE):
+            moved += store.drain(name, ids=ids[start : start + AT_ONCE])[0]
+            while given:
+                moved += promote.publish(server.app, store, given.pop(0))
+    logger.warning("drained %s by hand: %d waiting messages are back in their queues", what, moved)
+    if as_json:
+        output.write_json({"server": store.server, "drained": moved, "left": len(places) - moved})
+    else:
+        output.say(f"{moved} waiting messages are back in their queues")
+        if moved < len(places):
+            output.say(f"{len(places) - moved} are not: they wait still, or had left before")
+    return 0 if moved else 1
+
+
+COMMANDS: Mapping[str, click.Command] = {"waiting": waiting}

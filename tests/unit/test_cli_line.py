@@ -1,0 +1,421 @@
+"""``waiting`` and ``show`` on lines, without a server: who waits, moved, dropped, and sent to the queue."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import chord
+from celery.exceptions import ChordError, TaskRevokedError
+from click.testing import CliRunner, Result
+
+from celery_redislock.cli import main, redislock
+from celery_redislock.locks.store import Entry
+from celery_redislock.publishing import promote
+from tests.unit.shop import KEY, Shop, body, carried
+
+LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
+
+
+def call(shop: Shop, *words: str) -> Result:
+    """Run a command as ``celery -A`` does."""
+    return CliRunner().invoke(redislock, [*words], obj=SimpleNamespace(app=shop.app))
+
+
+def answer(shop: Shop, *words: str) -> Any:
+    """What a command answers as JSON, which asks nobody."""
+    return json.loads(call(shop, *words, "--json").stdout)
+
+
+def in_line(shop: Shop, key: str = KEY) -> list[str]:
+    """The task ids that wait, in order."""
+    return [waiter.hold.owner for waiter in shop.store.waiting(key)[1]]
+
+
+def held(shop: Shop, key: str = KEY) -> None:
+    """Let somebody hold a lock."""
+    shop.store.acquire(key, "holder/1", 300.0, facts='{"state":"running","task":"shop.other"}')
+
+
+def park(shop: Shop, task: Any, *task_ids: str, account: int = 7, **options: Any) -> None:
+    """Call a task under these ids, and let a worker park its messages, whose runs are refused the lock.
+
+    Its broker is not the lock server.
+    """
+    promote.install(shop.app, shop.store)
+    for task_id in task_ids:
+        task.apply_async((account,), task_id=task_id, **options)
+        message = shop.message()
+        message.accept = {"application/json", "application/x-python-serialize"}
+        shop.run(shop.receive(message))
+
+
+@pytest.fixture
+def task(shop: Shop) -> Any:
+    """A unique task, whose lock somebody holds, and four calls that wait for it."""
+    task = shop.unique(body, **LOCK)
+    held(shop)
+    park(shop, task, "a", "b", "c", "d")
+    assert in_line(shop) == ["a", "b", "c", "d"]
+    return task
+
+
+class TestShown:
+    """Who waits, and where."""
+
+    @pytest.mark.usefixtures("task")
+    def test_each_has_its_place_among_so_many(self, shop: Shop) -> None:
+        document = answer(shop, "waiting", KEY)
+
+        assert document["key"] == KEY
+        told = [(each["owner"], each["place"], each["in_line"]) for each in document["waiting"]]
+        assert told == [("a", 1, 4), ("b", 2, 4), ("c", 3, 4), ("d", 4, 4)]
+        assert {each["task"] for each in document["waiting"]} == {"shop.sync"}
+        assert call(shop, "waiting", KEY).stdout.splitlines()[3].split()[:5] == [
+            KEY,
+            "3",
+            "of",
+            "4",
+            "shop.sync",
+        ]
+
+    def test_without_a_lock_the_heads_of_all_lines_are_shown(self, shop: Shop, task: Any) -> None:
+        held(shop, "account:8")
+        park(shop, task, "e", "f", account=8)
+
+        heads = answer(shop, "waiting")["waiting"]
+
+        told = {(each["key"], each["owner"], each["in_line"]) for each in heads}
+        assert told == {(KEY, "a", 4), ("account:8", "e", 2)}
+        assert call(shop, "waiting").exit_code == 0
+
+    def test_that_nobody_waits_is_said(self, shop: Shop) -> None:
+        everywhere = call(shop, "waiting")
+        for_one = call(shop, "waiting", KEY)
+
+        assert (everywhere.exit_code, everywhere.stdout) == (1, "nobody waits on memory\n")
+        assert (for_one.exit_code, for_one.stdout) == (1, f"nobody waits for {KEY} on memory\n")
+
+    @pytest.mark.usefixtures("task")
+    def test_show_tells_the_place_of_a_task_id_and_the_length_behind_a_holder(self, shop: Shop) -> None:
+        """A task id that waits holds nothing; it is found all the same."""
+        shown = call(shop, "show", "c")
+        document = answer(shop, "show", "c")
+        of_key = answer(shop, "show", KEY)
+
+        assert shown.exit_code == 0
+        assert " 3 of 4 " in shown.stdout
+        assert [(each["key"], each["place"]) for each in document["waits"]] == [(KEY, 3)]
+        assert (document["lock"], document["locks"]) == (None, [])
+        assert (of_key["lock"]["owner"], of_key["in_line"], of_key["waits"]) == ("holder", 4, [])
+        assert "in line       4 waiting" in call(shop, "show", KEY).stdout
+
+
+class TestMoved:
+    """The order, changed by hand."""
+
+    @pytest.mark.usefixtures("task")
+    @pytest.mark.parametrize(
+        ("words", "order"),
+        [(["--first", "c"], "cabd"), (["--last", "b"], "acdb"), (["--first", "a"], "abcd")],
+    )
+    def test_one_goes_to_the_front_or_to_the_end(
+        self, shop: Shop, caplog: Any, words: list[str], order: str
+    ) -> None:
+        done = call(shop, "waiting", KEY, *words, "--reason", "a customer waits", "--yes")
+
+        assert done.exit_code == 0, done.output
+        where = "front" if words[0] == "--first" else "end"
+        told = f"moved {words[1]} (shop.sync) to the {where} of the line of {KEY}"
+        assert done.stdout == f"{told}\n"
+        assert "".join(in_line(shop)) == order
+        assert f"{told} by hand: 'a customer waits'" in caplog.text
+
+    @pytest.mark.usefixtures("task")
+    def test_json_has_the_one_that_was_moved(self, shop: Shop) -> None:
+        assert answer(shop, "waiting", KEY, "--first", "d")["moved"]["owner"] == "d"
+        assert answer(shop, "waiting", KEY, "--first", "x")["moved"] is None
+
+    @pytest.mark.usefixtures("task")
+    @pytest.mark.parametrize("act", ["--first", "--last", "--drop"])
+    def test_one_that_does_not_wait_there_is_named(self, shop: Shop, act: str) -> None:
+        done = call(shop, "waiting", KEY, act, "x", "--yes", "--reason", "y")
+
+        assert (done.exit_code, done.stdout) == (1, f"x does not wait for {KEY} on memory\n")
+
+    def test_one_that_waits_twice_is_named_by_its_token(self, shop: Shop, task: Any) -> None:
+        """Publishing a task id again is another message."""
+        park(shop, task, "a")
+        tokens = [waiter.id for waiter in shop.store.waiting(KEY)[1] if waiter.hold.owner == "a"]
+
+        done = call(shop, "waiting", KEY, "--last", "a", "--yes")
+
+        assert done.exit_code == 2
+        assert f"a waits 2 times for {KEY}; give one of the tokens {tokens[0]}, {tokens[1]}" in done.output
+        assert call(shop, "waiting", KEY, "--last", tokens[0], "--yes").exit_code == 0
+        assert shop.store.waiting(KEY)[1][-1].id == tokens[0]
+
+
+@pytest.mark.usefixtures("task")
+@pytest.mark.parametrize(
+    "words", [["--first", "c"], ["--last", "a"], ["--drop", "a", "--reason", "x"], ["--drain"]], ids=repr
+)
+def test_where_nobody_can_be_asked_nothing_is_done(shop: Shop, words: list[str]) -> None:
+    done = call(shop, "waiting", KEY, *words)
+
+    assert done.exit_code == 2
+    assert "add --yes" in done.output
+    assert in_line(shop) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--first", "a"], "give a lock and one of --first ID, --last ID and --drop ID"),
+        (["k", "--first", "a", "--last", "b"], "give a lock and one of"),
+        (["k", "--drop", "a"], "--drop takes --reason"),
+        (["k", "--drain", "--all"], "--drain takes one of a lock, --task NAME and --all"),
+        (["k", "--drain", "--task", "t"], "--drain takes one of"),
+        (["k", "--drain", "--first", "a"], "--drain takes one of"),
+        (["--drain"], "--drain takes one of"),
+        (["k", "--dry-run"], "go with --drain"),
+        (["--all"], "go with --drain"),
+        (["--task", "t"], "go with --drain"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, ["--url", "redis://localhost:1", "waiting", *words])
+
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+class TestDropped:
+    """A message that will not run, and all who wait for it hear that."""
+
+    def test_it_ends_as_revoked_and_the_others_wait_on(self, shop: Shop, task: Any, caplog: Any) -> None:
+        done = call(shop, "waiting", KEY, "--drop", "b", "--reason", "sent twice", "--yes")
+
+        assert (done.exit_code, done.stdout) == (0, f"dropped b (shop.sync) from the line of {KEY}\n")
+        with pytest.raises(TaskRevokedError, match=f"dropped from the line of {KEY}: sent twice"):
+            task.AsyncResult("b").get(timeout=1)
+        assert shop.state("b") == "REVOKED"
+        assert f"dropped b (shop.sync) from the line of {KEY} by hand: 'sent twice'" in caplog.text
+        assert in_line(shop) == ["a", "c", "d"]
+        assert set(shop.held()) == {KEY}
+        shop.store.release(KEY, "holder/1")
+        assert [message.headers["id"] for message in shop.messages()] == ["a"]
+
+    def test_a_copy_of_it_does_nothing(self, shop: Shop) -> None:
+        """It was parked, and its worker died before it was acknowledged."""
+        runs: list[str] = []
+        task = shop.noting(runs, lambda task: task.request.id, **LOCK)
+        held(shop)
+        task.apply_async((7,), task_id="a")
+        message = shop.message()
+        promote.install(shop.app, shop.store)
+        shop.run(shop.receive(message))
+        assert call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes").exit_code == 0
+        shop.store.release(KEY, "holder/1")
+
+        shop.run(shop.receive(message, redelivered=True))
+
+        assert (runs, shop.state("a")) == ([], "REVOKED")
+
+    def test_its_errbacks_and_the_rest_of_its_chain_hear_of_it(self, shop: Shop, task: Any) -> None:
+        """Of a revoked message Celery tells neither; nobody else would."""
+        heard: list[Any] = []
+
+        def note(request: Any, error: Any, _traceback: Any) -> None:
+            heard.append((request.id, error))
+
+        errback = shop.unique(note, name="shop.note", lock=None)
+        park(shop, task, "e", link_error=errback.s(), chain=[task.si(8).set(task_id="next")])
+
+        assert call(shop, "waiting", KEY, "--drop", "e", "--reason", "x", "--yes").exit_code == 0
+
+        assert [(id_, type(error)) for id_, error in heard] == [("e", TaskRevokedError)]
+        assert (shop.state("e"), shop.state("next")) == ("REVOKED", "REVOKED")
+
+    def test_its_chord_ends(self, shop: Shop, task: Any) -> None:
+        """As with any part that fails: the parts that ran are done, and its result says why there is none."""
+        last = shop.unique(body, name="shop.sum", lock=None)
+        parts = [task.s(8).set(task_id="part-1"), task.s(7).set(task_id="part-2")]
+        result = chord(parts, app=shop.app)(last.s())
+        promote.install(shop.app, shop.store)
+        for message in shop.messages():
+            shop.run(shop.receive(message))
+        assert in_line(shop)[-1] == "part-2"
+
+        assert call(shop, "waiting", KEY, "--drop", "part-2", "--reason", "x", "--yes").exit_code == 0
+
+        error = shop.meta(result.id)["result"]
+        assert isinstance(error, ChordError)
+        assert f"dropped from the line of {KEY}" in str(error)
+
+    def test_a_task_that_ignores_results_gets_none(self, shop: Shop) -> None:
+        task = shop.unique(body, ignore_result=True, **LOCK)
+        held(shop)
+        park(shop, task, "a")
+
+        assert call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes").exit_code == 0
+
+        assert shop.state("a") == "PENDING"
+
+    def test_a_call_that_was_queued_beside_a_run_makes_room_for_the_next(self, shop: Shop) -> None:
+        """Its claim, under the key's second name, is released; else further calls would be its duplicates."""
+        task = shop.unique(body, **{**LOCK, "lock": "until_and_while_executing"})
+        held(shop)
+        park(shop, task, "a")
+        assert task.delay(7).is_duplicate
+
+        assert call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes").exit_code == 0
+
+        assert set(shop.held()) == {KEY}
+        assert not task.delay(7).is_duplicate
+
+    @pytest.mark.parametrize("compression", [None, "zlib"])
+    def test_one_whose_body_cannot_be_read_is_revoked_too(
+        self, shop: Shop, task: Any, caplog: Any, compression: str | None
+    ) -> None:
+        """By whom its app does not accept it: pickle, most of all, is read nowhere else."""
+        shop.app.conf.accept_content = ["json", "pickle"]
+        park(shop, task, "e", serializer="pickle", compression=compression)
+        shop.app.conf.accept_content = ["json"]
+
+        assert call(shop, "waiting", KEY, "--drop", "e", "--reason", "x", "--yes").exit_code == 0
+
+        assert shop.state("e") == "REVOKED"
+        assert "not all who wait for e can be told that it was dropped" in caplog.text
+        assert in_line(shop) == ["a", "b", "c", "d"]
+
+    def test_one_that_a_queue_of_the_lock_server_takes_is_read_as_well(
+        self, shop: Shop, task: Any, caplog: Any
+    ) -> None:
+        """There the line has kombu's own text, and not this package's."""
+        task.apply_async((7,), task_id="e")
+        message = shop.message()
+        token = carried(message).token
+        facts = json.dumps({"state": "queued", "task": task.name, "line": 1})
+        shop.store.park(KEY, token, Entry("push", "q", 60.0, facts, json.dumps(message._raw)), nonce="n")
+
+        assert answer(shop, "waiting", KEY, "--drop", "e", "--reason", "x")["dropped"]["owner"] == "e"
+
+        assert shop.state("e") == "REVOKED"
+        assert "can be told" not in caplog.text
+
+    @pytest.mark.usefixtures("task")
+    def test_a_lock_that_waits_is_moved_and_not_dropped(self, shop: Shop) -> None:
+        """It is a process, which gives up by itself."""
+        shop.store.park(KEY, "process/1", Entry("ring", "bell", 1.0, '{"state":"queued"}'), nonce="p")
+
+        dropped = call(shop, "waiting", KEY, "--drop", "process", "--reason", "x", "--yes")
+        moved = call(shop, "waiting", KEY, "--first", "process", "--yes")
+
+        assert (dropped.exit_code, moved.exit_code) == (2, 0)
+        assert "process is a Lock that waits, and no message: it can be moved, not dropped" in dropped.output
+        assert in_line(shop)[0] == "process"
+
+    @pytest.mark.usefixtures("task")
+    def test_one_whose_run_or_turn_holds_the_lock_is_not_dropped(self, shop: Shop) -> None:
+        """A copy waits for its own run; REVOKED would be stored for an id that runs."""
+        del shop.store._locks[KEY]
+        shop.store.acquire(KEY, "d/2", 300.0, facts='{"state":"running"}')
+
+        done = call(shop, "waiting", KEY, "--drop", "d", "--reason", "x", "--yes")
+
+        assert done.exit_code == 2
+        assert "d holds the lock already" in done.output
+        assert (in_line(shop)[-1], shop.state("d")) == ("d", "PENDING")
+
+    @pytest.mark.usefixtures("task")
+    def test_one_whose_turn_came_meanwhile_runs(self, shop: Shop, monkeypatch: Any) -> None:
+        """Between the look and the act; it is told, and no result is stored."""
+        leave = shop.store.leave
+
+        def too_late(*args: Any, **more: Any) -> Any:
+            shop.store.release(KEY, "holder/1")
+            return leave(*args, **more)
+
+        monkeypatch.setattr(shop.store, "leave", too_late)
+
+        done = call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes")
+
+        assert (done.exit_code, done.stdout) == (
+            1,
+            f"a has left the line of {KEY} meanwhile: its turn has come\n",
+        )
+        assert shop.run() == 7
+        assert shop.state("a") == "SUCCESS"
+
+    @pytest.mark.usefixtures("task")
+    def test_without_its_task_it_is_not_dropped(self, shop: Shop) -> None:
+        """Nobody could store its result."""
+        shop.app.tasks.pop("shop.sync")
+
+        done = call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes")
+
+        assert done.exit_code == 2
+        assert "its task shop.sync, which stores its result, is not known here" in done.output
+        assert in_line(shop)[0] == "a"
+
+
+class TestDrained:
+    """Sent to the ends of their queues, without the lock."""
+
+    @pytest.fixture
+    def two(self, shop: Shop, task: Any) -> None:
+        """Another task of the same resource waits among the others, and in a line of its own."""
+        other = shop.unique(body, name="shop.refund", **LOCK)
+        park(shop, other, "r1")
+        park(shop, task, "e")
+        held(shop, "account:8")
+        park(shop, other, "r2", account=8)
+
+    @pytest.mark.usefixtures("two")
+    @pytest.mark.parametrize(
+        ("words", "gone"),
+        [
+            ([KEY], ["a", "b", "c", "d", "r1", "e"]),
+            (["--task", "shop.refund"], ["r1", "r2"]),
+            (["--all"], ["a", "b", "c", "d", "r1", "e", "r2"]),
+        ],
+        ids=repr,
+    )
+    def test_what_is_named_leaves_in_order(
+        self, shop: Shop, caplog: Any, words: list[str], gone: list[str]
+    ) -> None:
+        tried = answer(shop, "waiting", "--drain", "--dry-run", *words)
+        assert [each["owner"] for each in tried["waiting"]] == gone
+        assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7
+
+        document = answer(shop, "waiting", "--drain", *words)
+
+        assert document == {"server": "memory", "drained": len(gone), "left": 0}
+        assert [message.headers["id"] for message in shop.messages()] == gone
+        assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7 - len(gone)
+        assert f"by hand: {len(gone)} waiting messages are back in their queues" in caplog.text
+
+    @pytest.mark.usefixtures("task")
+    def test_what_could_not_be_published_is_not_counted(self, shop: Shop, monkeypatch: Any) -> None:
+        """It waits on, and is published later."""
+        put = promote._put
+
+        def fail_once(producer: Any, said: Any) -> None:
+            if said["headers"]["id"] == "b":
+                message = "no such exchange"
+                raise ValueError(message)
+            put(producer, said)
+
+        monkeypatch.setattr(promote, "_put", fail_once)
+
+        done = call(shop, "waiting", KEY, "--drain", "--yes")
+
+        assert done.exit_code == 0
+        assert "3 waiting messages are back in their queues\n1 are not: they wait still" in done.stdout
+        assert in_line(shop) == ["b"]
+
+    def test_where_nobody_waits_nobody_is_asked(self, shop: Shop) -> None:
+        done = call(shop, "waiting", "--drain", "--all")
+
+        assert (done.exit_code, done.stdout) == (1, "0 waiting messages are back in their queues\n")
