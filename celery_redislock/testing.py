@@ -36,7 +36,8 @@ __all__ = ["hold", "locks_off", "memory_locks"]
 def memory_locks(app: "Celery", store: "LockStore | None" = None) -> Iterator["LockStore"]:
     """Keep this app's locks in memory while the block runs; this process only.
 
-    Yields the store (the one given, or a fresh one) to look into: ``store.names()``, ``store.inspect(name)``.
+    Yields the store (the one given, or a fresh one) to look into: ``store.names()``, ``store.inspect(name)``,
+    and for who waits ``store.lines()``, ``store.waiting(name)``.
     """
     from celery_redislock.declaring.server import use_store
     from celery_redislock.locks.memory import MemoryStore

@@ -134,7 +134,8 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     for block, name in zip(files, names, strict=True):
         (tmp_path / (name[1] if name else "server.py")).write_text(block.code)
 
-    assert [name and name[1] for name in names] == ["shop.py", "conftest.py", "test_shop.py", None]
+    expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", None]
+    assert [name and name[1] for name in names] == expected
     run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)], tmp_path
     )
@@ -181,6 +182,8 @@ def stand_in_line(store: RedisStore) -> None:
     for id_, place in [("a", "last"), ("b", "last"), ("c", "first"), ("d", "b")]:
         assert store.park("busy", id_, entry, nonce=id_, place=place).word == "parked"
     assert store.waiting("busy")[0] == 4
+    assert store.lines() == ["busy"]
+    assert store.move("busy", "a", "first")
     assert store.sweep().next_in > 0
     assert store.leave("busy", "c")[0] == "left"
     assert store.settle("busy", "b", 5.0)
