@@ -84,9 +84,11 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
     places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
     if as_json:
+        limit = server.store.limit(key)
         lock = {"lock": found[0] if found else None, "release_command": server.release_command(key)}
         waits = {
             "in_line": server.store.waiting(key, last=0)[0],
+            "limit": None if limit is None else {"limit": limit.value, **limit.facts},
             "waits": [each.document() for each in places],
         }
         output.write_json({"server": server.store.server, "key": key, **lock, "locks": found, **waits})
@@ -101,6 +103,7 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
 def _description(server: LockServer, holder: Holder) -> str:
     can_be_renewed = holder.state != ACCEPTED and math.isfinite(holder.remaining)
     length, _ = server.store.waiting(holder.key, last=0)
+    limit = server.store.limit(holder.key)
     rows = {
         "key": holder.key,
         "state": holder.state,
@@ -112,6 +115,7 @@ def _description(server: LockServer, holder: Holder) -> str:
         "token": holder.token,
         "queued": holder.queued,
         "in line": f"{length} waiting" if length else None,
+        "limit": None if limit is None else output.of_limit(limit),
         "server": server.store.server,
         "release with": server.release_command(holder.key),
     }

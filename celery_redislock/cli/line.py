@@ -125,8 +125,7 @@ def _task_to_drop(server: LockServer, waiter: Holder) -> Any:
         raise Trouble(f"{waiter.owner} is a Lock that waits, and no message: it can be moved, not dropped")
     if name not in server.tasks():
         raise Trouble(f"its task {name}, which stores its result, is not known here: give its app, with -A")
-    held_by = server.store.inspect(waiter.key)
-    if held_by is not None and held_by.owner == waiter.owner:
+    if any(hold.owner == waiter.owner for hold in server.store.holders(waiter.key)):
         raise Trouble(f"{waiter.owner} holds the lock already: it runs, or is about to; revoke it instead")
     return server.tasks()[name]
 

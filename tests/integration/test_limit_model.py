@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from celery_redislock.locks.store import Entry, Grant, Promotion, Term
 from tests.integration.test_store_limits import HOME, facts
@@ -20,6 +26,13 @@ from tests.stores import MemoryCase, RedisCase, StoreCase
 #: What a process knows: no limit at all, as a task without one, or so many.
 limits = st.sampled_from([1, 2, 3, 3, None])
 any_of_them = st.integers(0, 4)
+
+#: What may be asked of a park.
+PARKS: dict[str, Any] = {
+    "limit": limits,
+    "kind": st.sampled_from(["push", "push", "give"]),
+    "how": st.sampled_from(["ask", "refused"]),
+}
 
 
 class Waiting(NamedTuple):
@@ -194,13 +207,8 @@ class Histories(RuleBasedStateMachine):
             self.model.wake()
         assert word == ("parked" if id_ in [each.id for each in self.model.line] else "woken")
 
-    parks: dict[str, Any] = {
-        "limit": limits,
-        "kind": st.sampled_from(["push", "push", "give"]),
-        "how": st.sampled_from(["ask", "refused"]),
-    }
-    park_one = rule(**parks)(park)
-    park_another = rule(**parks)(park)
+    park_one = rule(**PARKS)(park)
+    park_another = rule(**PARKS)(park)
 
     @precondition(lambda self: self.model.line)
     @rule(which=any_of_them)

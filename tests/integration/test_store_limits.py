@@ -1,4 +1,4 @@
-"""What every store promises where several may hold a lock: never more than the limit, each with its own end."""
+"""What every store promises where several may hold a lock: never more than the limit, each its own end."""
 
 import json
 import secrets
