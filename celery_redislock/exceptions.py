@@ -68,21 +68,32 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
 @dataclass(eq=False, repr=False)
 class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
-    """A lock without Celery could not be acquired in time: somebody else holds it.
+    """A lock could not be had in time: somebody else holds it.
+
+    Raised by a lock without Celery after its timeout; and a task ends with it that has waited in line for its
+    ``lock_wait_timeout``.
 
     Attributes:
         key: the lock's name.
         holder: the owner that held it when the server last answered. Advisory.
         expires_in: seconds until that hold ends unless renewed; ``inf`` where another program set no end.
+        waited: seconds since the task's message was put into the line; ``None`` without Celery.
     """
 
     key: str
     holder: str
     expires_in: float
+    waited: float | None = None
 
     def __str__(self) -> str:
         if math.isinf(self.expires_in):
             return _endless(self.key, self.holder, "celery-redislock --url URL")
+        if self.waited is not None:
+            return (
+                f"waited {self.waited:.1f} s in line for {self.key!r}, longer than its lock_wait_timeout; "
+                f"{self.holder} holds it (for {self.expires_in:.1f} s more, unless renewed): call again, "
+                "raise lock_wait_timeout, or look at the line (celery -A proj redislock waiting KEY)"
+            )
         return (
             f"{self.key!r} is held by {self.holder} (for another {self.expires_in:.1f} s unless renewed); "
             "wait longer with a larger timeout, or look at the holder"

@@ -89,6 +89,14 @@ class StoreCase(ABC):
         """Let the time come when a line that is looked at sometime is looked at."""
 
     @abstractmethod
+    def make_late(self, id_: str, name: str = "n") -> None:
+        """Let the time come until which an entry of a line waits at most."""
+
+    @abstractmethod
+    def bounded(self, name: str = "n") -> set[str]:
+        """The entries of a line that wait for some time at most."""
+
+    @abstractmethod
     def check_every_key_expires(self) -> None:
         """Assert the invariant of all invariants."""
 
@@ -125,6 +133,14 @@ class MemoryCase(StoreCase):
     def make_due(self, name: str = "n") -> None:
         assert name in self.memory._due
         self.memory._due[name] = self.clock()
+
+    def make_late(self, id_: str, name: str = "n") -> None:
+        assert id_ in self.bounded(name)
+        line = self.memory._lines[name]
+        line[:] = [each._replace(until=self.clock()) if each.id == id_ else each for each in line]
+
+    def bounded(self, name: str = "n") -> set[str]:
+        return {each.id for each in self.memory._lines.get(name, ()) if each.until < float("inf")}
 
     def check_every_key_expires(self) -> None:
         entries = [*self.memory._locks.values(), *self.memory._periods.values(), *self.memory._marks.values()]
@@ -183,9 +199,16 @@ class RedisCase(StoreCase):
     def make_due(self, name: str = "n") -> None:
         assert self.client.zadd(f"{self.prefix}:lines", {name: 1}, xx=True, ch=True) == 1
 
+    def make_late(self, id_: str, name: str = "n") -> None:
+        assert self.client.zadd(self.key(name, "until"), {id_: 1}, xx=True, ch=True) == 1
+
+    def bounded(self, name: str = "n") -> set[str]:
+        found: Any = self.client.zrange(self.key(name, "until"), 0, -1)
+        return {id_.decode() for id_ in found}
+
     def check_every_key_expires(self) -> None:
         # What waits in a line is data, as what is in a queue: it lives until it is served.
-        data = ("}:line", "}:parked", f"{self.prefix}:lines", f"{self.prefix}:q")
+        data = ("}:line", "}:parked", "}:until", f"{self.prefix}:lines", f"{self.prefix}:q")
         foreign = {*self.foreign, *(key for key in self.keys() if key.endswith(data))}
         immortal = [key for key in self.keys() if key not in foreign and self.client.pttl(key) == -1]
         assert immortal == []

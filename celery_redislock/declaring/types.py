@@ -60,6 +60,7 @@ class _Options(TypedDict, total=False):
     lock_period_on_failure: FailureChoice
     lock_retry_delay: Seconds | None
     lock_max_waiting: int | None
+    lock_wait_timeout: Seconds | None
     on_lock_error: ErrorChoice
 
 

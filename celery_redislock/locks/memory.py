@@ -1,5 +1,6 @@
 """The lock store in this process's memory: for tests, one process only."""
 
+import math
 import re
 import threading
 import time
@@ -47,6 +48,7 @@ class _Place(NamedTuple):
     band: int
     id: str
     entry: Entry
+    until: float
 
 
 class _Woken(NamedTuple):
@@ -218,7 +220,7 @@ class MemoryStore(LockStore):
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
         place: str = "last", most: int = 10_000, ahead: str = "",
-        acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
+        acknowledge: tuple[str, str, str] | None = None, within: float | None = None,  # noqa: ARG002
     ) -> Parked:  # fmt: skip
         with self._lock:
             if self._live(self._notes, nonce) is not None or self._entry(name, id) is not None:
@@ -232,6 +234,7 @@ class MemoryStore(LockStore):
                 return Parked("runs")
             if len(line) >= most and not is_own:
                 return Parked("full")
+            until = math.inf if within is None else self._clock() + within
             before = [at for at, each in enumerate(line) if each.id == place]
             of_band = [each.band for each in line]
             if before:
@@ -239,7 +242,7 @@ class MemoryStore(LockStore):
                 band = line[at].band
             else:
                 at = bisect(of_band, band if place == "last" else band - 1)
-            self._lines.setdefault(name, line).insert(at, _Place(band, id, entry))
+            self._lines.setdefault(name, line).insert(at, _Place(band, id, entry, until))
             if entry.kind != "ring":
                 self._notes[nonce] = (b"", self._clock() + _NOTED)
             woken = _NOBODY
@@ -339,12 +342,29 @@ class MemoryStore(LockStore):
                     break
                 held = self._live(self._locks, name)
                 self._due[name] = now + (_LATEST if held is None else min(held[1] - now, _LATEST))
-                held_by += self._held_by(name)
-                if held is None:
-                    promoted += self._wake(name).promoted
+                holders = self._held_by(name)
+                held_by += holders
+                promoted += self._let_go(name) if holders else ()
+                promoted += self._wake(name).promoted if held is None else ()
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
             answer = Sweep(next_in, tuple(held_by), (), tuple(promoted))
         return self._told(answer)
+
+    def _let_go(self, name: str) -> list[Promotion]:
+        """Let those go that have waited for too long; return what the caller publishes."""
+        given = []
+        now = self._clock()
+        line = self._lines[name]
+        for _, id_, entry, _ in [each for each in line if each.until <= now]:
+            if entry.kind != "give":
+                self.queues[entry.to].append(entry.text)
+                self._take_out(name, id_)
+            elif entry.to == self.home and not self._live(self._notes, id_):
+                self._notes[id_] = (b"", now + entry.ttl)
+                given.append(Promotion(name, id_, entry.text.encode()))
+        if name in self._due:
+            self._due[name] = min([self._due[name], *(each.until for each in line if each.until > now)])
+        return given
 
     def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
         with self._lock:
@@ -353,7 +373,7 @@ class MemoryStore(LockStore):
             asked = line[first : len(line) + 1 + last if last < 0 else last + 1]
             return len(line), [
                 Waiter(id_, entry.kind, entry.to, Hold(name, f"{id_}\0{entry.facts}".encode(), entry.ttl))
-                for _, id_, entry in asked
+                for _, id_, entry, _ in asked
             ]
 
     def _wake(self, name: str, only: str | None = None, rank: int = 0) -> "_Woken":
@@ -384,7 +404,10 @@ class MemoryStore(LockStore):
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
         )
         if entry.kind == "give":
-            self._due[name] = now + entry.ttl
+            self._lines[name] = [
+                each._replace(until=math.inf) if each.id == id_ else each for each in self._lines[name]
+            ]
+            self._due[name] = now + (min(entry.ttl, _LATEST) if takes else entry.ttl)
             return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
         if entry.kind != "hold":
             self.queues[entry.to].append(entry.text)

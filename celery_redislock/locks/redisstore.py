@@ -17,6 +17,8 @@ key                           type    value                       expiry; writte
                                       period``), score expiry ms  renew, hand_on, claim_and_push
 ``redislock:{N}:line``        zset    id -> place                 when empty; park
 ``redislock:{N}:parked``      hash    id -> waiting entry         when empty; park
+``redislock:{N}:until``       zset    id -> when it goes without  when empty; park
+                                      its lock, ms
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
                                       next, ms
@@ -265,15 +267,14 @@ class RedisStore(LockStore):
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
         place: str = "last", most: int = 10_000, ahead: str = "",
-        acknowledge: tuple[str, str, str] | None = None,
+        acknowledge: tuple[str, str, str] | None = None, within: float | None = None,
     ) -> Parked:  # fmt: skip
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}note:{nonce}"]
         args = [id, name, entry.dumps(), how, self.home, str(band), place, str(most), self._note_ms, ahead]
-        if acknowledge is not None:
-            *theirs, tag = acknowledge
-            keys += theirs
-            args.append(tag)
+        *theirs, tag = acknowledge or ("",)
+        keys += theirs
+        args += (tag, "" if within is None else _ms(within))
         answer = self._scripts.begin("park", keys, args, _parked, name=name)()
         self._tell(answer.promoted)
         return answer

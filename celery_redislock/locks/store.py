@@ -516,7 +516,7 @@ class LockStore(ABC):
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002, ARG002  no line
         place: str = "last", most: int = 10_000, ahead: str = "",  # noqa: ARG002
-        acknowledge: tuple[str, str, str] | None = None,  # noqa: ARG002
+        acknowledge: tuple[str, str, str] | None = None, within: float | None = None,  # noqa: ARG002
     ) -> Parked:  # fmt: skip
         """Put an entry into the line of a lock, unless it may have the lock; one round trip.
 
@@ -537,6 +537,7 @@ class LockStore(ABC):
                 before it, for ten seconds; else that one's run would be refused in favour of those behind it.
             acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
                 the hash of deliveries and of the sorted set of their tags, and the tag.
+            within: seconds after which it goes without the lock, if it still waits: :meth:`sweep` lets it go.
 
         Raises:
             LockUnavailable: besides, in a store that keeps no lines; and where the server is out of memory.
@@ -588,7 +589,8 @@ class LockStore(ABC):
         """Look at lines whose time has come, and hand free locks to the first in line; one round trip.
 
         A line is due when its lock's hold expires, and every two seconds at least. Each due line is looked
-        at once, by one of all processes that sweep.
+        at once, by one of all processes that sweep. While its lock is held, those go without it that have
+        waited for as long as they may.
         """
         return Sweep(float("inf"))
 

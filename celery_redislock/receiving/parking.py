@@ -132,8 +132,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     how = "behind" if is_behind else "ask"
     ahead = "" if before is None else before.claim_ahead()
     try:
-        most = options.lock_max_waiting
-        answer = _park(lock, message, headers, said, how=how, ahead=ahead, most=most)
+        answer = _park(lock, message, headers, said, options, how=how, ahead=ahead)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
@@ -169,13 +168,8 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
     if delivery.was_delivered:
         said = said._replace(was_delivered=True)
     lock = delivery.lock._replace(key=name)
-    place = before or "last"
-    headers = message.headers
     try:
-        answer = _park(
-            lock, message, headers, said,
-            place=place, most=delivery.options.lock_max_waiting,
-        )  # fmt: skip
+        answer = _park(lock, message, message.headers, said, delivery.options, place=before or "last")
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.was_delivered = True
@@ -186,8 +180,8 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
 
 
 def _park(
-    lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, *,
-    how: str = "refused", place: str = "last", most: int = 10_000, ahead: str = "",
+    lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions, *,
+    how: str = "refused", place: str = "last", ahead: str = "",
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`."""
     store = lock.store
@@ -200,6 +194,10 @@ def _park(
         return 2 * min(255, max(0, number)) + (not has_waited)
 
     since = time.time() if said.parked_at is None else said.parked_at
+    waited = time.time() - since
+    timeout = options.lock_wait_timeout
+    # Over time already, it waits for a run of its own id, and till that has ended: it is no failure.
+    within = None if timeout is None or waited >= timeout else timeout - waited
     headers = {name: value for name, value in headers.items() if not BY_BROKER.match(name)}
     facts = facts_of_turn(lock)
     acknowledge = None
@@ -222,7 +220,8 @@ def _park(
     nonce = new_token("").rpartition("/")[2]
     answer = store.park(
         lock.key, said.token, entry,
-        nonce=nonce, how=how, band=band, place=place, most=most, ahead=ahead, acknowledge=acknowledge,
+        nonce=nonce, how=how, band=band, place=place, most=options.lock_max_waiting, ahead=ahead,
+        acknowledge=acknowledge, within=within,
     )  # fmt: skip
     if answer.word not in {"runs", "full"}:
         if len(_parked_at) >= MOST_KEYS:

@@ -270,6 +270,16 @@ class Delivery:
         return None if message is None or message.parked_at is None else message.token
 
     @property
+    def waited_in_vain(self) -> float | None:
+        """Seconds since it was put into a line, where that is longer than it may wait."""
+        message = self.message
+        timeout = self.options.lock_wait_timeout
+        if timeout is None or message is None or message.parked_at is None:
+            return None
+        waited = time.time() - message.parked_at
+        return waited if waited >= timeout else None
+
+    @property
     def is_in_workflow(self) -> bool:
         """It has links or an errback, or a group, chord or chain continues when it has ended."""
         request = self.request

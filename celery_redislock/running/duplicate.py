@@ -6,6 +6,7 @@ from math import inf
 
 from celery.exceptions import Ignore
 
+from celery_redislock.exceptions import LockBusy
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
 from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF
@@ -36,6 +37,10 @@ def at_start(run: Run, hold: Hold) -> Exception:
     task = run.task
     lock = run.lock
     request = run.request
+    waited = run.waited_in_vain
+    if waited is not None:
+        run.has_ended = True  # another copy of its message, as a broker may have, has nothing to do
+        return LockBusy(lock.key, hold.owner, hold.expires_in, waited)
     if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
         announce(task, lock, hold, "server", what_happens="wait")
         return wait_for(run, hold)

@@ -9,6 +9,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 
+from celery_redislock import LockBusy
 from celery_redislock.cli import redislock
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
@@ -213,3 +214,28 @@ def test_no_message_stays_behind_when_locking_is_switched_off(new_project: Proje
         result.get(timeout=PATIENCE)
 
     assert not parked(project, key)
+
+
+@pytest.mark.parametrize("where", [FUSED, RABBITMQ])
+def test_who_waits_for_too_long_fails_and_its_errback_runs(
+    new_project: ProjectMaker, key: str, where: str
+) -> None:
+    """Within about two seconds, whatever its place; the lock stays with its holder, the others in line."""
+    project = new_project(path=where)
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        patient = project.while_executing.delay(key)
+        options: Any = {"lock_wait_timeout": 1.0, "link_error": project.unlocked.si(f"{key}-errback")}
+        late = project.while_executing.apply_async((key,), **options)
+        wait_parked(project, key, 2)
+        with pytest.raises(LockBusy) as failed:
+            late.get(timeout=PATIENCE)
+        project.wait_ended(f"{key}-errback", 1)
+        assert parked(project, key) == [patient.id]
+    patient.get(timeout=PATIENCE)
+
+    assert 1.0 <= (failed.value.waited or 0.0) < 5.0
+    assert late.id not in {body.task_id for body in project.bodies(key)}
+    assert project.overlaps(key) == []

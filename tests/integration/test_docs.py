@@ -258,7 +258,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         store.park("N", "rung/token", Entry("ring", store.bell("N", "NONCE"), 5.0, "{}"), nonce="NONCE")
         store.release("N", "owner/token")
-        store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE")
+        store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE", within=5.0)
         states = States(store, "APP")
         assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
         states.pause("ENTRY", 5.0)
@@ -268,5 +268,5 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
 
     assert found == dict(rows)
     assert {key.decode() for key in keys if ask(admin, "PTTL", key) <= 0} == {
-        "redislock:{N}:line", "redislock:{N}:parked", "redislock:lines",
+        "redislock:{N}:line", "redislock:{N}:parked", "redislock:{N}:until", "redislock:lines",
     }  # fmt: skip

@@ -218,6 +218,107 @@ class TestPlace:
         assert case.store.waiting("other") == (0, [])
 
 
+class TestLongestWait:
+    """Who waits for some time at most goes without the lock then, whatever its place."""
+
+    def test_who_is_over_time_goes_to_its_queue_and_leaves_the_lock_to_its_holder(
+        self, case: StoreCase
+    ) -> None:
+        case.take(A)
+        for id_ in (B, C, D):
+            park(case, id_, within=None if id_ == B else 60.0)
+        case.make_late(C)
+        case.make_due()
+
+        case.store.sweep()
+
+        assert (case.holder(), in_line(case), case.pushed()) == (A, [B, D], [C])
+        assert case.bounded() == {D}
+        assert served(case) == [C, B, D]
+
+    def test_the_line_is_looked_at_when_the_first_one_is_over_time(self, case: StoreCase) -> None:
+        """Else it would wait for another two seconds."""
+        case.take(A)
+        park(case, B, within=1.0)
+        case.make_due()
+
+        assert 0.0 < case.store.sweep().next_in <= 1.0
+
+    def test_what_is_given_stays_in_line_until_it_is_settled_and_is_given_once(self, case: StoreCase) -> None:
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give", within=60.0)
+        case.make_late(C)
+        for _ in range(2):
+            case.make_due()
+            case.store.sweep()
+
+        assert (given, in_line(case)) == ([Promotion("n", C, C.encode())], [B, C])
+        assert case.store.settle("n", C, 60.0)
+        assert (case.holder(), in_line(case), case.bounded()) == (A, [B], set())
+
+    def test_what_only_another_home_can_give_is_left_to_that_home(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, "give", within=60.0)
+        case.make_late(B)
+        case.make_due()
+
+        assert case.store.sweep().promoted == ()
+        given = at_home(case)
+        case.make_due()
+        case.store.sweep()
+
+        assert [each.id for each in given] == [B]
+
+    def test_one_that_is_handed_the_lock_in_time_is_not_let_go_any_more(self, case: StoreCase) -> None:
+        """It is given, and its publisher may take a while."""
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give", within=60.0)
+        case.store.release("n", A)
+        case.make_due()
+
+        case.store.sweep()
+
+        assert [each.id for each in given] == [B]
+        assert (case.holder(), case.bounded()) == (B, set())
+
+    @pytest.mark.parametrize("way", ["served", "leave", "settle", "drain", "start", "release"])
+    def test_who_leaves_the_line_in_time_leaves_no_trace(self, case: StoreCase, way: str) -> None:
+        """Its time would stay for ever, as no line is looked at for it any more."""
+        at_home(case)
+        case.take(A)
+        park(case, B, "push" if way in {"served", "leave", "drain"} else "give", within=60.0)
+        assert case.bounded() == {B}
+
+        if way == "leave":
+            case.store.leave("n", B)
+        elif way == "drain":
+            case.store.drain()
+        else:
+            case.store.release("n", A)
+        if way == "settle":
+            case.store.settle("n", B, 60.0)
+        elif way == "start":
+            granted(case.take(C, instead_of=B, starts_run=True))
+        elif way == "release":
+            case.store.release("n", B)
+
+        assert (case.bounded(), in_line(case)) == (set(), [])
+
+    def test_one_that_comes_back_without_a_bound_has_none(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, within=60.0)
+        case.make_late(B)
+        case.make_due()
+        case.store.sweep()
+
+        park(case, B)
+
+        assert (in_line(case), case.bounded()) == ([B], set())
+
+
 class TestPark:
     """Who is put into a line, and who is not."""
 

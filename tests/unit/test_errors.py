@@ -25,6 +25,7 @@ ERRORS = [
     DuplicateTask("account:7", "t1", 12.5, True, "FAILURE", 0.0),
     LockBusy("account:7", "host:1:2", 12.5),
     LockBusy("account:7", "host:1:2", math.inf),
+    LockBusy("account:7", "t1", 12.5, 60.5),
     LockLost("account:7", "taken away", 17),
     LockLost("account:7", "taken away"),
     LockUnavailable("redis://h:6379/0", "acquire", "Connection refused"),
@@ -69,7 +70,7 @@ def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
 def test_an_errors_text_has_every_fact(error: RedisLockError) -> None:
     """What happened, with which values: nobody has to look into the attributes."""
     for name, fact in vars(error).items():
-        if name in {"is_period", "fence"} or (name in {"state", "ended_at"} and fact is None):
+        if name in {"is_period", "fence"} or (name in {"state", "ended_at", "waited"} and fact is None):
             continue  # said in words, or only there for a program
         for part in fact if isinstance(fact, list) else [fact]:
             said = "1970-01-01 00:00:00 UTC" if name == "ended_at" else str(part)

@@ -103,6 +103,7 @@ if was_in_line then
   local stem, id = string.sub(lock, 1, -5), string.sub(from, 1, -2)
   call('ZREM', stem .. 'line', id)
   call('HDEL', stem .. 'parked', id)
+  redis.pcall('ZREM', stem .. 'until', id)
 end
 if from then
   if held and not starts then

@@ -34,6 +34,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
       if type(pushed) ~= 'table' then
         call('ZREM', line, id)
         call('HDEL', parked, id)
+        redis.pcall('ZREM', start .. name .. '}:until', id)
         count = count + 1
       end
     end

@@ -26,6 +26,7 @@ end
 local entry = call('HGET', stem .. 'parked', id)
 local answer = {call('ZREM', line, id) == 1 and 'left' or 'missing', entry or ''}
 call('HDEL', stem .. 'parked', id)
+call('ZREM', stem .. 'until', id)
 if is_own then
   answer[1] = 'released'
   if permit then

@@ -2,6 +2,8 @@
 --
 --   {N}:line    sorted set id -> place; the id is the waiting message's identity, and the token of its claim
 --   {N}:parked  hash id -> `kind NUL to NUL ttl NUL facts NUL text`; ttl (ms) and facts are the claim's
+--   {N}:until   sorted set id -> when it goes without the lock (ms, server clock), for those that do not wait
+--               for longer; who leaves the line leaves it too
 --
 --   kind push   the text goes to the front of the list `to`, a queue of the broker on this server
 --        ring   likewise, where `to` is the bell of a process that waits; it lives no longer than the claim
@@ -34,6 +36,7 @@ local function wake(lock, index, name, home, only)
     local kind, to, ttl, facts, text = string.match(entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z([^%z]*)%z(.*)$')
     if not kind then
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
+      redis.pcall('ZREM', stem .. 'until', id)
       heads = call('ZRANGE', line, rank, rank)
     elseif kind == 'give' and to ~= home then
       -- It is given when its claim has run out.
@@ -69,7 +72,8 @@ local function wake(lock, index, name, home, only)
           permit = nil
         end
         if kind == 'give' then
-          redis.pcall('ZADD', lines, now + ttl, name)
+          redis.pcall('ZREM', stem .. 'until', id)
+          redis.pcall('ZADD', lines, now + math.min(ttl, takes and LATEST or ttl), name)
           return id, text
         end
         if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
@@ -86,6 +90,7 @@ local function wake(lock, index, name, home, only)
         end
         call('ZREM', line, id)
         call('HDEL', parked, id)
+        redis.pcall('ZREM', stem .. 'until', id)
         if call('EXISTS', line) == 0 then
           redis.pcall('ZREM', lines, name)
         else

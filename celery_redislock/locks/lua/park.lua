@@ -18,7 +18,8 @@
 --       9  keep     ms the note lives: longer than a repeated request may take
 --       10  ahead   `token NUL json`: where the lock is free and it waits 'behind', the claim of the one before it;
 --                   '' for none. Else that one would be refused in favour of those that wait for it
---       11  tag     of the delivery that is acknowledged
+--       11  tag     of the delivery that is acknowledged; '' for none
+--       12  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, n, value, pttl, ...}  by the holder
 --         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
@@ -84,6 +85,11 @@ elseif length > 0 then
 end
 call('ZADD', line, string.format('%.17g', place), id)
 call('HSET', parked, id, entry)
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if ARGV[12] ~= '' then
+  call('ZADD', stem .. 'until', now + ARGV[12], id)
+end
 -- A process that waits may be parked twice: it asks who holds the lock anyway.
 if string.sub(entry, 1, 4) ~= 'ring' then
   call('SET', note, '', 'PX', ARGV[9])
@@ -102,8 +108,6 @@ local rank = call('ZRANK', line, id) or 0
 if text then
   return {'parked', rank, 'promoted', 1, promoted, text}
 end
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if not held and how == 'behind' and ARGV[10] ~= '' then
   held = ARGV[10]
   call('SET', lock, held, 'PX', AHEAD)

@@ -60,6 +60,7 @@ include('line')
       local stem, id = string.sub(lock, 1, -5), string.sub(token, 1, -2)
       redis.pcall('ZREM', stem .. 'line', id)
       redis.pcall('HDEL', stem .. 'parked', id)
+      redis.pcall('ZREM', stem .. 'until', id)
     end
     local promoted, text = wake(lock, index, name, home)
     if text then

@@ -18,6 +18,7 @@ local stem = string.sub(lock, 1, -5)
 local line = stem .. 'line'
 local removed = call('ZREM', line, id)
 call('HDEL', stem .. 'parked', id)
+call('ZREM', stem .. 'until', id)
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
 if held and string.find(held, id .. '\0', 1, true) == 1 then

@@ -1,5 +1,5 @@
--- Look at the lines whose time has come, each for all processes that sweep: hand free locks to the first in line.
--- Atomic. One key's trouble stays with that key.
+-- Look at the lines whose time has come, each for all processes that sweep: hand free locks to the first in line,
+-- and let those go that have waited for as long as they may: without the lock, whatever their place. Atomic. One key's trouble stays with that key.
 --
 -- KEYS  1  lines  sorted set name -> when to look next (ms, server clock)
 --       2  index  sorted set of names
@@ -8,7 +8,8 @@
 --       3  count  of lines at most
 -- RETURNS {swept, next, lines, n, name, word, id, text, ...}   next: ms until the next line is due, -1 for none
 --         name held value ''        somebody holds the lock
---         name promoted id text     the caller publishes this one
+--         name promoted id text     the caller publishes this one: the lock is its own, or it has waited for
+--                                   too long
 --         name broken error ''      its keys are another program's; looked at again in a minute
 include('line')
 local lines, index = KEYS[1], KEYS[2]
@@ -23,13 +24,46 @@ local function tell(...)
   end
 end
 
+-- Entries of one line that a look lets go: a millisecond of the server.
+local AT_ONCE = 100
+
+-- Returns when to look at the line next, at the latest.
+local function let_go(name, stem)
+  -- pcall: one key's trouble stays with that key.
+  local late = redis.pcall('ZRANGEBYSCORE', stem .. 'until', '-inf', now, 'LIMIT', 0, AT_ONCE)
+  local gone = 0
+  for _, id in ipairs(late) do
+    local entry = redis.pcall('HGET', stem .. 'parked', id)
+    local kind, to, ttl, text = string.match(
+      type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z[^%z]*%z(.*)$')
+    if kind == 'give' then
+      -- It stays in line until it is published. The note keeps another process from doing that meanwhile.
+      if to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
+        tell(name, 'promoted', id, text)
+      end
+    elseif not kind or type(redis.pcall('RPUSH', to, text)) == 'number' then
+      call('ZREM', stem .. 'until', id)
+      if kind then
+        call('ZREM', stem .. 'line', id)
+        call('HDEL', stem .. 'parked', id)
+      end
+      gone = gone + 1
+    end
+  end
+  if gone == AT_ONCE then
+    return now
+  end
+  local first = redis.pcall('ZRANGEBYSCORE', stem .. 'until', '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return math.min(tonumber(first[2]) or math.huge, now + LATEST)
+end
+
 for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, count)) do
   -- It changes nothing, but counts as a write: a server short of memory refuses ZADD as the first one only.
   call('ZREM', lines, '')
-  local lock = start .. name .. '}:lock'
-  local line = start .. name .. '}:line'
+  local stem = start .. name .. '}:'
+  local lock = stem .. 'lock'
   local held = redis.pcall('GET', lock)
-  local length = redis.pcall('ZCARD', line)
+  local length = redis.pcall('ZCARD', stem .. 'line')
   local trouble = type(held) == 'table' and held.err or type(length) == 'table' and length.err
   if trouble then
     call('ZADD', lines, now + IN_TROUBLE, name)
@@ -38,10 +72,12 @@ for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, coun
     call('ZREM', lines, name)
   elseif held and not is_marker(held) then
     local left = call('PTTL', lock)
-    call('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+    local latest = let_go(name, stem)
+    call('ZADD', lines, math.min(left < 0 and latest or now + left + 5, latest), name)
     tell(name, 'held', held, '')
   else
-    call('ZADD', lines, now + LATEST, name)
+    local latest = held and let_go(name, stem) or now + LATEST
+    call('ZADD', lines, latest, name)
     local is_well, promoted, text = pcall(wake, lock, index, name, home)
     if not is_well then
       call('ZADD', lines, now + IN_TROUBLE, name)
@@ -50,6 +86,7 @@ for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, coun
       tell(name, 'promoted', promoted, text)
     end
     if is_well and held then
+      call('ZADD', lines, 'XX', 'LT', latest, name)
       local permit = permits(lock, index, name, held)
       local holders = permit and permit.holders() or {}
       for i = 2, #holders, 2 do
