@@ -17,6 +17,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Task
+from celery.exceptions import Reject
 from celery.worker.request import Request
 from kombu.serialization import registry
 
@@ -82,7 +83,8 @@ class LockRequest(Request):
         header = request_dict.get(HEADER)
         self._renew_later: Callable[[Any], None] = UNRENEWED.add
         is_short, waits = _traits(self._task)
-        if waits and header.__class__ is str:
+        # One with an ETA is not on its way yet: nobody waits behind it.
+        if waits and header.__class__ is str and not request_dict.get("eta"):
             parking.note(header, self)
         if is_short or (header.__class__ is str and '"o":' in header):
             # At once: its ttl may be shorter than others wait there.
@@ -136,6 +138,8 @@ class LockRequest(Request):
             except Exception as instead:  # noqa: BLE001  it ends the delivery, as a task's own does
                 error = instead
                 exc_info = ExceptionInfo()
+        elif self.wakes_line and not isinstance(error, PutOff | Reject):
+            self._wake_line(has_run=True)
         answer = super().on_failure(exc_info, send_failed_event, return_ok)
         if self.wakes_line:
             self._wake_line()
@@ -151,8 +155,7 @@ class LockRequest(Request):
         self.has_ended = True
         answer = super().on_success(failed__retval__runtime, **kwargs)
         if self.wakes_line:
-            # If the run had ended before the next one was parked, the claim that was made for it is left.
-            self._wake_line(None if self._delivery is None else self._delivery.identity)
+            self._wake_line(has_run=True)
         return answer
 
     def claim_ahead(self) -> str:
@@ -162,12 +165,15 @@ class LockRequest(Request):
             return ""
         return f"{delivery.identity}\0{parking.facts_of_turn(delivery.lock)}"
 
-    def _wake_line(self, token: str | None = None) -> None:
-        """Let the next of the line start: it was parked when this run had ended, or not begun."""
+    def _wake_line(self, *, has_run: bool = False) -> None:
+        """Let the next of the line start: it was parked when this run had ended, or not begun.
+
+        ``has_run``: if its run had ended then, the claim that was made for it is left.
+        """
         self.wakes_line = False
         if (delivery := self._delivery) is not None:
             # Never the run's token: after a hard time limit its body may go on.
-            delivery.lock.release(token or NOBODY)
+            delivery.lock.release((delivery.identity if has_run else None) or NOBODY)
 
     def _park(self, error: ToBeParked) -> None:
         """Put the message into the line of the lock that its run was refused; else raise what ends it."""

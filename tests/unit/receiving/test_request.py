@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.imports import symbol_by_name
 from celery.worker import request as celery_request
 
@@ -514,7 +515,10 @@ def test_one_that_does_not_run_leaves_its_turn_to_the_next(shop: Shop, monkeypat
     assert shop.states() == []
 
 
-def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(shop: Shop) -> None:
+@pytest.mark.parametrize("error", [None, ValueError("failed"), Retry(when=5), Ignore()], ids=repr)
+def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(
+    shop: Shop, error: Exception | None
+) -> None:
     """The claim that is made for one that is about to begin is released when its end is heard of."""
     request = delivered(shop, lock="while_executing")
     ahead = request.claim_ahead()
@@ -523,9 +527,21 @@ def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(shop: Sho
     shop.store.acquire(KEY, token, 10.0, facts=facts)
     request.wakes_line = True
 
-    request.on_success((False, None, 0.1))
+    request.on_success((False, None, 0.1) if error is None else (True, einfo(error), 0.1))
 
     assert shop.states() == []
+
+
+def test_one_that_was_requeued_when_the_next_was_parked_keeps_its_claim(shop: Shop) -> None:
+    """It comes again, and is the first."""
+    request = delivered(shop, lock="while_executing", acks_late=True)
+    token, _, facts = request.claim_ahead().partition("\0")
+    shop.store.acquire(KEY, token, 10.0, facts=facts)
+    request.wakes_line = True
+
+    request.on_success((True, einfo(Reject(requeue=True)), 0.1))
+
+    assert [held for held, _ in shop.states()] == [token]
 
 
 @pytest.mark.parametrize("is_refused_first", [True, False])
