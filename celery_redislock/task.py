@@ -92,6 +92,8 @@ class SingletonTask(Task):
     lock_retry_delay: "types.Seconds | None" = None
     #: Messages that may wait in the line of one key; 10,000.
     lock_max_waiting: int | None = None
+    #: What becomes of the lock while a retry waits for its countdown: ``keep``, or ``release``.
+    lock_on_retry: "types.RetryChoice" = None
     #: Longest time in seconds in line; then the task fails with ``LockBusy``; none.
     lock_wait_timeout: "types.Seconds | None" = None
     #: What happens when a running task loses its lease: ``log``, ``terminate`` or a callable.

@@ -48,6 +48,7 @@ class LockOptions(NamedTuple):
     lock_period_on_failure: str = DEFAULTS["lock_period_on_failure"]
     lock_retry_delay: float = DEFAULTS["lock_retry_delay"]
     lock_max_waiting: int = DEFAULTS["lock_max_waiting"]
+    lock_on_retry: str = DEFAULTS["lock_on_retry"]
     lock_wait_timeout: float | None = DEFAULTS["lock_wait_timeout"]
     on_lock_lost: Choice = DEFAULTS["on_lock_lost"]
     on_lock_error: str = DEFAULTS["on_lock_error"]

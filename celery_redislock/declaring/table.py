@@ -88,6 +88,9 @@ ROWS: tuple[Row, ...] = (
     Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=10_000, kind=COUNT,
         meaning="messages that may wait in line for one key; what comes then is tried again every "
         "`lock_retry_delay`"),
+    Row(attribute="lock_on_retry", default="keep", kind=one_of("keep", "release"), is_of_a_lease=True,
+        meaning="what becomes of the lock while a retry waits for its countdown: the job keeps it, or it is "
+        "free meanwhile, and the retry goes before those that wait in line when its time has come"),
     Row(attribute="lock_wait_timeout", default=None, kind=Seconds(), default_note="none",
         meaning="longest time in line; then the task fails with `LockBusy`, within about two seconds"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",

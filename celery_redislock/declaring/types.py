@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "FailureChoice", "KeyChoice", "LockChoice",
-    "LossChoice", "ScopeName", "Seconds", "Side", "Strategies", "Strategy", "StrategyChoice", "TaskOptions",
+    "LossChoice", "RetryChoice", "ScopeName", "Seconds", "Side", "Strategies", "Strategy", "StrategyChoice",
+    "TaskOptions",
 ]  # fmt: skip
 
 #: A duration: seconds, or a ``timedelta``.
@@ -47,6 +48,9 @@ ErrorChoice: TypeAlias = Literal["raise", "run"] | None
 #: ``lock_period_on_failure``: what becomes of the period of a job that ends without success.
 FailureChoice: TypeAlias = Literal["keep", "release"] | None
 
+#: ``lock_on_retry``: what becomes of the lock while a retry waits for its countdown.
+RetryChoice: TypeAlias = Literal["keep", "release"] | None
+
 
 class _Options(TypedDict, total=False):
     lock: LockChoice
@@ -60,6 +64,7 @@ class _Options(TypedDict, total=False):
     lock_period_on_failure: FailureChoice
     lock_retry_delay: Seconds | None
     lock_max_waiting: int | None
+    lock_on_retry: RetryChoice
     lock_wait_timeout: Seconds | None
     on_lock_error: ErrorChoice
 

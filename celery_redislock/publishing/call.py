@@ -40,7 +40,7 @@ class PublishingRun(Protocol):
     def holds(self, key: str) -> bool:
         """Whether the run has a lease on this key, lost or not."""
 
-    def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
+    def note_follow_up(self, token: str, claim_ttl: Callable[[], float] | None) -> None:
         """Note that the run has published its own task id again."""
 
 
@@ -70,11 +70,13 @@ class Call:
         must_run: unpublished, it would break a workflow or end a task's retries.
         header: the text of its message's header, once the message is made.
         opened_by: token under which its period began, where the message follows a run (see ``Message``).
+        due_at: when a retry is due that leaves the lock to others until then; ``None`` for other calls.
         claims_beside: ``claim_lock`` is not the lock of a run, but beside it.
     """
 
     header = ""
     opened_by: str | None = None
+    due_at: float | None = None
     lock: TaskLock
     claim_lock: TaskLock
     scope: Scope
@@ -187,13 +189,16 @@ class Call:
             return lock.lock_period
         if not options and self.task.expires is None:
             return ttl
-        starts = options.get("countdown") or options.get("eta")
-        if starts is not None:
-            ttl += max(0.0, self._seconds_until(starts) or 0.0)
+        ttl += self.starts_in()
         expires = options.get("expires", self.task.expires)  # as Celery does: None is for ever
         expires_in = None if expires is None else self._seconds_until(expires)
         # A message past its expiry never runs; its claim need not outlive it by more than a second.
         return ttl if expires_in is None else min(ttl, max(1.0, expires_in))
+
+    def starts_in(self) -> float:
+        """Return the seconds until its countdown has passed, or its ETA; 0 without one."""
+        starts = self.options.get("countdown") or self.options.get("eta")
+        return max(0.0, self._seconds_until(starts) or 0.0)
 
     def send(self, *, claimed: bool) -> Any:
         """Publish the message with its header; return Celery's result.
@@ -203,7 +208,7 @@ class Call:
         is_period = claimed and self.scope.claim == "period"
         message = Message(
             self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
-            self.is_tick, self.opened_by, False, self.claims_beside,
+            self.is_tick, self.opened_by, False, self.claims_beside, self.due_at,
         )  # fmt: skip
         self.header = message.dumps()
         headers = self.options.get("headers")

@@ -68,7 +68,8 @@ class Message(NamedTuple):
             survive a worker that publishes the message again to let it wait.
         claimed_beside: its claim is kept under the key's second name, beside the lock of a run.
         parked_at: when it was put into a line, in seconds since the epoch; ``None``: never. It holds under
-            ``token`` the lock that it waited for, as long as its turn lasts.
+            ``token`` the lock that it waited for, as long as its turn lasts. Of a retry that has left
+            its lock to others: when it is due.
     """
 
     key: str | None

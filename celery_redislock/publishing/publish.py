@@ -4,6 +4,7 @@
 process (``retry_on_worker_lost``), or a pool child that publishes retries and links.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,13 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     call.claims_beside = False
     call.must_run = True
     call.opened_by = run.opened_by
+    is_to_release = call.lock_options.lock_on_retry == "release" and call.options.get("retries")
+    if is_to_release and run.holds(lock.key) and (delay := call.starts_in()):
+        # Refused when it is due, it goes before those that wait: as one whose turn was over before it came.
+        call.due_at = time.time() + delay
+        result = call.send(claimed=False)
+        run.note_follow_up(call.token, None)
+        return result
     if run.holds(lock.key) or call.scope.claim in {None, "period"}:
         result = call.send(claimed=True)
     else:

@@ -93,6 +93,9 @@ def _hand_on(run: Run, lease: Lease) -> None:
     """Turn the lease into the claim of the message that continues the job: a new one, or its own."""
     if run.followed_by:
         token, claim_ttl = run.followed_by[0]
+        if claim_ttl is None:
+            run.release(lease)
+            return
         ttl = claim_ttl()
     else:
         token = run.identity or new_token(run.lock.owner)

@@ -31,14 +31,14 @@ class Run(Delivery):
         has_ended: the body ended, in one way or another, and its message is done with that.
         releases_with_result: the step that stores the result, which is yet to come, releases the lock.
         followed_by: tokens of the messages of its own id that the body published, each with what tells
-            the seconds its claim lives.
+            the seconds its claim lives; ``None`` for one that leaves the lock to others until it is due.
         failed_period: token under which the period was opened that ends with this run, if one does.
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
     """
 
     lease: Lease | None = None
     in_body = has_ended = releases_with_result = False
-    followed_by: Sequence[tuple[str, Callable[[], float]]] = ()
+    followed_by: Sequence[tuple[str, Callable[[], float] | None]] = ()
     failed_period: str | None = None
     interrupt: Callable[[], None] | None = None
 
@@ -64,7 +64,7 @@ class Run(Delivery):
         """Whether this run has a lease on this key, lost or not."""
         return self.lease is not None and self.lease.key == key
 
-    def note_follow_up(self, token: str, claim_ttl: Callable[[], float]) -> None:
+    def note_follow_up(self, token: str, claim_ttl: Callable[[], float] | None) -> None:
         """Note that the body has published its own task id again; called by the publish, in this thread.
 
         The lease becomes the first such message's claim when the body has unwound; ``claim_ttl`` tells then

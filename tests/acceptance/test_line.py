@@ -239,3 +239,24 @@ def test_who_waits_for_too_long_fails_and_its_errback_runs(
     assert 1.0 <= (failed.value.waited or 0.0) < 5.0
     assert late.id not in {body.task_id for body in project.bodies(key)}
     assert project.overlaps(key) == []
+
+
+def test_a_retry_that_leaves_its_lock_runs_before_those_that_wait(project: Project, key: str) -> None:
+    """Another call runs while it waits for its countdown; when that has passed it is the first in line."""
+    asked = key, 0.0, "retry", {"countdown": 3, "times": 1}
+    options: Any = {"lock_on_retry": "release"}
+    retried = project.while_executing.apply_async(asked, **options)
+    project.wait_ended(key, 1)
+    with project.kept_on(key):
+        between = project.while_executing.delay(key)
+        project.wait_started(key, 2)
+        others = [project.while_executing.delay(key) for _ in range(2)]
+        assert wait_parked(project, key, 2) == [result.id for result in others]
+        assert wait_parked(project, key, 3) == [retried.id, *(result.id for result in others)]
+    for result in (retried, *others):
+        result.get(timeout=PATIENCE)
+    project.wait_ended(key, 5)
+
+    expected = [retried, between, retried, *others]
+    assert [body.task_id for body in project.bodies(key)] == [result.id for result in expected]
+    assert project.overlaps(key) == []

@@ -1,5 +1,6 @@
--- Look at the lines whose time has come, each for all processes that sweep: hand free locks to the first in line,
--- and let those go that have waited for as long as they may: without the lock, whatever their place. Atomic. One key's trouble stays with that key.
+-- Look at the lines whose time has come, each for all processes that sweep: hand free locks to the first in line.
+-- While a lock is held, those go without it, whatever their place, that have waited for as long as they may.
+-- Atomic. One key's trouble stays with that key.
 --
 -- KEYS  1  lines  sorted set name -> when to look next (ms, server clock)
 --       2  index  sorted set of names

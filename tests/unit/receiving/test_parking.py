@@ -3,14 +3,17 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery.exceptions import Ignore
 
-from celery_redislock import LockBusy
+from celery_redislock import LockBusy, LockOptionError
+from celery_redislock.locks.store import Entry
 from celery_redislock.publishing import promote
-from celery_redislock.publishing.message import HEADER
+from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.receiving import parking
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, body, carried
 
@@ -35,6 +38,22 @@ def parked(shop: Shop, **options: Any) -> Iterator[Any]:
         shop.run()
         assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
         yield task
+
+
+@pytest.mark.parametrize(("call", "is_parked"), [({}, True), ({"countdown": 60}, False)], ids=repr)
+def test_a_message_waits_behind_one_in_hand_that_is_on_its_way(
+    shop: Shop, call: dict[str, Any], *, is_parked: bool
+) -> None:
+    """And not behind one that waits for its ETA: that may take a day."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY)
+    task.apply_async((7,), **call)
+    in_hand = shop.receive()
+    task.delay(7)
+    consumer = SimpleNamespace(hostname="here", connection_errors=(), event_dispatcher=None)
+
+    assert parking._park_received(task, consumer, shop.message(), KEY) is is_parked
+    assert not in_hand.has_ended
 
 
 class TestLongestWait:
@@ -128,3 +147,122 @@ class TestLongestWait:
             assert isinstance(shop.run(), LockBusy)
 
             assert not task.delay(7).is_duplicate
+
+
+def retried(shop: Shop, *, countdown: float = 50.0, way: str = "retry", **options: Any) -> tuple[Any, Any]:
+    """Run a task once that is retried then; return the task, and the retry's message."""
+
+    def again(self: Any, account_id: int) -> int:
+        if self.request.retries or carried_in(self).must_run:
+            return account_id
+        if way == "replace":
+            self.replace(self.si(account_id).set(countdown=countdown))
+        raise self.retry(countdown=countdown)
+
+    promote.install(shop.app, shop.store)
+    task = shop.unique(again, bind=True, lock_key=KEY, **{"lock_on_retry": "release", **options})
+    task.apply_async((7,), task_id="t1")
+    shop.run()
+    return task, shop.message()
+
+
+def carried_in(task: Any) -> Message:
+    """What the message says whose body runs."""
+    message = Message.of(task.request.headers, task.request.id)
+    assert message is not None
+    return message
+
+
+LEASED = [
+    {"lock": "until_executed"},
+    {"lock": "while_executing"},
+    {"lock": "until_and_while_executing"},
+    {"lock": "until_executed", "lock_period": 90.0},
+    {"lock": "while_executing", "lock_period": 90.0},
+    {"lock": "until_and_while_executing", "lock_period": 90.0},
+]
+
+
+class TestRetryThatLeavesItsLock:
+    """``lock_on_retry="release"``."""
+
+    @pytest.mark.parametrize("options", LEASED, ids=repr)
+    def test_the_lock_is_free_until_the_retry_is_due_and_then_it_runs(
+        self, shop: Shop, options: dict[str, Any]
+    ) -> None:
+        """Its job was accepted: no period refuses it, and it leaves nothing."""
+        task, message = retried(shop, **options)
+        assert task.lock_for(7).holder() is None or "lock_period" in options
+        assert shop.held() == {}
+
+        assert shop.run(shop.receive(message)) == 7
+
+        assert shop.held() == {}
+
+    def test_the_lock_is_free_when_the_body_has_unwound(self, shop: Shop) -> None:
+        """Law 5: before anybody can see that it is retried."""
+        seen: list[Any] = []
+
+        retried(shop, on_retry=lambda *_: seen.append(shop.states()))
+
+        assert seen == [[]]
+
+    @pytest.mark.parametrize("options", LEASED[:3], ids=repr)
+    def test_one_that_finds_the_lock_taken_goes_before_those_that_wait(
+        self, shop: Shop, options: dict[str, Any]
+    ) -> None:
+        """It is never skipped, whatever duplicates are."""
+        task, message = retried(shop, **options)
+        with hold(task, 7, task_id="another"):
+            shop.store.park(KEY, "parked/1", Entry("hold", "", 60.0, "{}"), nonce="1", band=2 * 255 + 1)
+
+            assert isinstance(shop.run(shop.receive(message)), Ignore)
+
+            assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1", "parked"]
+
+    def test_one_that_comes_before_its_body_has_unwound_is_served_when_it_has(self, shop: Shop) -> None:
+        """Its countdown was shorter than what the body did after it."""
+        came: list[Any] = []
+
+        def again(self: Any, account_id: int) -> int:
+            if not self.request.retries:
+                self.retry(countdown=1, throw=False)
+                came.append(shop.run(shop.receive(shop.message())))
+            return account_id
+
+        promote.install(shop.app, shop.store)
+        task = shop.unique(again, bind=True, lock_on_retry="release", **RUNNING_ONLY)
+        task.delay(7)
+
+        shop.run()
+
+        assert isinstance(came[0], Ignore)
+        assert shop.run() == 7
+        assert shop.held() == {}
+
+    @pytest.mark.parametrize(
+        "change", [{"countdown": 0.0}, {"way": "replace"}, {"lock_on_retry": "keep"}], ids=repr
+    )
+    def test_any_other_message_keeps_the_lock(self, shop: Shop, change: dict[str, Any]) -> None:
+        """One that runs at once, and one that was not retried."""
+        retried(shop, **change)
+
+        assert [state for _, state in shop.states()] == ["queued"]
+
+    def test_its_time_in_line_begins_when_it_is_due(self, shop: Shop, monkeypatch: Any) -> None:
+        """Else it would have waited too long before it came."""
+        task, message = retried(shop, lock_wait_timeout=10.0, lock_ttl=1000.0)
+        with hold(task, 7):
+            let_pass(shop, monkeypatch, 55.0)
+            assert isinstance(shop.run(shop.receive(message)), Ignore)
+            let_pass(shop, monkeypatch, 4.0)
+            assert shop.messages() == []
+
+            let_pass(shop, monkeypatch, 1.5)
+
+            assert isinstance(shop.run(), LockBusy)
+
+    @pytest.mark.parametrize("scope", ["until_executing", "until_expired"])
+    def test_it_is_refused_where_a_run_holds_no_lock(self, shop: Shop, scope: str) -> None:
+        with pytest.raises(LockOptionError, match="lock_on_retry is about the lock of a running task"):
+            shop.unique(body, lock=scope, lock_period=9, lock_on_retry="release")
