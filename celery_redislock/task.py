@@ -50,7 +50,6 @@ __all__ = ["SingletonTask"]
 hooks.install()
 
 _REQUEST = "celery_redislock.receiving.request:LockRequest"
-_STRATEGY = "celery_redislock.receiving.parking:strategy"
 
 
 class SingletonTask(Task):
@@ -66,9 +65,6 @@ class SingletonTask(Task):
 
     #: The worker's main process knows each run's token through this class, and releases for killed children.
     Request = _REQUEST
-
-    #: In front of Celery's own: what must wait for its lock is parked when it is received.
-    Strategy = _STRATEGY
 
     #: Scope: how long the task is unique; ``None`` or ``False`` switches locking off.
     lock: "types.LockChoice | Inherit" = INHERIT
@@ -138,6 +134,15 @@ class SingletonTask(Task):
         if cls.name is not None and cls.run is not Task.run:
             # Not cls(): a task class may do real work in its __init__, once.
             declaration_of(cls.__new__(cls))
+
+    def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
+        """Return what a worker does with a message it receives: it parks one that must wait for its lock.
+
+        Any other goes to the task's ``Strategy``, Celery's or its own.
+        """
+        from celery_redislock.receiving.parking import strategy
+
+        return strategy(self, consumer, super().start_strategy(app, consumer, **kwargs))
 
     def apply_async(
         self,

@@ -17,7 +17,6 @@ from typing import Any
 from uuid import uuid4
 
 from celery.worker.state import revoked
-from celery.worker.strategy import default
 from kombu.utils.json import dumps
 
 from celery_redislock.declaring.call_options import from_header
@@ -69,12 +68,11 @@ def facts_of_turn(lock: TaskLock) -> str:
     return f'{lock.facts(QUEUED, published=True)[:-1]},"line":1}}'
 
 
-def strategy(task: Any, app: Any, consumer: Any, **more: Any) -> Callable[..., Any]:
-    """Return Celery's own, behind one that parks what must wait when it is received.
+def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a task's own strategy (``handle``) behind one that parks what must wait when it is received.
 
     Called once for each task when a consumer starts; in the main process, in its event loop's thread.
     """
-    handle: Callable[..., Any] = default(task, app, consumer, **more)
     try:
         declaration = declaration_of(task)
     except RedisLockError:

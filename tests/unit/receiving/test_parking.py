@@ -17,7 +17,13 @@ from celery_redislock.receiving import parking
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, body, carried
 
-RUNNING_ONLY: dict[str, Any] = {"lock_key": KEY, "lock": "while_executing", "lock_ttl": 1000.0}
+RUNNING_ONLY: dict[str, Any] = {
+    "lock_key": "account:{account_id}",
+    "lock": "while_executing",
+    "lock_ttl": 1000.0,
+}
+
+CONSUMER = SimpleNamespace(hostname="here", connection_errors=(), event_dispatcher=None)
 
 
 def let_pass(shop: Shop, monkeypatch: Any, seconds: float) -> None:
@@ -50,9 +56,32 @@ def test_a_message_waits_behind_one_in_hand_that_is_on_its_way(
     task.apply_async((7,), **call)
     in_hand = shop.receive()
     task.delay(7)
-    consumer = SimpleNamespace(hostname="here", connection_errors=(), event_dispatcher=None)
 
-    assert parking._park_received(task, consumer, shop.message(), KEY) is is_parked
+    assert parking._park_received(task, CONSUMER, shop.message(), KEY) is is_parked
+    assert not in_hand.has_ended
+
+
+@pytest.mark.parametrize("where", ["class", "instance"])
+def test_a_strategy_of_the_tasks_own_gets_what_need_not_wait(shop: Shop, where: str) -> None:
+    """And not what waits: that is parked, in order, as with Celery's own."""
+    handled: list[str] = []
+
+    def own(task: Any, app: Any, consumer: Any) -> Any:
+        return lambda message, *_, **__: handled.append(message.headers["id"])
+
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY, **({"Strategy": staticmethod(own)} if where == "class" else {}))
+    if where == "instance":
+        task.Strategy = own
+    task.apply_async((7,), task_id="t1")
+    in_hand = shop.receive()
+    receive = task.start_strategy(shop.app, CONSUMER)
+    acks: list[Any] = []
+    for task_id, account in [("t2", 7), ("t3", 8)]:
+        task.apply_async((account,), task_id=task_id)
+        receive(shop.message(), None, lambda *_, task_id=task_id: acks.append(task_id), None, [])
+
+    assert (handled, acks) == (["t3"], ["t2"])
     assert not in_hand.has_ended
 
 
