@@ -43,6 +43,10 @@ MOST_KEYS = 10_000
 _in_hand: "dict[str, weakref.ref[Any]]" = {}
 _parked_at: dict[str, float] = {}
 
+#: Seconds until it is said again that a line is full; and when that was said, by key.
+TOLD_AGAIN = 60.0
+_told_of_full_at: dict[str, float] = {}
+
 #: Where the key stands in a header, and what comes after it.
 _KEY = len('{"v":1,"k":"')
 _AFTER_KEY = '","t":"'
@@ -174,7 +178,27 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
         return str(error)
     if answer is None:
         return "its message cannot be parked"
-    return "the line is full" if answer.word == "full" else None
+    if answer.word != "full":
+        return None
+    _tell_of_full(lock, delivery.options)
+    return "the line is full"
+
+
+def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
+    """Say that a line is full, once a minute for each key."""
+    now = boottime()
+    if now - _told_of_full_at.get(lock.key, -TOLD_AGAIN) < TOLD_AGAIN:
+        return
+    if len(_told_of_full_at) >= MOST_KEYS:
+        _told_of_full_at.clear()
+    _told_of_full_at[lock.key] = now
+    logger.warning(
+        "%r has lock_max_waiting messages in line (%d): what comes now is tried again every %g s "
+        "(lock_retry_delay), and may be passed by others; publish fewer, or raise lock_max_waiting",
+        lock.key,
+        options.lock_max_waiting,
+        options.lock_retry_delay,
+    )
 
 
 def _park(

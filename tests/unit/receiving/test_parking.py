@@ -10,7 +10,7 @@ import pytest
 from celery.exceptions import Ignore
 
 from celery_redislock import LockBusy, LockOptionError
-from celery_redislock.locks.store import Entry
+from celery_redislock.locks.store import Entry, Parked
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import parking
@@ -295,3 +295,28 @@ class TestRetryThatLeavesItsLock:
     def test_it_is_refused_where_a_run_holds_no_lock(self, shop: Shop, scope: str) -> None:
         with pytest.raises(LockOptionError, match="lock_on_retry is about the lock of a running task"):
             shop.unique(body, lock=scope, lock_period=9, lock_on_retry="release")
+
+
+def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
+    shop: Shop, monkeypatch: Any, caplog: Any
+) -> None:
+    """It names the key and its bound, and says what happens. Nothing is lost."""
+    times = iter([0.0, 59.0, 61.0, 61.0])
+    monkeypatch.setattr(parking, "_told_of_full_at", {})
+    monkeypatch.setattr(parking, "boottime", lambda: next(times))
+    monkeypatch.setattr(shop.store, "park", lambda *_, **__: Parked("full"))
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, lock_max_waiting=3, lock_retry_delay=2, **RUNNING_ONLY)
+    told: list[list[str]] = []
+    for account in (7, 7, 7, 8):
+        caplog.clear()
+        with hold(task, account):
+            task.delay(account)
+            shop.run()
+        assert carried(shop.message()).key == f"account:{account}"
+        told.append([record.message for record in caplog.records if record.levelname == "WARNING"])
+
+    assert [len(lines) for lines in told] == [1, 0, 1, 1]
+    assert told[0][0].startswith(
+        "'account:7' has lock_max_waiting messages in line (3): what comes now is tried again every 2 s"
+    )
