@@ -68,6 +68,7 @@ class LockSettings(NamedTuple):
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
     min_replicas: int = DEFAULTS["redislock_min_replicas"]
+    park_sync: str | None = DEFAULTS["redislock_park_sync"]
     fence: str = DEFAULTS["redislock_fence"]
     eager: bool = DEFAULTS["redislock_eager"]
     enabled: bool = DEFAULTS["redislock_enabled"]

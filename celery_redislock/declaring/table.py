@@ -109,6 +109,9 @@ ROWS: tuple[Row, ...] = (
         meaning="how long a worker asks a silent lock server before it publishes the task again"),
     Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
         meaning="replicas that must have a lock before it counts (`WAIT`)"),
+    Row(setting="redislock_park_sync", default=None, kind=one_of("aof"), default_note="none",
+        meaning="`'aof'`: where the lock server is not the broker, a message that waits is acknowledged once "
+        "it is on the lock server's disk (`WAITAOF`)"),
     Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
     Row(setting="redislock_eager", default=False, kind=FLAG,

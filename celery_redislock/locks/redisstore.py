@@ -63,6 +63,11 @@ from celery_redislock.locks.wire import expect
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0
 
+#: Waits until the server's own disk has what a connection wrote; and seconds that this may take, as a server
+#: writes to its disk once a second (``appendfsync everysec``).
+ON_DISK = ("WAITAOF", "1", "0")
+SYNC_TAKES = 2.0
+
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
 
@@ -86,11 +91,13 @@ class RedisStore(LockStore):
         prefix: str = "redislock",
         strict_fence: bool = False,
         min_replicas: int = 0,
+        syncs_parked: bool = False,
         clock: Clock = boottime,
     ) -> None:
         """Keep locks on the server these connections lead to.
 
-        Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
+        Arguments: see :func:`celery_redislock.locks.connect`; ``syncs_parked``: a message of another broker
+        is parked when it is on the server's disk; ``clock`` is injected by tests.
         """
         self.connections = connections
         self.prefix = prefix
@@ -99,6 +106,7 @@ class RedisStore(LockStore):
         self._lines = f"{prefix}:lines"
         self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
         self._min_replicas = min_replicas
+        self._syncs_parked = syncs_parked
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
         self._note_ms = _ms(3 * connections.socket_timeout)
@@ -121,7 +129,8 @@ class RedisStore(LockStore):
         if not self._min_replicas:
             return self._scripts.begin("acquire", keys, args, _granted, name=name)
         confirmed = partial(self._confirmed, token)
-        return self._scripts.begin("acquire", keys, args, confirmed, name=name, replicas=self._min_replicas)
+        wait = ("WAIT", str(self._min_replicas))
+        return self._scripts.begin("acquire", keys, args, confirmed, name=name, confirm=wait)
 
     def claim_and_push(
         self, name: str, token: str, ttl: float, *, queue: str, text: str, facts: str = "", **terms: Any
@@ -275,9 +284,26 @@ class RedisStore(LockStore):
         *theirs, tag = acknowledge or ("",)
         keys += theirs
         args += (tag, "" if within is None else _ms(within))
-        answer = self._scripts.begin("park", keys, args, _parked, name=name)()
+        if self._syncs_parked and entry.kind == "give":
+            begun = self._scripts.begin(
+                "park", keys, args, self._on_disk, name=name, confirm=ON_DISK, waits=SYNC_TAKES
+            )
+        else:
+            begun = self._scripts.begin("park", keys, args, _parked, name=name)
+        answer = begun()
         self._tell(answer.promoted)
         return answer
+
+    def _on_disk(self, name: str, replies: list[Any], *when: Any) -> Parked:
+        """Read the answer to a parking, and whether what was parked is on the server's disk."""
+        reply, (is_on_disk, _) = replies
+        answer = _parked(name, reply, *when)
+        if answer.word not in {"runs", "full"} and not is_on_disk:
+            raise LockUnavailable(self.server, "park", "it was not confirmed in time that it is on disk")
+        return answer
+
+    def confirm_on_disk(self) -> None:
+        self._scripts.send("confirm_on_disk", *ON_DISK, "1", understand=_rung, waits=SYNC_TAKES)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         keys = [self._base(name) + "lock", self._index]
@@ -356,10 +382,10 @@ class RedisStore(LockStore):
         names = self._scripts.begin("names", [self._index], [str(2 * limit)], _listed, name=self._index)()
         return names[:limit]
 
-    def eviction_policy(self) -> str | None:
+    def server_says(self, section: str, name: str) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
-        policy: str | None = self._scripts.send("info", "INFO", "memory", understand=_policy)
-        return policy
+        value: str | None = self._scripts.send("info", "INFO", section, understand=partial(_said, name))
+        return value
 
     def close(self) -> None:
         self.connections.drop_idle()
@@ -548,8 +574,8 @@ def _listed(_name: str, reply: Any, *_: object) -> list[str]:
     return list(dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in reply))
 
 
-def _policy(_name: str, reply: Any, *_: object) -> str | None:
-    found = re.search(rb"maxmemory_policy:(\S+)", reply)
+def _said(field: str, _name: str, reply: Any, *_: object) -> str | None:
+    found = re.search(rb"^%b:(\S+)" % field.encode(), reply, re.MULTILINE)
     return None if found is None else found[1].decode()
 
 

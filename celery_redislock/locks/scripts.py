@@ -48,9 +48,9 @@ T = TypeVar("T")
 Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
-#: A request's bytes; its script and keys, for errors; replicas, time, and how many seconds the server may
-#: wait before it answers (``None``: its answer is not awaited).
-_Call: TypeAlias = tuple[bytes, str, Sequence[str], int, float | None, float | None]
+#: A request's bytes; its script and keys, for errors; what confirms it, time, and how many seconds the server
+#: may wait before it answers (``None``: its answer is not awaited).
+_Call: TypeAlias = tuple[bytes, str, Sequence[str], Sequence[str], float | None, float | None]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -107,7 +107,8 @@ class Scripts:
         understand: Understand[T],
         *,
         name: str,
-        replicas: int = 0,
+        confirm: Sequence[str] = (),
+        waits: float = 0.0,
         within: float | None = None,
     ) -> Callable[[], T]:
         """Send a script's request, and return a function that reads the answer.
@@ -116,9 +117,10 @@ class Scripts:
         closed with it. A request whose answer was lost is sent once more, on a new connection; where none is
         open, it is sent when the answer is read.
 
-        *operation* is the script's name, *name* the lock's. So many ``replicas`` confirm (``WAIT``), and
-        the answer is a list then, whose last item is how many did. ``within``: seconds for both attempts
-        together, if less than two socket timeouts.
+        *operation* is the script's name, *name* the lock's. ``confirm``: a command that waits until what the
+        script wrote is elsewhere as well (``WAIT``, ``WAITAOF``), without its timeout; the answer is a list
+        then, whose last item is its own. ``waits``: as for :meth:`send`. ``within``: seconds for both
+        attempts together, if less than two socket timeouts.
 
         Raises:
             LockUnavailable: no answer in time, or the server refused the command, or *understand* could not
@@ -132,7 +134,7 @@ class Scripts:
         begun: Any = None
         sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
-        if sock and not (connection.redislock_unread or replicas or within) and len(request) <= PIECE:
+        if sock and not (connection.redislock_unread or confirm or within) and len(request) <= PIECE:
             try:
                 sock.sendall(request)
                 read = self._read
@@ -141,7 +143,7 @@ class Scripts:
             except BaseException:
                 connection.disconnect()
                 raise
-        call = request, operation, keys, replicas, within, 0.0
+        call = request, operation, keys, confirm, within, waits
         return partial(read, connection, sent_at, begun, understand, name, call)
 
     def _read(
@@ -176,7 +178,7 @@ class Scripts:
         Raises as :meth:`begin`.
         """
         awaited = None if understand is None else waits
-        call = self._request(operation, (), command), operation, (), 0, None, awaited
+        call = self._request(operation, (), command), operation, (), (), None, awaited
         understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
 
@@ -188,21 +190,20 @@ class Scripts:
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
         ``None``: nothing has been sent.
         """
-        request, operation, keys, replicas, within, awaited = call
+        request, operation, keys, confirm, within, awaited = call
         waits = awaited or 0.0
         clock = self._clock
         patience = self._socket_timeout + waits
         now = clock()
         # The first one was waited for no longer than its socket waits.
         give_up = (now if begun is None else max(sent_at, now - patience)) + 2 * patience
-        if replicas:
+        if confirm:
             # Half the time, so that it answers before the socket gives up.
-            wait = ("WAIT", str(replicas), str(max(1, round(patience * 500))))
-            request += self._request("WAIT", (), wait)
+            request += self._request(confirm[0], (), (*confirm, str(max(1, round(patience * 500)))))
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
             give_up = now + 2 * patience
-        count = 2 if replicas else 1
+        count = 2 if confirm else 1
         is_script = operation in self._scripts
         was_sent = begun is not None
         was_refused = True
@@ -219,7 +220,7 @@ class Scripts:
                 sock = connection._sock
                 if awaited is not None:
                     answers = Answers(sock, begun or sock.recv(PIECE), give_up, clock)
-                    replies = answers.read(count, of_script=is_script, of_wait=waits > 0)
+                    replies = answers.read(count, of_script=is_script, of_wait=waits > 0 and not is_script)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
                     text, sha = map(str.encode, self._scripts[operation])
@@ -230,9 +231,10 @@ class Scripts:
                 sock.settimeout(self._socket_timeout)  # at rest again
                 connection.redislock_unread += awaited is None
                 lost: Any = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
+                was_refused = was_refused and lost is replies[0]  # else only its confirmation was refused
                 if lost is None:
                     try:
-                        reply = replies if replicas else replies[0]
+                        reply = replies if confirm else replies[0]
                         answer = understand(name, reply, sent_at, clock(), repeated)
                     except OTHER_SHAPES:
                         raise Nonsense(answers.data) from None

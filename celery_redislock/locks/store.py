@@ -666,8 +666,15 @@ class LockStore(ABC):
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
 
-    def eviction_policy(self) -> str | None:
-        """Return the server's eviction policy, for a lack of memory; ``None`` where it cannot tell."""
+    def confirm_on_disk(self) -> None:  # noqa: B027  it has none
+        """Wait until the server's disk has what was written; one request.
+
+        Raises:
+            LockUnavailable: with ``was_refused`` where the server keeps no append-only file, or cannot tell.
+        """
+
+    def server_says(self, section: str, name: str) -> str | None:  # noqa: ARG002  there is no server
+        """Return what the server says of itself under this name (``INFO``); ``None`` where it does not."""
         return None
 
     def close(self) -> None:  # noqa: B027  nothing to close is the rule

@@ -1,13 +1,15 @@
 """What a worker checks when it starts: settings, the schedule, the lock server, the options of each task."""
 
+from contextlib import suppress
 from typing import Any
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import risks
-from celery_redislock.declaring.server import setting_problems
-from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.declaring.server import setting_problems, settings_of, store_of
+from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import LockStore
 from celery_redislock.log import logger
+from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
 
 __all__ = ["check_worker"]
@@ -21,6 +23,7 @@ def check_worker(instance: Any = None, **_: Any) -> None:
 
     ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
     """
+    _insist_on_disk(instance.app)
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
@@ -34,21 +37,38 @@ def check_worker(instance: Any = None, **_: Any) -> None:
         )
 
 
+def _insist_on_disk(app: Any) -> None:
+    """End the worker where messages are to be parked on disk, and the lock server cannot tell that."""
+    with suppress(LockOptionError):  # each task reports it
+        settings = settings_of(app)
+        store = store_of(app, settings)
+        if not (settings.park_sync and store.home):
+            return
+        try:
+            store.confirm_on_disk()
+        except LockUnavailable as error:
+            if error.was_refused:  # one that is away parks nothing, and is asked again for each message
+                raise SystemExit(
+                    f"redislock_park_sync is 'aof', and the lock server {store.server} cannot confirm what "
+                    f"is on its disk ({error.reason}): it takes Redis 7.2 or Valkey, and appendonly yes"
+                ) from error
+
+
 def _problems(worker: Any) -> list[str]:
     app = worker.app
     problems = setting_problems(app)
     if app.conf.beat_schedule:
         problems += problems_of(app, entries_of(app))
-    is_server_known = False
+    store = None
+    some_wait = False
     pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():
         if not is_unique(task):
             continue
         try:
             declaration = declaration_of(task)
-            if not is_server_known:
-                problems += _server_problems(declaration.store)
-                is_server_known = True
+            store = declaration.store
+            some_wait = some_wait or waits(declaration.options)
             limit = task.time_limit or app.conf.task_time_limit
             found = risks(declaration.options, declaration.settings, time_limit=limit)
             if declaration.options.on_lock_lost == "terminate" and pool not in _INTERRUPTIBLE_POOLS | {""}:
@@ -59,19 +79,31 @@ def _problems(worker: Any) -> list[str]:
             problems += [f"{task.name}: {problem}" for problem in found]
         except LockOptionError as error:
             problems.append(str(error))
+    if store is not None:
+        problems += _server_problems(store, some_wait=some_wait)
+        if app.conf.get("redislock_park_sync") and not store.home:
+            problems.append(
+                "redislock_park_sync has no effect: the lock server is the broker, so what waits is as "
+                "durable as what is queued; leave it out"
+            )
     return problems
 
 
-def _server_problems(store: LockStore) -> list[str]:
+def _server_problems(store: LockStore, *, some_wait: bool) -> list[str]:
+    problems = []
     try:
-        policy = store.eviction_policy()
+        policy = store.server_says("memory", "maxmemory_policy")
+        if policy not in {None, "noeviction"}:
+            problems.append(
+                f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
+                "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
+                "with redislock_url"
+            )
+        if some_wait and "amqp" in store.home and store.server_says("persistence", "aof_enabled") == "0":
+            problems.append(
+                f"messages that wait for a lock move from RabbitMQ to the lock server {store.server}, which "
+                "has no append-only file, and may be lost when it restarts; give it appendonly yes"
+            )
     except RedisLockError as error:
-        return [str(error)]
-    if policy in {None, "noeviction"}:
-        return []
-    problem = (
-        f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
-        "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
-        "with redislock_url"
-    )
-    return [problem]
+        problems.append(str(error))
+    return problems

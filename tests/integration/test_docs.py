@@ -170,7 +170,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
             store.acquire("name", token, 0.001, facts="{}")
         store.force_release("name")
         assert list(store.release_claims(["owner"])) == []
-        assert store.eviction_policy() == "noeviction"
+        assert store.server_says("memory", "maxmemory_policy") == "noeviction"
         stand_in_line(store)
         send_a_tick(store)
 

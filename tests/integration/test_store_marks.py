@@ -177,7 +177,7 @@ class TestUnawaited:
             store.mark_done("n", f"m{number}", 60.0)
             granted(store.acquire("n", A, 30.0, facts=ABOUT))
             assert store.release("n", A).released
-            assert store.eviction_policy() == "noeviction"
+            assert store.server_says("memory", "maxmemory_policy") == "noeviction"
 
     def test_an_error_in_answer_to_it_is_not_taken_for_the_next_ones(self, plain_case: RedisCase) -> None:
         """Out of memory, read-only, without permission: the mark is lost, and nothing else."""

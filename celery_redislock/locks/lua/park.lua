@@ -43,11 +43,13 @@ local function acknowledge()
   end
 end
 
-if call('EXISTS', note) == 1 then
+-- Each writes, so that a confirmation (WAITAOF) waits for what an earlier request wrote.
+if call('PEXPIRE', note, ARGV[9]) == 1 then
   return {ok = 'repeated'}
 end
 if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
   acknowledge() -- another delivery of it
+  redis.pcall('SET', note, '', 'PX', ARGV[9])
   return {ok = 'repeated'}
 end
 local held = call('GET', lock)

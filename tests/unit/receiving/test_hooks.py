@@ -10,6 +10,8 @@ from celery import signals
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import store_of, use_store
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.hooks import install
 from tests.unit.shop import KEY, Shop, body
@@ -33,6 +35,9 @@ def warnings(caplog: Any) -> list[str]:
 
 
 # --- the check -------------------------------------------------------------------------------
+
+#: Of a task whose calls wait for each other.
+WAITING = {"lock": "while_executing"}
 
 
 @pytest.mark.parametrize("policy", ["warn", "error"])
@@ -64,12 +69,12 @@ def test_a_server_that_deletes_locks_or_does_not_answer_is_warned_of_once(
     shop.unique(body)
     shop.unique(body, name="shop.second")
 
-    def ask() -> str | None:
+    def ask(*_: str) -> str | None:
         if policy == "away":
             raise shop.store.error("ask")
         return policy
 
-    monkeypatch.setattr(shop.store, "eviction_policy", ask)
+    monkeypatch.setattr(shop.store, "server_says", ask)
 
     start_worker(shop)
 
@@ -89,6 +94,71 @@ def test_a_misspelt_setting_is_warned_of_once(shop: Shop, caplog: Any) -> None:
 
     said = "redislock_tll is no setting; did you mean redislock_ttl?"
     assert len([line for line in warnings(caplog) if said in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "home", "aof", "is_said"),
+    [
+        ({}, "amqp:here", "0", False),
+        (WAITING, "amqp:here", "0", True),
+        (WAITING, "pyamqp:here", "0", True),
+        (WAITING, "amqp:here", "1", False),
+        (WAITING, "amqp:here", None, False),
+        (WAITING, "redis:there", "0", False),
+        (WAITING, "", "0", False),
+    ],
+)
+def test_a_lock_server_that_keeps_less_than_rabbitmq_is_warned_of_where_tasks_wait(
+    shop: Shop, caplog: Any, monkeypatch: Any, options: Any, home: str, aof: str | None, *, is_said: bool
+) -> None:
+    """A durable message moves there, and may be gone when that server restarts."""
+    shop.unique(body, **options)
+    monkeypatch.setattr(promote, "install", lambda *_: None)
+    shop.store.home = home
+    monkeypatch.setattr(shop.store, "server_says", lambda _, name: aof if name == "aof_enabled" else None)
+
+    start_worker(shop)
+
+    assert ["has no append-only file" in line for line in warnings(caplog)] == [True] * is_said
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore"])
+@pytest.mark.parametrize(
+    ("home", "error", "ends"),
+    [
+        ("amqp:here", "refused", True),
+        ("amqp:here", "away", False),
+        ("amqp:here", None, False),
+        ("", "asked", False),
+    ],
+)
+def test_a_worker_does_not_start_that_could_not_park_as_it_is_told(
+    shop: Shop, monkeypatch: Any, caplog: Any, policy: str, home: str, error: str | None, *, ends: bool
+) -> None:
+    """Whatever ``redislock_check`` says. One that is away is asked again for each message."""
+    shop.unique(body)
+    shop.app.conf.update(redislock_park_sync="aof", redislock_check=policy)
+    monkeypatch.setattr(promote, "install", lambda *_: None)
+    shop.store.home = home
+
+    def confirm() -> None:
+        if error is not None:
+            problem = LockUnavailable("memory", "confirm_on_disk", "ERR unknown command 'WAITAOF'")
+            problem.was_refused = error != "away"
+            raise problem
+
+    monkeypatch.setattr(shop.store, "confirm_on_disk", confirm)
+
+    if ends:
+        with pytest.raises(
+            SystemExit, match=r"redislock_park_sync is 'aof', and .* unknown command 'WAITAOF'"
+        ):
+            start_worker(shop)
+        return
+    start_worker(shop)
+
+    said = ["redislock_park_sync has no effect" in line for line in warnings(caplog)]
+    assert said == [True] * (not home and policy == "warn")
 
 
 LIMITED = "redislock: shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)"
@@ -135,7 +205,7 @@ def test_error_ends_the_worker_and_ignore_asks_nothing(
     assert [line for line in warnings(caplog) if next(iter(setting)) in line]
 
     caplog.clear()
-    monkeypatch.setattr(shop.store, "eviction_policy", None)
+    monkeypatch.setattr(shop.store, "server_says", None)
     shop.app.conf.redislock_check = "ignore"
     start_worker(shop)
     assert caplog.messages == []
@@ -143,7 +213,7 @@ def test_error_ends_the_worker_and_ignore_asks_nothing(
 
 def test_an_app_without_unique_tasks_asks_no_server(shop: Shop, monkeypatch: Any) -> None:
     """Law 10."""
-    monkeypatch.setattr(shop.store, "eviction_policy", None)
+    monkeypatch.setattr(shop.store, "server_says", None)
 
     start_worker(shop)
 
