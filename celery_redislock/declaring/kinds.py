@@ -102,6 +102,10 @@ def one_of(*values: str, or_callable: bool = False) -> Kind:
 
 
 REPLICAS = Kind("a whole number (0 … 100)", lambda value: type(value) is int and 0 <= value <= 100)
+#: Parts of an entry of a line are told from each other by control characters.
+QUEUE = Kind(
+    "the name of a queue", lambda value: isinstance(value, str) and value != "" and value.isprintable()
+)
 COUNT = Kind("a whole number from 1 on", lambda value: type(value) is int and value >= 1)
 LIMIT = Kind(
     "a whole number from 1 on, or a callable of the call's arguments, by name, that returns one",

@@ -226,12 +226,12 @@ def _park(
     if store.home:
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
         said = said._replace(parked_at=since, was_delivered=True)
-        text = text_of(message, said.added_to(headers))
+        text = text_of(message, said.added_to(headers), options.lock_wait_queue)
         entry = Entry("give", store.home, PUBLISHING, facts, text)
         band = of_priority(255 - priority)
     else:
         said = said._replace(parked_at=since)
-        pushed = _as_pushed(message, said.added_to(headers))
+        pushed = _as_pushed(message, said.added_to(headers), options.lock_wait_queue)
         if pushed is None:
             return None
         queue, text, acknowledge = pushed
@@ -254,10 +254,13 @@ def _park(
     return answer
 
 
-def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tuple[str, str, str]] | None:
-    """Return the queue a message of kombu's Redis came from, its text there, and what acknowledges it.
+def _as_pushed(
+    message: Any, headers: Mapping[str, Any], wait_queue: str | None = None
+) -> tuple[str, str, tuple[str, str, str]] | None:
+    """Return the queue a message of kombu's Redis goes to, its text there, and what acknowledges it.
 
-    ``None`` where its queue cannot be told, or expires, which takes more than a push.
+    That is ``wait_queue``, or the one it came from; ``None`` where that cannot be told, or the queue expires,
+    which takes more than a push.
     """
     channel = message.channel
     if not hasattr(channel, "unacked_key"):
@@ -268,11 +271,19 @@ def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tupl
     consumed = set(channel._tag_to_queue.values())
     # Not one that a queue was renamed from: what is pushed has to be read by somebody.
     queues = [queue for queue in queues if queue in consumed]
+    if wait_queue is not None:
+        queues = [wait_queue]
     if not queues or queues[0] in getattr(channel, "_expires", ()):
         return None
     properties = {name: value for name, value in message.properties.items() if name not in OF_A_WORKER}
     # A tag of its own: this delivery is acknowledged by the present one, here and once more by kombu.
     properties["delivery_tag"] = str(uuid4())
+    if wait_queue is not None:
+        properties["delivery_info"] = {
+            **properties["delivery_info"],
+            "exchange": "",
+            "routing_key": wait_queue,
+        }
     raw = {**message._raw, "headers": headers, "properties": properties}
     prefix = channel.global_keyprefix
     queue = channel._q_for_pri(queues[0], channel._get_message_priority(raw, reverse=False))
