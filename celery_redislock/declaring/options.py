@@ -173,6 +173,11 @@ def problems_of(
             for name in own
             if TASK_ROWS[name].is_of_a_lease
         ]
+    if "lock_wait_timeout" in own and scope is not None and scope.claim == "period":
+        problems.append(
+            f"lock_wait_timeout is about waiting in line; with lock={scope.name!r} a call waits for nothing "
+            "but the period, by the clock; leave it out"
+        )
     if "lock_period_on_failure" in own and options.lock_period is None:
         problems.append(
             "lock_period_on_failure is about lock_period, which is not set; set that, or leave this out"

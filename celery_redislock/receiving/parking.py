@@ -279,11 +279,7 @@ def _as_pushed(
     # A tag of its own: this delivery is acknowledged by the present one, here and once more by kombu.
     properties["delivery_tag"] = str(uuid4())
     if wait_queue is not None:
-        properties["delivery_info"] = {
-            **properties["delivery_info"],
-            "exchange": "",
-            "routing_key": wait_queue,
-        }
+        properties["delivery_info"] = {"exchange": "", "routing_key": wait_queue}
     raw = {**message._raw, "headers": headers, "properties": properties}
     prefix = channel.global_keyprefix
     queue = channel._q_for_pri(queues[0], channel._get_message_priority(raw, reverse=False))

@@ -158,6 +158,8 @@ def test_the_bounds_of_durations_are_allowed():
         ("redislock_url", "localhost"),
         ("redislock_url", 5),
         ("redislock_url", ["redis://a", "redis://b"]),
+        ("redislock_park_sync", "rdb"),
+        ("redislock_park_sync", True),
         *product(["on_lock_lost", "on_lock_error"], ["Log", 5, True, ["log"]]),
     ],
 )
@@ -165,6 +167,22 @@ def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
     (problem,) = problems(read if setting.startswith("on_lock") else settings_of, {setting: wrong})
 
     assert problem.startswith(setting)
+
+
+@pytest.mark.parametrize("wrong", ["", 5, "two\0parts", "two\nlines", ["waited"]], ids=repr)
+def test_a_queue_whose_name_could_not_be_parked_is_refused(wrong):
+    assert "give the name of a queue" in problems(read, {"lock_wait_queue": wrong})[0]
+
+
+def test_a_longest_wait_is_refused_where_nobody_waits_in_line():
+    """``until_expired`` waits for its period, by the clock. Elsewhere a workflow's duplicate may wait."""
+    (problem,) = problems(read, {"lock": "until_expired", "lock_period": 9, "lock_wait_timeout": 5})
+
+    assert "waits for nothing but the period" in problem
+    assert "leave it out" in problem
+    for scope in SCOPES:
+        if scope != "until_expired":
+            assert read({"lock": scope, "lock_wait_timeout": 5}).lock_wait_timeout == 5.0
 
 
 def test_a_password_is_never_shown():

@@ -22,6 +22,24 @@ from tests.unit.shop import Down, Shop, body, carried, debts
 # --- strategies ------------------------------------------------------------------------------
 
 
+def test_a_callable_that_raises_tells_the_caller_and_changes_nothing(shop: Shop) -> None:
+    """Law 2: nothing is published, and the holder keeps its claim."""
+
+    def decide(_: Any) -> str:
+        raise ZeroDivisionError
+
+    task = shop.unique(body, on_conflict=decide)
+    task.delay(7)
+    shop.messages()
+    before = shop.states()
+
+    with pytest.raises(ZeroDivisionError):
+        task.delay(7)
+
+    assert shop.messages() == []
+    assert shop.states() == before
+
+
 @pytest.mark.parametrize("says", ["skip", "wait", "raise"])
 @pytest.mark.parametrize("is_callable", [False, True])
 def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_callable: bool) -> None:

@@ -88,6 +88,25 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
         assert (raised.value.key, raised.value.task_id) == (KEY, "first")
 
 
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_a_callable_that_raises_fails_the_task_visibly(shop: Shop, *, acks_late: bool) -> None:
+    """Law 2: no message is lost for a mistake in it. The holder keeps its lock."""
+
+    def decide(_: Any) -> str:
+        raise ZeroDivisionError
+
+    options: dict[str, Any] = {"lock_key": KEY, "lock": "while_executing", "acks_late": acks_late}
+    task = shop.unique(body, on_conflict={"server": decide}, **options)
+    task.apply_async((7,), task_id="t1")
+
+    with hold(task, 7, task_id="first"):
+        assert isinstance(shop.run(), ZeroDivisionError)
+
+        assert shop.state("t1") == "FAILURE"
+        assert [state for _, state in shop.states()] == ["running"]
+    assert (shop.acks, shop.messages()) == (["ack"], [])
+
+
 @pytest.mark.parametrize("strategy", ["skip", "raise"])
 @pytest.mark.parametrize(
     ("state", "age", "left", "waits"),
