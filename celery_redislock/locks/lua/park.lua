@@ -43,13 +43,16 @@ local function acknowledge()
   end
 end
 
--- Each writes, so that a confirmation (WAITAOF) waits for what an earlier request wrote.
-if call('PEXPIRE', note, ARGV[9]) == 1 then
+-- A repetition writes, so that its confirmation (WAITAOF) waits for what an earlier request wrote.
+if call('EXISTS', note) == 1 then
+  call('PEXPIRE', note, ARGV[9])
   return {ok = 'repeated'}
 end
 if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
   acknowledge() -- another delivery of it
-  redis.pcall('SET', note, '', 'PX', ARGV[9])
+  if string.sub(entry, 1, 4) == 'give' then
+    redis.pcall('SET', note, '', 'PX', ARGV[9])
+  end
   return {ok = 'repeated'}
 end
 local held = call('GET', lock)
