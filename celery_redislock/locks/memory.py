@@ -278,13 +278,12 @@ class MemoryStore(LockStore):
     def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
         with self._lock:
             line = self._lines.get(name, [])
-            entry = self._entry(name, id)
             end = 0 if place == "first" else -1
-            if entry is not None:
-                moved = _Place(line[end].band, id, entry)
-                rest = [each for each in line if each.id != id]
-                self._lines[name] = [moved, *rest] if place == "first" else [*rest, moved]
-            return entry is not None
+            moved = [each._replace(band=line[end].band) for each in line if each.id == id]
+            rest = [each for each in line if each.id != id]
+            if moved:
+                self._lines[name] = [*moved, *rest] if place == "first" else [*rest, *moved]
+            return bool(moved)
 
     def await_bell(self, bell: str, seconds: float) -> bool:
         with self._lock:

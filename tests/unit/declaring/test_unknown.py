@@ -15,7 +15,10 @@ from tests.unit.declaring.asking import problems
         ("lock_keys", "did you mean lock_key?"),
         ("on_conflicts", "did you mean on_conflict?"),
         ("on_lock_loss", "did you mean on_lock_lost?"),
-        ("lock_zzz", "known are lock, lock_key, lock_limit, lock_max_hold, lock_max_waiting, lock_on_retry, "),
+        (
+            "lock_zzz",
+            "known are lock, lock_key, lock_limit, lock_max_hold, lock_max_waiting, lock_on_retry, ",
+        ),
         ("lock_for", "lock_for is no option"),
         ("lock_fence", "lock_fence is no option of a task; set redislock_fence on the app"),
         ("redislock_url", "redislock_url is no option of a task; set redislock_url on the app"),
