@@ -401,11 +401,11 @@ class TestDrained:
         """It waits on, and is published later."""
         put = promote._put
 
-        def fail_once(producer: Any, said: Any) -> None:
+        def fail_once(producer: Any, said: Any, queue: Any) -> None:
             if said["headers"]["id"] == "b":
                 message = "no such exchange"
                 raise ValueError(message)
-            put(producer, said)
+            put(producer, said, queue)
 
         monkeypatch.setattr(promote, "_put", fail_once)
 
