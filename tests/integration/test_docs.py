@@ -17,7 +17,7 @@ from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Entry, Grant, Mark, Term
+from celery_redislock.locks.store import Entry, Grant, Mark, Refusal, Term
 from celery_redislock.scheduling.state import NOTHING, States
 from tests.pages import PAGES, ROOT, blocks_of
 
@@ -172,6 +172,7 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         assert list(store.release_claims(["owner"])) == []
         assert store.server_says("memory", "maxmemory_policy") == "noeviction"
         stand_in_line(store)
+        hold_together(store)
         send_a_tick(store)
 
 
@@ -193,6 +194,18 @@ def stand_in_line(store: RedisStore) -> None:
         raise LockUnavailable(store.server, "release", reason)
     store.force_release("busy")
     assert not store.await_bell(store.bell("busy", "nonce"), 0.001)
+
+
+def hold_together(store: RedisStore) -> None:
+    """Hold a lock with another one, who knows a smaller limit, and set one."""
+    for owner, limit in (("a", 3), ("b", 2)):
+        facts = f'{{"limit":{limit}}}'
+        assert isinstance(store.acquire("seats", f"{owner}/1", 5.0, facts=facts, limit=limit), Grant)
+    assert isinstance(store.acquire("seats", "c/1", 5.0, facts='{"limit":3}', limit=3), Refusal)
+    assert store.limit("seats", 3, ttl=5.0) is not None
+    assert len(store.holders("seats")) == 2
+    for owner in ("a", "b"):
+        assert store.release("seats", f"{owner}/1").released
 
 
 def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
@@ -254,6 +267,9 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", facts="{}")
         store.release("N", "owner/NONCE")
         admin.delete("the broker's", "redislock:{N}:note:NONCE")
+        store.acquire("N", "one/of/several", 5.0, facts='{"limit":2}', limit=2)
+        store.limit("N", 2, ttl=5.0)
+        admin.delete("redislock:{N}:lock")
         store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         store.park("N", "rung/token", Entry("ring", store.bell("N", "NONCE"), 5.0, "{}"), nonce="NONCE")

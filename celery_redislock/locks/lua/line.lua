@@ -17,7 +17,8 @@ include('permits')
 local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 
 -- Returns nothing where nobody waits, or could be served; an id and its text where the caller publishes it, and
--- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very one, whatever its place; it holds the lock already.
+-- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very
+-- one, whatever its place; it holds the lock already.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
 local function wake(lock, index, name, home, only)
   local stem = string.sub(lock, 1, -5)

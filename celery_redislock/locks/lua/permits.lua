@@ -52,6 +52,7 @@ permits = function(lock, index, name, held)
     end
     local limit = redis.pcall('GET', stem .. 'limit')
     limit = type(limit) == 'string' and tonumber(string.match(limit, '^(%d+)%z'))
+    self.is_set = limit
     if not limit then
       limit = tonumber(asked)
       -- It may be that of a holder that has gone.
@@ -87,7 +88,8 @@ permits = function(lock, index, name, held)
     end
     call('ZADD', set, now + ttl, token)
     call('HSET', holders, token, facts)
-    marked = string.format('%d', math.min(limit, asked))
+    -- While one is set, the holders' own are not compared.
+    marked = string.format('%d', math.min(limit, asked, self.is_set and tonumber(marked) or asked))
     mark()
   end
 
