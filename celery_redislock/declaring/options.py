@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.declaring.keys import parse_key
-from celery_redislock.declaring.scopes import SCOPES, Asked, Choice, Scope, resolve
+from celery_redislock.declaring.scopes import NO_TURN, SCOPES, Asked, Choice, Scope, resolve
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, is_given
 from celery_redislock.exceptions import LockOptionError
 
@@ -33,6 +33,7 @@ class LockOptions(NamedTuple):
         on_conflict: as asked for, by side.
         client: strategy at publish; ``None`` where the scope takes no lock there.
         server: strategy on the worker; ``None`` where there is no locking.
+        claims_plainly: its claim stands for no period, and where it is refused the call does not wait.
     """
 
     scope: Scope | None = DEFAULTS["lock"]
@@ -41,6 +42,7 @@ class LockOptions(NamedTuple):
     client: Choice | None = "skip"
     server: Choice | None = "skip"
     lock_limit: int | Callable[..., object] = DEFAULTS["lock_limit"]
+    claims_plainly: bool = True
     lock_ttl: float = DEFAULTS["lock_ttl"]
     lock_queue_ttl: float = DEFAULTS["lock_queue_ttl"]
     lock_max_hold: float | None = DEFAULTS["lock_max_hold"]
@@ -146,7 +148,8 @@ def freeze(values: Mapping[str, object]) -> LockOptions:
     rest: dict[str, Any] = dict(values)  # the kinds have checked the types
     scope = rest.pop("lock")
     client, server = resolve(scope, rest["on_conflict"])
-    return LockOptions(scope=scope, client=client, server=server, **rest)
+    plainly = client != "wait" and (scope is None or scope.may_wait)
+    return LockOptions(scope=scope, client=client, server=server, claims_plainly=plainly, **rest)
 
 
 def problems_of(
@@ -163,8 +166,10 @@ def problems_of(
     if scope is not None and scope.claim is None and names_client:
         problems.append(
             f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
-            "at publish; leave it out"
+            "at publish, and a call that waited there would overtake those that are queued; leave it out"
         )
+    if scope is not None and not scope.may_wait and isinstance(conflict, Asked) and conflict.client == "wait":
+        problems.append(f"on_conflict is 'wait' at publish, {NO_TURN.format(scope.name)}")
     if scope is not None and not scope.lease:
         others = " or ".join(repr(one.name) for one in SCOPES.values() if one.lease)
         problems += [

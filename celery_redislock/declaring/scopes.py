@@ -42,6 +42,11 @@ class Scope(NamedTuple):
     server: Strategy
     claims_beside: bool = False
 
+    @property
+    def may_wait(self) -> bool:
+        """A refused call can wait: what refuses it is released sometime. Nobody releases a period."""
+        return self.claim != "period"
+
 
 #: The scopes by name.
 SCOPES: Mapping[str, Scope] = {
@@ -68,6 +73,12 @@ STRATEGIES: Mapping[Strategy, tuple[str, str]] = {
     "raise": ("`DuplicateTask` is raised", "the task fails with `DuplicateTask`"),
     "wait": ("published without a claim", "waits in line, and starts when the lock is released"),
 }
+
+#: Why a call cannot wait at publish, and what to write instead; with the scope's name.
+NO_TURN = (
+    "and lock={!r} is released by nobody, so nobody's turn would come; use 'skip' or 'raise', or "
+    "lock='until_executed' with lock_period"
+)
 
 #: Other names of strategies.
 ALIASES: Mapping[str, Strategy] = {"retry": "wait"}
@@ -158,10 +169,16 @@ CONFLICT = _ConflictKind(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'
 
 
 def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | None]:
-    """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there."""
+    """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there.
+
+    Who waits at publish waits on the worker, too, unless something else is asked for there: its message may
+    have to go there without a claim.
+    """
     if scope is None:
         return None, None
-    return asked.client or scope.client if scope.claim else None, asked.server or scope.server
+    client = asked.client if scope.may_wait or asked.client != "wait" else None
+    client = client or scope.client if scope.claim else None
+    return client, asked.server or ("wait" if client == "wait" else scope.server)
 
 
 def _known(value: str, known: Collection[str]) -> str:

@@ -7,13 +7,15 @@ from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
 #: An option of an entry of the schedule, which beat reads: none of a call.
 OF_ENTRIES = "redislock_catchup"
 
-#: Options of other libraries, with what to write here.
+#: Options of other libraries, and of none, with what to write here.
 OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_on": "celery-singleton's; write lock_key=('name', …), the parameters that count",
     "raise_on_duplicate": "celery-singleton's; write on_conflict='raise'",
     "lock_expiry": "celery-singleton's; write lock_queue_ttl=seconds; a run renews its lock (lock_ttl)",
     "once": "celery-once's; write lock_key=('name', …) for its keys, on_conflict='raise' unless graceful, "
     "lock='until_executing' for unlock_before_run, lock_queue_ttl=seconds for timeout",
+    "lock_order": "no option; for the order of publishing write on_conflict='wait' in a scope that claims at "
+    "publish, such as lock='until_executed': a refused call waits in line from its publish on",
     "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
 }

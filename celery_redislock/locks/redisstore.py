@@ -56,6 +56,7 @@ from celery_redislock.locks.store import (
     Renewal,
     Sweep,
     Term,
+    Turn,
     Waiter,
 )
 from celery_redislock.locks.wire import expect
@@ -133,15 +134,19 @@ class RedisStore(LockStore):
         return self._scripts.begin("acquire", keys, args, confirmed, name=name, confirm=wait)
 
     def claim_and_push(
-        self, name: str, token: str, ttl: float, *, queue: str, text: str, facts: str = "", **terms: Any
-    ) -> Grant | Refusal | Marked:
+        self, name: str, token: str, ttl: float, *, queue: str, text: str, facts: str = "",
+        turn: Turn | None = None, **terms: Any,
+    ) -> Grant | Refusal | Marked | Parked:  # fmt: skip
         keys = [self._base(name) + "lock", self._index]
         args = [f"{token}\0{facts}", _ms(ttl), name]
         if terms or self._strict_ms:
             self._add(keys, args, name, **terms)
         keys += (f"{self._base(name)}note:{token.rpartition('/')[2]}", queue)
         args += (self._note_ms, text)
-        return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
+        if turn is None:
+            return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
+        args += map(str, turn)
+        return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
 
     def look(
         self, name: str, token: str, *, period: float | None = None, limit: int | None = None
@@ -471,7 +476,7 @@ def _promoted(name: str, fields: list[Any]) -> tuple[Promotion, ...]:
 
 
 #: The words that say what became of an entry that was to be parked.
-_PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs", "full")}
+_PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs", "full", "unclaimed")}
 
 #: Likewise of one that was to leave.
 _LEFT = {word.encode(): word for word in ("left", "released", "kept", "missing")}
@@ -482,6 +487,10 @@ def _parked(name: str, reply: Any, *_: object) -> Parked:
     place = rest.pop(0) if rest else 0
     held_by, promoted = _held_and_promoted(name, rest)
     return Parked(_PARKED[word], place, held_by, promoted)
+
+
+def _granted_or_parked(name: str, reply: Any, *when: Any) -> Grant | Refusal | Marked | Parked:
+    return _parked(name, reply) if reply[0] in {b"parked", b"unclaimed"} else _granted(name, reply, *when)
 
 
 def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:

@@ -277,12 +277,32 @@ class Entry(NamedTuple):
         return f"{self.kind}\0{self.to}\0{max(1, round(self.ttl * 1000))}\0{self.facts}\0{self.text}"
 
 
+class Turn(NamedTuple):
+    """How a message that is published waits in line, where its claim is refused.
+
+    Attributes:
+        header: a piece of its text, which is there once.
+        unclaimed: what is there instead where it leaves without a claim; ``parked``: where it waits.
+        facts: of the claim that it is handed in its turn, JSON. That lives as long as the refused one would.
+        band: as for :meth:`LockStore.park`, and ``most`` and ``within``, in milliseconds, '' for ever.
+    """
+
+    header: str
+    unclaimed: str
+    parked: str
+    facts: str
+    band: int
+    most: int
+    within: str = ""
+
+
 class Parked(NamedTuple):
-    """The answer to :meth:`LockStore.park`.
+    """The answer to :meth:`LockStore.park`, and to :meth:`LockStore.claim_and_push` with a turn.
 
     Attributes:
         word: ``parked``; ``repeated``: it had been parked before; ``woken``: parked, and on its way already;
-            ``runs``: not parked, it may have the lock; ``full``: not parked, the line is full.
+            ``runs``: not parked, it may have the lock; ``full``: not parked, the line is full; ``unclaimed``:
+            not parked, it was pushed without a claim.
         place: how many were before it.
         held_by: who holds the lock.
         promoted: as of a :class:`Release`.
@@ -443,14 +463,20 @@ class LockStore(ABC):
         """
 
     def claim_and_push(
-        self, name: str, token: str, ttl: float, *, queue: str, text: str, **terms: Any  # noqa: ARG002  no queue
-    ) -> Answer:  # fmt: skip
+        self, name: str, token: str, ttl: float, *, queue: str, text: str,  # noqa: ARG002  no queue
+        turn: Turn | None = None, **terms: Any,  # noqa: ARG002
+    ) -> Answer | Parked:  # fmt: skip
         """As :meth:`acquire`, and put the *text* of the message it is for into *queue*, the broker's list.
 
         Both or neither, in one round trip. Repeated under the same token within three socket timeouts it
         pushes once, also if the message has run meanwhile. A claim that this token holds already, and whose
         message was not pushed in that time, gets its message. Where :class:`LockUnavailable` says
         ``was_refused`` nothing was done.
+
+        With a ``turn`` nothing is refused: in the same step the message is put into the line of the lock,
+        behind those of its ``band``, for a holder or for those who wait; where a period refuses it, the line
+        is full, or its keys are another program's, into the queue, without a claim. The answer is
+        :class:`Parked` then.
 
         Raises:
             LockUnavailable: besides, with ``was_refused``, in a store that :meth:`reaches` no queue.

@@ -82,16 +82,21 @@ class TaskLock(NamedTuple):
         """Return the lock under which the claim of a queued call is kept, beside that of a run."""
         return self._replace(key=f"queued:{self.key}")
 
-    def accept(self, token: str, ttl: float, state: str = QUEUED, *, message: str | None) -> Answer:
+    def accept(
+        self, token: str, ttl: float, state: str = QUEUED, *,
+        message: str | None, instead_of: str | None = None,
+    ) -> Answer:  # fmt: skip
         """Acquire a claim under this token, as a worker does for a message without one when its run starts.
 
         ``state``: ``ACCEPTED`` for a claim that is the period, released by no run. ``message`` is the
-        message's identity. Raises as :meth:`LockStore.acquire` does.
+        message's identity, ``instead_of`` its token where it has had its turn in line. Raises as
+        :meth:`LockStore.acquire` does.
         """
         period = None if state is ACCEPTED else self.period
         facts = self.facts(state, message)
         terms: Any = {"facts": facts, "period": period, "starts_run": True, "limit": self.limit}
-        return self.past_the_dead(partial(self.store.acquire, self.key, token, ttl, **terms))
+        acquire = partial(self.store.acquire, self.key, token, ttl, instead_of=instead_of, **terms)
+        return self.past_the_dead(acquire)
 
     def past_the_dead(self, acquire: Callable[[], T]) -> T:
         """Send a request for a hold, and once more where a dead run's hold refuses it."""

@@ -177,6 +177,16 @@ class Call:
         owner = owner_name(self.task_id)
         return next((run for run in runs_in_this_thread() if run.lock.owner == owner), None)
 
+    @property
+    def may_be_parked(self) -> bool:
+        """Its publish may put it into a line: it is no member of a workflow, and has no time or queue of its own.
+
+        A worker parks what may not.
+        """
+        options = self.options
+        goes_elsewhere = self.lock_options.lock_wait_queue
+        return not (self.must_run or goes_elsewhere or options.get("countdown") or options.get("eta"))
+
     def claim_ttl(self) -> float:
         """Return the seconds a claim lives: countdown or ETA and ``lock_queue_ttl``, capped by ``expires``.
 

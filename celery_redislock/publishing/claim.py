@@ -5,16 +5,19 @@ Elsewhere the request is sent while the message is built (:meth:`Claim.begin`), 
 (:meth:`Claim.ask`).
 """
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Answer, Hold, Refusal
+from celery_redislock.locks.store import ACCEPTED, QUEUED, Answer, Hold, Parked, Refusal, Turn
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call
-from celery_redislock.publishing.message import NO_OPTIONS
+from celery_redislock.publishing.message import NO_OPTIONS, Message
+from celery_redislock.publishing.turn import band_of, facts_of_turn
 
 __all__ = ["MOST_REFUSED", "Claim"]
 
@@ -35,6 +38,8 @@ class Claim:
         is_decided: it is known whether the message leaves: the claim is granted or refused, or the server
             did not answer and the call goes without.
         is_granted: the server granted the claim.
+        may_wait: where one step claims and pushes, it parks the message of a claim that is refused.
+        has_left: that was done; or, on a full line and in a period, the message was pushed without a claim.
         refused_by: who holds the key, ``None`` for nobody.
         is_alone: the claim is held, or may be, and its message has not left. Whoever sends the message
             says so here.
@@ -44,6 +49,8 @@ class Claim:
     is_decided = False
     is_granted = False
     was_free = False
+    may_wait = False
+    has_left = False
     refused_by: Hold | None = None
     #: Reads the answer to a request that was begun.
     _read: Callable[[], Answer] | None = None
@@ -57,13 +64,15 @@ class Claim:
         self.lock = lock = call.claim_lock
         self._names = {lock.key, lock.task}
         self.is_doubtful = not _refused.isdisjoint(self._names)
-        if call.scope.claim == "period":
-            # The claim is the period: no run releases it, and no other period refuses it.
-            self._state = ACCEPTED
-        else:
-            self._state = QUEUED
-            if lock.period or lock.limit:
-                self._terms = {"period": lock.period, "limit": lock.limit}
+        self._state = QUEUED
+        if lock.period or lock.limit:
+            self._terms = {"period": lock.period, "limit": lock.limit}
+        if not call.lock_options.claims_plainly:
+            self.may_wait = call.lock_options.client == "wait" and call.may_be_parked
+            if call.scope.claim == "period":
+                # The claim is the period: no run releases it, and no other period refuses it.
+                self._state = ACCEPTED
+                self._terms = NO_OPTIONS
 
     def __enter__(self) -> "Claim":
         return self
@@ -87,14 +96,16 @@ class Claim:
         except LockUnavailable as error:
             self._go_without(error, f"{lock} was not published")
             return
-        if answer is not None:
+        if answer is not None and not self.may_wait:
             self._refuse(answer.hold)
             return
         self.was_free = True
         _refused.difference_update(self._names)
 
-    def push(self, queue: str, text: str) -> bool:
+    def push(self, queue: str, text: str, priority: object) -> bool:
         """Take the claim and put the message's text into a queue of its server, in one step and round trip.
+
+        Where it may wait and the claim is refused, the message is put into the line of the lock instead.
 
         Returns:
             ``False`` where the server refuses to do both. Then it did neither.
@@ -104,9 +115,10 @@ class Claim:
         """
         lock = self.lock
         facts = lock.facts(self._state, None, True)
+        turn = self._turn(text, priority) if self.may_wait else None
         push = partial(
             lock.store.claim_and_push, lock.key, self.call.token, self._ttl,
-            queue=queue, text=text, facts=facts, **self._terms,
+            queue=queue, text=text, facts=facts, turn=turn, **self._terms,
         )  # fmt: skip
         try:
             answer = lock.past_the_dead(push)
@@ -120,10 +132,35 @@ class Claim:
             return True
         if isinstance(answer, Refusal):
             self._refuse(answer.hold)
+        elif turn is not None and isinstance(answer, Parked) and answer.held_by is not None:
+            self._refuse(answer.held_by)
+            self.has_left = True
+            lock.release_if_dead(answer.held_by)
         else:
             self.is_decided = True
             self.is_granted = True
         return True
+
+    def _turn(self, text: str, priority: object) -> Turn | None:
+        """Return how the message waits; ``None`` where its header is not as it is known here."""
+        call = self.call
+        said = Message.loads(call.header)
+        if said is None:
+            return None
+        timeout = call.lock_options.lock_wait_timeout
+        # What has waited is accepted when it starts: a period may have begun meanwhile.
+        unclaimed = said._replace(claimed=False)
+        parked = unclaimed._replace(parked_at=time.time())
+        turn = Turn(
+            header=quoted(call.header),
+            unclaimed=quoted(unclaimed.dumps()),
+            parked=quoted(parked.dumps()),
+            facts=facts_of_turn(self.lock),
+            band=band_of(priority, has_waited=False),
+            most=call.lock_options.lock_max_waiting,
+            within="" if timeout is None else str(max(1, round(timeout * 1000))),
+        )
+        return turn if text.count(turn.header) == 1 else None
 
     def begin(self) -> Callable[[], Answer]:
         """Send the request whose answer :meth:`ask` reads, with the function that is returned."""

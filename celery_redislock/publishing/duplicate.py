@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from celery_redislock.declaring.scopes import NO_TURN
+from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import Hold
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call, runs_in_this_thread
@@ -25,8 +27,13 @@ def at_publish(call: Call, hold: Hold) -> Any:
             announce(task, lock, hold, "client", what_happens="wait")
         return call.send(claimed=False)
     strategy = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
-    if strategy == "wait" and call.is_eager:
-        strategy = "raise"  # nothing could run it later
+    if strategy == "wait":
+        if not call.scope.may_wait:
+            problem = (
+                f"the on_conflict callable returned 'wait' at publish, {NO_TURN.format(call.scope.name)}"
+            )
+            raise LockOptionError(task.name, [problem])
+        strategy = "raise" if call.is_eager else strategy  # nothing could run it later
     announce(task, lock, hold, "client", what_happens=strategy)
     return STRATEGIES[strategy](call, hold)
 

@@ -173,12 +173,13 @@ class LockHandle:
         """Return who waits in line for the lock, in order, as they will hold it; one request.
 
         ``since`` is when each was parked. A :class:`~celery_redislock.locks.Lock` that waits has no ``task``.
+        In a scope that has two locks those follow who wait to be the queued call; two requests.
 
         Raises:
             LockUnavailable: the lock server cannot be reached.
         """
-        _, waiters = self._store.waiting(self.key)
-        return [Holder.of(waiter.hold) for waiter in waiters]
+        names = [self.key] if self._queued_key is None else [self.key, self._queued_key]
+        return [Holder.of(waiter.hold) for name in names for waiter in self._store.waiting(name)[1]]
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from its holder, period included; an operator's act, logged as WARNING.

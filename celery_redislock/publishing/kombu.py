@@ -12,7 +12,7 @@ is kombu's ``LPUSH``: ``Channel._put`` calls ``lpush(key, text)`` of the client 
 So queues, priorities, prefixes, declarations and signals stay Celery's and kombu's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -36,6 +36,7 @@ __all__ = ["leads_to", "publish"]
 _CHANNEL = ("kombu.transport.redis", "Channel")
 
 #: Where ``Producer._publish`` is given these, itself not counted (5.5.2 to 5.7.0, ``messaging.py``).
+_PRIORITY = 1
 _HEADERS = 4
 _EXCHANGE = 9
 
@@ -68,7 +69,7 @@ def publish(claim: Claim) -> Any:
         or call.must_run
         # They would be told of a publish that does not happen.
         or before_task_publish.receivers
-    ):
+    ) and not (claim.may_wait and route.is_one_step):
         _know_first(claim, route)
     if not claim.is_decided:
         failure = None
@@ -98,7 +99,7 @@ def _know_first(claim: Claim, route: "_Route") -> None:
     """
     if not route.is_one_step:
         claim.ask()
-    elif not (claim.was_free or claim.call.is_tick):
+    elif not claim.call.is_tick:
         claim.look()
 
 
@@ -106,7 +107,10 @@ def _publish_through(producer: Any, route: "_Route", claim: Claim) -> Any:
     """Publish through this producer, whose message leaves with its claim; ``_Stopped``: it did not."""
     call = claim.call
     # A server that is away is waited for much longer by kombu, and by the result backend.
-    if not claim.lock.store.is_open or (route.is_one_step and producer.connection._default_channel is None):
+    is_new = not claim.lock.store.is_open or (
+        route.is_one_step and producer.connection._default_channel is None
+    )
+    if is_new and not claim.was_free:
         _know_first(claim, route)
     stand_in = _Publish(claim, route, producer, producer._publish).publish
     if not claim.is_decided and (
@@ -154,7 +158,7 @@ class _Publish(NamedTuple):
             # A named exchange leads to any number of queues.
             if self.route.is_one_step and not args[_EXCHANGE]:
                 channel = self.producer.channel
-                put = _Put(_Client(claim, self.route, channel)).put
+                put = _Put(_Client(claim, self.route, channel, args)).put
                 if channel.__dict__.setdefault("_put", put) is not put:
                     channel = None  # another publish is on its way through it: producers may share a channel
             if channel is None:
@@ -204,14 +208,15 @@ class _Client(NamedTuple):
     claim: Claim
     route: "_Route"
     channel: Any
+    given: Sequence[Any]
 
     def lpush(self, key: str, text: str) -> None:
         """Take the claim and push, both or neither."""
         claim = self.claim
         channel = self.channel
         is_small = len(text) <= LARGEST
-        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text):
-            if not claim.is_granted:
+        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text, self.given[_PRIORITY]):
+            if not (claim.is_granted or claim.has_left):
                 raise _Stopped
             return
         _ask_or_stop(claim)

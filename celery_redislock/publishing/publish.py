@@ -13,6 +13,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing import duplicate, kombu
 from celery_redislock.publishing.call import Call, PublishingRun, Send
 from celery_redislock.publishing.claim import Claim
+from celery_redislock.publishing.conflict import announce
 from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
 
@@ -56,7 +57,9 @@ def publish(  # noqa: PLR0911  one for each kind of publish
     with Claim(call, call.claim_ttl()) as claim:
         result = kombu.publish(claim)
     if claim.refused_by is not None:
-        return duplicate.at_publish(call, claim.refused_by)
+        if result is None:
+            return duplicate.at_publish(call, claim.refused_by)
+        announce(task, call.lock, claim.refused_by, "client", what_happens="wait")
     if lock_acquired.receivers and claim.is_granted:
         lock_acquired.send(sender=task, key=call.lock.key, task_id=call.task_id, lease=None)
     return result

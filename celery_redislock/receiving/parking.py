@@ -25,15 +25,16 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import LARGEST, QUEUED, Entry, Parked
+from celery_redislock.locks.store import LARGEST, Entry, Parked
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import announce
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import HAND_OFF, OF_A_WORKER, PUBLISHING, text_of
+from celery_redislock.publishing.turn import band_of, facts_of_turn
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 
-__all__ = ["facts_of_turn", "note", "park_refused", "strategy", "waits"]
+__all__ = ["note", "park_refused", "strategy", "waits"]
 
 #: Seconds for which a key counts as busy here after a message of it was parked.
 LATELY = 2.0
@@ -65,11 +66,6 @@ def note(header: str, request: Any) -> None:
         if len(_in_hand) >= MOST_KEYS:
             _in_hand.clear()
     _in_hand[header[_KEY : header.find(_AFTER_KEY, _KEY)]] = weakref.ref(request)
-
-
-def facts_of_turn(lock: TaskLock) -> str:
-    """Describe the claim that a message is handed when its turn comes; it is no acceptance."""
-    return f'{lock.facts(QUEUED, published=True)[:-1]},"line":1}}'
 
 
 def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,11 +206,6 @@ def _park(
     priority = (message.properties or {}).get("priority") or 0
     has_waited = said.parked_at is not None
 
-    def of_priority(number: int) -> int:
-        # Who comes back, because its turn was over before it came, goes before those of its priority that
-        # come for the first time, and behind those that came back before.
-        return 2 * min(255, max(0, number)) + (not has_waited)
-
     since = time.time() if said.parked_at is None else said.parked_at
     waited = time.time() - since
     timeout = options.lock_wait_timeout
@@ -228,7 +219,7 @@ def _park(
         said = said._replace(parked_at=since, was_delivered=True)
         text = text_of(message, said.added_to(headers), options.lock_wait_queue)
         entry = Entry("give", store.home, PUBLISHING, facts, text)
-        band = of_priority(255 - priority)
+        band = band_of(255 - priority, has_waited=has_waited)
     else:
         said = said._replace(parked_at=since)
         pushed = _as_pushed(message, said.added_to(headers), options.lock_wait_queue)
@@ -236,7 +227,7 @@ def _park(
             return None
         queue, text, acknowledge = pushed
         entry = Entry("push", queue, HAND_OFF, facts, text)
-        band = of_priority(priority)  # kombu's Redis: 0 is first
+        band = band_of(priority, has_waited=has_waited)  # kombu's Redis: 0 is first
     if len(text) > LARGEST:
         return None
     nonce = new_token("").rpartition("/")[2]

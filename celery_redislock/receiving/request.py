@@ -30,6 +30,7 @@ from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import HAND_OFF
+from celery_redislock.publishing.turn import facts_of_turn
 from celery_redislock.receiving import parking
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
@@ -55,7 +56,7 @@ class LockRequest(Request):
     child's lease.
     """
 
-    _renewal: "HoldInHand | None" = None
+    _renewals: "tuple[HoldInHand, ...]" = ()
     #: It has ended, or will not run; another process runs it.
     _is_over = _is_elsewhere = False
     #: Identity of the first message of its key that was parked behind this one; and whether the lock was free
@@ -104,7 +105,7 @@ class LockRequest(Request):
         """A child has taken the task: if it lasts, its lease is renewed from here as well."""
         super().on_accepted(pid, time_accepted)
         self._is_elsewhere = _is_another_process(pid)
-        if self._renewal is not None:
+        if self._renewals:
             self._stop_renewing()
         if self._is_elsewhere:
             self._renew_later(self)
@@ -163,7 +164,7 @@ class LockRequest(Request):
         delivery = self._delivery
         if delivery is None or delivery.identity is None or delivery.lock.limit is not None:
             return ""
-        return f"{delivery.identity}\0{parking.facts_of_turn(delivery.lock)}"
+        return f"{delivery.identity}\0{facts_of_turn(delivery.lock)}"
 
     def _wake_line(self, *, has_run: bool = False) -> None:
         """Let the next of the line start: it was parked when this run had ended, or not begun.
@@ -286,11 +287,15 @@ class LockRequest(Request):
             return
         lock = delivery.locks.claim
         message = delivery.message
-        if delivery.parked_as is not None:
-            turn = HoldInHand(delivery.locks.copies, delivery.parked_as, HAND_OFF, self, is_run=False)
+        parked_as = delivery.parked_as
+        if parked_as is not None and (lock is None or lock.key != delivery.locks.copies.key):
+            turn = HoldInHand(delivery.locks.copies, parked_as, HAND_OFF, self, is_run=False)
+            if lock is not None:
+                turn.token += " beside"  # the watchdog knows holds by their tokens, and here are two
             self._renew(turn)
+        if lock is None or message is None or message.stands_for_period:
             return
-        if lock is None or message is None or not message.claimed or message.stands_for_period:
+        if not (message.claimed or parked_as):
             return
         queue_ttl = delivery.options.lock_queue_ttl
         now = datetime.now(timezone.utc)
@@ -320,14 +325,14 @@ class LockRequest(Request):
             self._renew(renewal, max_hold=delivery.options.max_hold(limit))
 
     def _renew(self, renewal: HoldInHand, **when: Any) -> None:
-        self._renewal = renewal
+        self._renewals += (renewal,)
         renewal.watchdog.watch(renewal, **when)
 
     def _stop_renewing(self) -> None:
-        if (renewal := self._renewal) is not None:
+        for renewal in self._renewals:
             renewal.end()
             renewal.watchdog.unwatch(renewal)
-            self._renewal = None
+        self._renewals = ()
 
     def _end(self) -> None:
         self._is_over = True

@@ -27,7 +27,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
-from celery_redislock.running.redelivery import ToBeParked, jittered, late_copy, put_off, wait_for
+from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, late_copy, put_off, wait_for
 from celery_redislock.running.run import Run
 
 __all__ = ["start"]
@@ -162,7 +162,10 @@ def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
         return None if refusal is None else refusal.hold
     if lock.period is None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
-    answer = _ask(run, lock, partial(lock.accept, run.token, lock.ttl, message=run.identity or lock.owner))
+    message = run.identity or lock.owner
+    # Its turn is no acceptance: taken over, it meets the period, or begins it.
+    accept = partial(lock.accept, run.token, lock.ttl, message=message, instead_of=run.parked_as)
+    answer = _ask(run, lock, accept)
     if answer is not None and not isinstance(answer, Refusal):
         lock.release(run.token)
     return answer.hold if isinstance(answer, Refusal) else None
@@ -221,7 +224,9 @@ def _leave(run: Run, error: BaseException) -> None:
         locks.copies.finish(run.lease)
         run.lease = None
         del may_be_held[locks.copies.key]
-    if run.parked_as is not None and not isinstance(error, ToBeParked):
+    # Put off in a scope that claims at publish, it keeps its place, as any message with a claim does.
+    keeps_turn = isinstance(error, PutOff) and run.scope.claim is not None
+    if run.parked_as is not None and not isinstance(error, ToBeParked) and not keeps_turn:
         for lock in {lock.key: lock for lock in (run.lock, locks.copies)}.values():
             lock.release(run.parked_as)  # its turn is over
     if not isinstance(error, Ignore | Reject | RedisLockError):

@@ -28,6 +28,7 @@
 --         runs                                   not parked: the lock is free, or its own claim's
 --         full                                   not parked
 include('line')
+include('place')
 local lock, index, note = KEYS[1], KEYS[2], KEYS[3]
 local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stem = string.sub(lock, 1, -5)
@@ -70,26 +71,7 @@ end
 if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
--- A place is a number within the band: the last one's and 1, for the first the first one's less 1. In the last
--- of 512 bands a number still has a fraction of a 256th.
-local WIDTH = 68719476736
-local from = ARGV[6] * WIDTH
-local to = string.format('(%.0f', from + WIDTH)
-local place = from + WIDTH / 2
-local behind = ARGV[7] ~= 'last' and call('ZSCORE', line, ARGV[7])
-if behind then
-  -- Halfway to the one before it, so that those that go before the same one keep their order.
-  local before = call('ZREVRANGEBYSCORE', line, '(' .. behind, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  place = (math.max(before or behind - 1, behind - 1) + behind) / 2
-elseif length > 0 and ARGV[7] ~= 'last' then
-  local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  place = first and math.ceil(first) - 1 or place
-elseif length > 0 then
-  local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  place = last and math.floor(last) + 1 or place
-end
-call('ZADD', line, string.format('%.17g', place), id)
-call('HSET', parked, id, entry)
+put(line, parked, length, id, entry, ARGV[6], ARGV[7])
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if ARGV[12] ~= '' then

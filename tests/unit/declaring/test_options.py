@@ -28,6 +28,7 @@ def test_every_row_is_a_field_and_every_field_a_row():
         "scope",
         "client",
         "server",
+        "claims_plainly",
     }
     assert set(LockSettings._fields) == app_wide
     assert len({row.name for row in ROWS}) == len(ROWS)

@@ -11,7 +11,7 @@ from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 LUA = files("celery_redislock.locks") / "lua"
 
 #: These are only included by others.
-INCLUDED = {"index", "line", "permits"}
+INCLUDED = {"index", "line", "permits", "place"}
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
@@ -62,7 +62,7 @@ class TestEachScript:
 
 #: These take any number of keys or arguments, and loop over them; or add to those of the script they include.
 LOOPING = {"inspect", "release_claims", "renew"}
-ADDING = {"claim_and_push", "release_and_store"}
+ADDING = {"claim_and_push", "claim_or_park", "release_and_store"}
 
 
 @pytest.mark.parametrize("name", sorted({*SCRIPTS} - LOOPING - ADDING))

@@ -1,0 +1,78 @@
+-- Publish a message that waits where its claim is refused: take the claim and put the message into its queue, as
+-- claim_and_push.lua does; where somebody holds the lock, or waits for it, put the message into the line of the
+-- lock. Atomic. Repeating it publishes once.
+--
+-- The KEYS and ARGV of claim_and_push.lua come before these:
+--
+-- KEYS  no further ones
+-- ARGV  last but six    header     a piece of the message, which is there once
+--       last but five   unclaimed  what is there instead in a message that has no claim
+--       last but four   parked     likewise in one that waits in line
+--       last but three  facts      json, of the claim that it is handed in its turn; that lives for `ttl`
+--       last but two    band       of its priority: 0 is served first
+--       last but one    most       entries there may be
+--       last            within     ms until it goes without the lock if it is in line then; '' for ever
+-- RETURNS as claim_and_push.lua, but for refusals
+--         repeated                              published before, or in line: the request was repeated
+--         {parked, place, held, 1, value, pttl}     it waits for this holder; place: how many are before it
+--         {parked, place, line, 1, value, pttl}     it waits for the first in line, whom only another home can serve
+--         {unclaimed, 0, period, 1, value, pttl}    pushed without a claim, because of the period
+--         {unclaimed, 0, held, 1, value, pttl}, ...   likewise, because the line is full, or another program's
+include('line')
+include('place')
+local within = table.remove(ARGV)
+local most, band, facts = tonumber(table.remove(ARGV)), table.remove(ARGV), table.remove(ARGV)
+local of_parked, unclaimed, header = table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
+local lock, index, note, queue = KEYS[1], KEYS[2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local ttl, name, keep, message = ARGV[2], ARGV[3], ARGV[#ARGV - 1], ARGV[#ARGV]
+local id = string.match(ARGV[1], '^[^%z]*')
+local stem = string.sub(lock, 1, -5)
+local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
+
+local function claim_and_push()
+include('claim_and_push')
+end
+
+-- It changes nothing, but is refused by a replica, and by a server that is out of memory: nothing is published.
+call('SETRANGE', note, 0, '')
+-- pcall: one key's trouble stays with that key.
+if call('EXISTS', note) == 1 or type(redis.pcall('ZSCORE', line, id)) == 'string' then
+  return {ok = 'repeated'}
+end
+local length = redis.pcall('ZCARD', line)
+local has_line = type(length) == 'number' and type(redis.pcall('HLEN', parked)) == 'number'
+local answer
+local held = redis.pcall('GET', lock)
+if has_line and length > 0 and (not held or type(held) == 'string' and is_marker(held)) then
+  wake(lock, index, name, '') -- a hold has expired: who waits goes first
+  length = call('ZCARD', line)
+  if length > 0 and call('EXISTS', lock) == 0 then
+    local first = call('ZRANGE', line, 0, 0)[1]
+    answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
+  end
+end
+answer = answer or claim_and_push()
+if answer[1] ~= 'refused' then
+  return answer
+end
+local waits = has_line and answer[2] ~= 'period' and length < most
+local from, to = string.find(message, header, 1, true)
+local text = string.sub(message, 1, from - 1) .. (waits and of_parked or unclaimed) .. string.sub(message, to + 1)
+if waits then
+  call('SET', note, '', 'PX', keep)
+  put(line, parked, length, id, table.concat({'push', queue, ttl, facts, text}, '\0'), band, 'last')
+  local time = call('TIME')
+  local left = call('PTTL', lock)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+  if within ~= '' then
+    call('ZADD', stem .. 'until', now + within, id)
+  end
+  return {'parked', call('ZRANK', line, id), unpack(answer, 2)}
+end
+local pushed = redis.pcall('LPUSH', queue, text)
+if type(pushed) ~= 'number' then
+  return pushed
+end
+call('SET', note, '', 'PX', keep)
+return {'unclaimed', 0, unpack(answer, 2)}
