@@ -148,9 +148,9 @@ class Claim:
         if said is None:
             return None
         timeout = call.lock_options.lock_wait_timeout
-        # What has waited is accepted when it starts: a period may have begun meanwhile.
         unclaimed = said._replace(claimed=False)
-        parked = unclaimed._replace(parked_at=time.time())
+        # Where there is a period, it is accepted when it starts: another one may have begun meanwhile.
+        parked = said._replace(claimed=self.lock.period is None, parked_at=time.time())
         turn = Turn(
             header=quoted(call.header),
             unclaimed=quoted(unclaimed.dumps()),

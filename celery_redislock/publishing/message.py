@@ -56,7 +56,8 @@ class Message(NamedTuple):
         key: the lock's name; ``None`` where locking is off for this message.
         token: the message's identity, and the claim's token where there is a claim.
         claimed: the publisher took a claim under ``token``, or a run left one for it: the message was
-            accepted, so it is never a duplicate.
+            accepted, so it is never a duplicate. So is one that was parked when it was published, unless a
+            period is to be met.
         must_run: part of a workflow, a retry, a replacement, a link: it waits where others are skipped.
         options: per-call options that travel.
         has_own_key: ``lock_key`` was given per call, so the worker cannot compute the key.

@@ -288,14 +288,15 @@ class LockRequest(Request):
         lock = delivery.locks.claim
         message = delivery.message
         parked_as = delivery.parked_as
-        if parked_as is not None and (lock is None or lock.key != delivery.locks.copies.key):
+        # What a copy of it is handed in line is not needed for long.
+        is_claim = message is not None and message.claimed and not (parked_as and delivery.was_delivered)
+        if parked_as is not None and lock is not None and not is_claim:
+            self._renew(HoldInHand(lock, parked_as, HAND_OFF, self, is_run=False))
+        if parked_as is not None and lock != delivery.locks.copies:
             turn = HoldInHand(delivery.locks.copies, parked_as, HAND_OFF, self, is_run=False)
-            if lock is not None:
-                turn.token += " beside"  # the watchdog knows holds by their tokens, and here are two
+            turn.token += " beside" if lock else ""  # the watchdog knows holds by their tokens
             self._renew(turn)
-        if lock is None or message is None or message.stands_for_period:
-            return
-        if not (message.claimed or parked_as):
+        if lock is None or message is None or not is_claim or message.stands_for_period:
             return
         queue_ttl = delivery.options.lock_queue_ttl
         now = datetime.now(timezone.utc)

@@ -1,10 +1,10 @@
--- Publish a message that waits where its claim is refused: take the claim and put the message into its queue, as
+-- Publish a message that waits where its claim is refused. Take the claim and put the message into its queue, as
 -- claim_and_push.lua does; where somebody holds the lock, or waits for it, put the message into the line of the
--- lock. Atomic. Repeating it publishes once.
+-- lock. Atomic; repeating it publishes once.
 --
 -- The KEYS and ARGV of claim_and_push.lua come before these:
 --
--- KEYS  no further ones
+-- KEYS  last  as there
 -- ARGV  last but six    header     a piece of the message, which is there once
 --       last but five   unclaimed  what is there instead in a message that has no claim
 --       last but four   parked     likewise in one that waits in line
