@@ -42,6 +42,10 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, leas
         ("while_executing", decide, (None, decide)),
         ("until_and_while_executing", "raise", ("raise", "raise")),
         ("until_and_while_executing", {"client": "raise"}, ("raise", "wait")),
+        ("until_executed", "wait", ("wait", "wait")),
+        # What has to leave without a claim must not be skipped on the worker.
+        ("until_executing", {"client": "wait"}, ("wait", "wait")),
+        ("until_executed", {"client": "wait", "server": "skip"}, ("wait", "skip")),
     ],
 )
 def test_a_strategy_counts_where_the_scope_has_a_side(scope, asked, expected):
@@ -57,6 +61,45 @@ def test_a_strategy_for_a_side_the_scope_lacks_is_a_contradiction():
     assert "client side" in problems(read, {"lock": "while_executing", "on_conflict": mapping})[0]
     assert read({"lock": "while_executing"}, {"redislock_on_conflict": mapping}).server == "skip"
     assert "client side" in problems(called, lock="while_executing", on_conflict=mapping)[0]
+
+
+def test_a_call_of_while_executing_that_would_wait_at_publish_is_told_why_it_cannot():
+    """Others that are queued without a lock would be overtaken."""
+    (problem,) = problems(read, {"lock": "while_executing", "on_conflict": {"client": "wait"}})
+
+    assert "would overtake those that are queued; leave it out" in problem
+
+
+@pytest.mark.parametrize("asked", ["wait", "retry", {"client": "wait"}, {"client": "wait", "server": "skip"}])
+def test_nobody_waits_at_publish_for_a_lock_that_is_never_released(asked):
+    """Asked for by the task or the call it is refused, with what to write instead."""
+    period = {"lock": "until_expired", "lock_period": 60}
+
+    for found in (
+        problems(read, {**period, "on_conflict": asked}),
+        problems(called, **period, on_conflict=asked),
+    ):
+        assert len(found) == 1
+        assert "on_conflict is 'wait' at publish, and lock='until_expired' is released by nobody" in found[0]
+        assert "lock='until_executed' with lock_period" in found[0]
+
+
+def test_as_a_setting_wait_counts_for_those_who_can():
+    """A message without a claim waits for the end of the period, which is a fact."""
+    setting = {"redislock_on_conflict": "wait"}
+    expired = {"lock": "until_expired", "lock_period": 60}
+
+    assert (read(expired, setting).client, read(expired, setting).server) == ("skip", "wait")
+    assert read({**expired, "on_conflict": {"server": "wait"}}).server == "wait"
+    assert (read({}, setting).client, read({"lock": "while_executing"}, setting).client) == ("wait", None)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_plain"),
+    [({}, True), ({"on_conflict": "wait"}, False), ({"lock": "until_expired", "lock_period": 60}, False)],
+)
+def test_options_say_whether_a_claim_is_an_ordinary_one(attributes, is_plain):
+    assert read(attributes).claims_plainly is is_plain
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tests.unit.declaring.asking import problems
         # Other libraries'.
         ("unique_on", "unique_on is celery-singleton's; write lock_key=("),
         ("raise_on_duplicate", "celery-singleton's; write on_conflict='raise'"),
+        ("lock_order", "lock_order is no option; for the order of publishing write on_conflict='wait'"),
         ("lock_expiry", "celery-singleton's; write lock_queue_ttl="),
         ("once", "celery-once's; write lock_key=("),
         ("heimdall", "celery-heimdall's; write lock_key="),

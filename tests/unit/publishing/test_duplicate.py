@@ -89,6 +89,18 @@ def test_a_callables_wrong_answer_is_an_error_that_names_the_right_ones(shop: Sh
     assert shop.messages() == []
 
 
+def test_a_callable_cannot_let_a_call_wait_for_a_lock_that_is_never_released(shop: Shop) -> None:
+    """Its turn would not come; nothing is sent, and nothing dropped in silence."""
+    task = shop.unique(body, lock="until_expired", lock_period=60.0, on_conflict=lambda _conflict: "wait")
+    task.delay(7)
+    shop.messages()
+
+    with pytest.raises(LockOptionError, match=r"returned 'wait' at publish.*use 'skip' or 'raise'"):
+        task.delay(7)
+
+    assert shop.messages() == []
+
+
 @pytest.mark.parametrize(
     ("options", "is_eager", "happens"),
     [

@@ -21,6 +21,7 @@ from celery.worker import request as celery_request
 from celery_redislock import SingletonTask
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import boottime
+from celery_redislock.locks.store import Entry
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER
@@ -496,6 +497,94 @@ def test_the_turn_of_a_message_in_hand_is_renewed(shop: Shop) -> None:
     request = handed(shop)
 
     assert token_of(request) in shop.renewed()
+
+
+def parked_at_publish(shop: Shop, lock: str, name: str = KEY, **options: Any) -> LockRequest:
+    """Receive a message that was parked when it was published, and was handed the lock of this name."""
+    shop.unique(body, lock_key=KEY, lock=lock, on_conflict="wait", **options).apply_async((7,), task_id="t1")
+    message = shop.message()
+    header = carried(message)._replace(parked_at=time.time(), claimed="lock_period" not in options)
+    message.headers[HEADER] = header.dumps()
+    for held in shop.held():
+        shop.store.release(held, header.token, opened_by=header.token)
+    shop.store.acquire(name, header.token, 3600.0, facts='{"state":"queued","line":1}')
+    return shop.receive(message)
+
+
+@pytest.mark.parametrize(
+    ("lock", "renewed"),
+    [
+        ("until_executed", {(KEY, 3600.0)}),
+        ("until_executing", {(KEY, 3600.0), ("message:", 60.0)}),
+        ("until_and_while_executing", {("queued:" + KEY, 3600.0), (KEY, 60.0)}),
+    ],
+)
+def test_one_that_was_parked_at_publish_keeps_its_claim_while_it_is_in_hand(
+    shop: Shop, lock: str, renewed: set[tuple[str, float]]
+) -> None:
+    """As any queued message, and beside it the lock in whose line it may have waited as a run."""
+    request = parked_at_publish(shop, lock)
+
+    leases = shop.renewed().values()
+    token = carried(request.message).token
+
+    assert {(lease.key.partition("t1/")[0], lease.term.ttl) for lease in leases} == renewed
+    assert {lease.term.token for lease in leases} == {token}
+    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
+    assert not any(lease.term.token == token for lease in shop.renewed_already().values())
+
+
+@pytest.mark.parametrize(
+    ("lock", "name"),
+    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
+)
+@pytest.mark.parametrize("end", ["started", "revoked", "dead child"])
+def test_however_one_ends_that_was_parked_at_publish_the_next_one_is_promoted(
+    shop: Shop, lock: str, name: str, end: str
+) -> None:
+    """Once, in the step that ends its claim."""
+    request = parked_at_publish(shop, lock, name)
+    shop.store.park(name, "next/1", Entry("push", "q", 30.0, '{"state":"queued","line":1}', "x"), nonce="n")
+
+    if end == "started":
+        shop.run(request)
+    elif end == "revoked":
+        revoke(request)
+    else:
+        request.on_accepted(ANOTHER_PROCESS, time.monotonic())
+        request.on_failure(einfo(LOST), return_ok=True)
+
+    assert list(shop.store.queues["q"]) == ["x"]
+    assert [hold.token for hold in shop.held().values()] == ["next/1"]
+
+
+@pytest.mark.parametrize(
+    ("lock", "name"),
+    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
+)
+def test_one_that_was_parked_at_publish_begins_its_period_when_it_starts(
+    shop: Shop, lock: str, name: str
+) -> None:
+    """Its turn is no acceptance."""
+    shop.run(parked_at_publish(shop, lock, name, lock_period=60.0))
+
+    assert shop.store.periods() == [name]
+
+
+@pytest.mark.parametrize(
+    ("lock", "name"),
+    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
+)
+def test_one_that_waits_for_a_period_keeps_its_place(shop: Shop, lock: str, name: str) -> None:
+    """Else all that wait behind it would be put off to the same moment."""
+    request = parked_at_publish(shop, lock, name, lock_period=60.0)
+    shop.store._periods[name] = (b"another/1\0{}", boottime() + 60.0)
+
+    shop.run(request)
+
+    again = carried(shop.message())
+    assert shop.states() == [(again.token, "queued")]
+    assert again.parked_at is not None
 
 
 @pytest.mark.parametrize("end", ["done", "put off", "revoked"])

@@ -1,0 +1,221 @@
+"""``wait`` at publish: calls of one key run in the order in which they were published, and none is lost."""
+
+import signal
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.paths import ELSEWHERE
+from tests.acceptance.terms import DEAD, PATIENCE
+from tests.tiers import slow
+
+ProjectMaker = Callable[..., Project]
+
+pytestmark = pytest.mark.law(2)
+
+#: Every task of these projects waits.
+WAIT = {"redislock_on_conflict": "wait"}
+
+
+def waiting(project: Project, key: str, task: str = "executed") -> list[str]:
+    """The task ids in line, in order."""
+    return [holder.owner for holder in getattr(project, task).lock_for(key).waiting()]
+
+
+def wait_for_nobody(project: Project, key: str, task: str = "executed") -> None:
+    """Return when nobody is in line."""
+    wait_until(lambda: not waiting(project, key, task), PATIENCE, f"nobody waits for {key!r}")
+
+
+def order(project: Project, key: str) -> list[str]:
+    """The task ids in the order in which their bodies began."""
+    return [body.task_id for body in project.bodies(key)]
+
+
+def ids(results: Sequence[Any]) -> list[str]:
+    """The task ids of results."""
+    assert not any(result.is_duplicate for result in results)
+    return [result.id for result in results]
+
+
+@pytest.mark.parametrize(
+    ("task", "concurrency"),
+    [
+        ("executed", 4),
+        ("executed_acks_late", 4),
+        # Bodies may overlap there, so that the order in which they begin is exact for one process only.
+        ("until_executing", 1),
+        ("until_and_while", 4),
+        slow("until_executing_acks_late", 1),
+        slow("until_and_while_acks_late", 4),
+    ],
+)
+def test_calls_begin_in_the_order_in_which_they_were_published(
+    new_project: ProjectMaker, key: str, task: str, concurrency: int
+) -> None:
+    """Thirty calls of one process while one runs, for several processes; each has a result of its own."""
+    project = new_project(conf={**WAIT, "worker_prefetch_multiplier": 4})
+    project.start_worker("prefork", concurrency=concurrency)
+    publish = getattr(project, task).delay
+    with project.kept_on(key):
+        results = [publish(key)]
+        project.wait_started(key)
+        results += [publish(key) for _ in range(30)]
+        # One of them may be queued beside a run that holds no lock, or another one.
+        assert len(waiting(project, key, task)) >= 29
+    assert [result.get(timeout=PATIENCE) for result in results] == [f"{key} done"] * 31
+    project.wait_ended(key, 31)
+
+    assert order(project, key) == ids(results)
+    assert task.startswith("until_executing") or project.overlaps(key) == []
+    wait_for_nobody(project, key, task)
+    project.wait_free(key)
+
+
+def test_what_was_published_before_there_was_a_worker_runs_in_order(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """Nobody but publishers is needed to keep the order."""
+    project = new_project(conf=WAIT)
+    results = [project.executed.delay(key) for _ in range(10)]
+    assert waiting(project, key) == ids(results)[1:]
+
+    project.start_workers(2, "prefork", concurrency=2)
+    for result in results:
+        result.get(timeout=PATIENCE)
+    project.wait_ended(key, 10)
+
+    assert order(project, key) == ids(results)
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize(
+    "task", ["executed_acks_late", "until_and_while_acks_late", slow("until_executing_acks_late")]
+)
+def test_a_killed_worker_costs_no_call_and_no_order(new_project: ProjectMaker, key: str, task: str) -> None:
+    """``kill -9`` in the middle: its body runs again, and so does what it had in hand; the others wait.
+
+    Not while a message is on its way from the queue to the worker, where plain Celery loses it as well.
+    """
+    project = new_project(conf={**WAIT, "redislock_restore": 6.0, "worker_prefetch_multiplier": 4})
+    worker = project.start_worker("prefork", concurrency=1)
+    publish = getattr(project, task).delay
+    with project.kept_on(key):
+        results = [publish(key)]
+        project.wait_started(key)
+        results += [publish(key) for _ in range(10)]
+        if task != "executed_acks_late":
+            project.wait_received(results[1].id)
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(10)
+    project.start_workers(2, "prefork", concurrency=2)
+    for result in results:
+        result.get(timeout=DEAD + 2 * PATIENCE)
+    wait_for_nobody(project, key, task)
+    began = order(project, key)
+
+    assert set(began) == set(ids(results))
+    assert len(began) == len(results) + 1  # the body that was killed ran again
+    if task == "executed_acks_late":
+        assert [one for one in began if one != results[0].id] == ids(results[1:])
+    if not task.startswith("until_executing"):
+        assert project.overlaps(key, killed=1) == []
+
+
+@pytest.mark.parametrize("how", ["revoked", "expires"])
+def test_one_that_may_not_run_any_more_lets_the_next_one_run(
+    new_project: ProjectMaker, key: str, how: str
+) -> None:
+    """It keeps its place until its turn comes, and ends as any such message does."""
+    project = new_project(conf=WAIT)
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        project.executed.delay(key)
+        project.wait_started(key)
+        one = project.executed.apply_async((key,), **({"expires": 0.001} if how == "expires" else {}))
+        last = project.executed.delay(key)
+        assert waiting(project, key) == ids([one, last])
+        if how == "revoked":
+            project.app.control.revoke(one.id)
+            project.wait_lines("revoked", one.id)
+    last.get(timeout=PATIENCE)
+    wait_until(lambda: one.state == "REVOKED", PATIENCE, "it is revoked")
+
+    assert one.id not in order(project, key)
+    project.wait_free(key)
+
+
+def test_a_body_that_fails_or_ends_its_child_lets_the_next_one_run(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """However a hold ends, its end looks at the line."""
+    project = new_project(conf=WAIT)
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        project.executed.delay(key)
+        project.wait_started(key)
+        project.executed.apply_async((key,), {"then": "exit"})  # ends its child
+        project.executed.apply_async((key,), {"then": "fail"})
+        last = project.executed.delay(key)
+        assert len(waiting(project, key)) == 3
+    last.get(timeout=PATIENCE)
+
+    assert len(project.bodies(key)) == 4
+    project.wait_free(key)
+
+
+def test_a_retry_keeps_the_lock_and_the_line_waits(new_project: ProjectMaker, key: str) -> None:
+    """Law 7: it is the same job."""
+    project = new_project(conf=WAIT)
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        first = project.executed.delay(key)
+        project.wait_started(key)
+        second = project.executed.delay(key, then="retry")
+        third = project.executed.delay(key)
+    third.get(timeout=PATIENCE)
+    project.wait_ended(key, 4)
+
+    assert order(project, key) == [first.id, second.id, second.id, third.id]
+    assert project.overlaps(key) == []
+
+
+def test_a_period_spaces_what_waits_and_keeps_its_order(new_project: ProjectMaker, key: str) -> None:
+    """Each call is accepted when it starts, one in a period; the next one waits for its end by the clock."""
+    project = new_project(conf=WAIT)
+    project.start_worker("prefork", concurrency=2)
+    publish: Any = project.executed.apply_async
+    results = [publish((key,), lock_period=1.0) for _ in range(1)]
+    with project.kept_on(key):
+        project.wait_started(key)
+        results += [publish((key,), lock_period=1.0) for _ in range(3)]
+        assert len(waiting(project, key)) == 3
+    for result in results:
+        result.get(timeout=PATIENCE)
+    bodies = project.wait_ended(key, 4)
+
+    assert order(project, key) == ids(results)
+    waited = [body.start for body in bodies[1:]]
+    assert all(after - before > 0.9 for before, after in pairwise(waited))
+
+
+def test_with_the_locks_elsewhere_nothing_is_lost(open_on: ProjectMaker, key: str) -> None:
+    """There a worker parks what was refused, in the order in which it comes."""
+    project = open_on(path=ELSEWHERE, conf=WAIT)
+    try:
+        project.start_worker("prefork", concurrency=2)
+        with project.kept_on(key):
+            results = [project.executed.delay(key)]
+            project.wait_started(key)
+            results += [project.executed.delay(key) for _ in range(10)]
+            wait_until(lambda: len(waiting(project, key)) == 10, PATIENCE, "ten wait")
+        for result in results:
+            result.get(timeout=PATIENCE)
+
+        assert sorted(order(project, key)) == sorted(ids(results))
+        assert project.overlaps(key) == []
+    finally:
+        project.close()
