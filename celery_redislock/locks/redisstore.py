@@ -15,9 +15,9 @@ key                           type    value                       expiry; writte
                                       token has been pushed
 ``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
                                       period``), score expiry ms  renew, hand_on, claim_and_push
-``redislock:{N}:line``        zset    id -> place                 when empty; park
-``redislock:{N}:parked``      hash    id -> waiting entry         when empty; park
-``redislock:{N}:until``       zset    id -> when it goes without  when empty; park
+``redislock:{N}:line``        zset    id -> place                 when empty; park, claim_or_park
+``redislock:{N}:parked``      hash    id -> waiting entry         when empty; park, claim_or_park
+``redislock:{N}:until``       zset    id -> when it goes without  when empty; park, claim_or_park
                                       its lock, ms
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold

@@ -19,6 +19,7 @@ from celery_redislock.locks import connect
 from celery_redislock.locks.store import LARGEST, Entry, Parked, Turn
 from celery_redislock.publishing import claim
 from celery_redislock.publishing.message import HEADER, TICK, Message, tick_id
+from celery_redislock.publishing.turn import band_of
 from tests.faults import Fault, FaultyProxy
 from tests.integration.test_claim_and_publish import Publisher
 from tests.stores import ABOUT, RedisCase, granted
@@ -187,6 +188,20 @@ def test_a_repeated_request_parks_once(server_case: RedisCase, end: str) -> None
     assert in_line(case) == ([B] if end == "waits" else [])
     assert case.pushed() == before
     assert case.holder() == {"waits": A, "has left": B, "has run": None}[end]
+
+
+def test_one_that_has_run_is_not_parked_again_behind_those_who_wait(server_case: RedisCase) -> None:
+    """Its request is repeated when the hold of the one after it has expired, too."""
+    case = server_case
+    for token in (A, B, C, D):
+        push(case, token)
+    case.redis.release("n", A)
+    case.redis.release("n", B)
+    case.expire()
+
+    assert granted(push(case, B)).repeated
+
+    assert (case.holder(), in_line(case)) == (None, [D])
 
 
 def test_one_that_waits_is_not_parked_again_when_its_note_has_gone(server_case: RedisCase) -> None:
@@ -369,6 +384,16 @@ def test_a_call_that_waits_is_published_in_one_trip_and_has_a_result_of_its_own(
     ]
     assert shop.in_line() == [result.id for result in results]
     assert [shop.end() for _ in range(4)] == [first.id, *(result.id for result in results)]
+
+
+def test_calls_wait_by_their_priority_and_behind_those_who_come_back(shop: Waiting) -> None:
+    """As those that a worker parks: 0 is first on a Redis broker, and who has had a turn before."""
+    shop.pay.delay(1)
+    low, high, usual = (shop.pay.apply_async((1,), priority=priority) for priority in (6, 2, None))
+    back = band_of(0, has_waited=True)
+    shop.store.park("n:1", B, Entry("hold", "", 30.0, IN_LINE), nonce="b", band=back)
+
+    assert shop.in_line() == ["job-b", usual.id, high.id, low.id]
 
 
 def test_signals_tell_what_happens(shop: Waiting) -> None:

@@ -37,6 +37,8 @@ def publish(chance: random.Random) -> None:
     keys, offered = (20 * KEYS, NAMED) if app.is_restoring else (KEYS, OPTIONS)
     for _ in range(size):
         task, options = chance.choice(tasks), chance.choice(offered)
+        if options and "on_conflict" in options and task.options_of_round["lock"] == "until_expired":
+            options = {}  # nobody waits at publish for what nobody releases
         number = int(app.journal.redis.incr("attack:numbers"))
         task_id = chance.choice(IDS)(number) if size == 1 else uuid4().hex
         call = {"task": task.name, "number": number, "id": task_id, "early": not task.acks_late}

@@ -33,14 +33,14 @@ local function claim_and_push()
 include('claim_and_push')
 end
 
--- It changes nothing, but is refused by a replica, and by a server that is out of memory: nothing is published.
-call('SETRANGE', note, 0, '')
+-- Where there is no note it changes nothing, but a replica refuses it, and a server that is out of memory.
+local is_noted = call('SET', note, '', 'XX', 'PX', keep)
 -- pcall: one key's trouble stays with that key.
-if call('EXISTS', note) == 1 or type(redis.pcall('ZSCORE', line, id)) == 'string' then
+if is_noted or type(redis.pcall('ZSCORE', line, id)) == 'string' then
   return {ok = 'repeated'}
 end
 local length = redis.pcall('ZCARD', line)
-local has_line = type(length) == 'number' and type(redis.pcall('HLEN', parked)) == 'number'
+local has_line = type(length) == 'number' and type(redis.pcall('HEXISTS', parked, id)) == 'number'
 local answer
 local held = redis.pcall('GET', lock)
 if has_line and length > 0 and (not held or type(held) == 'string' and is_marker(held)) then
