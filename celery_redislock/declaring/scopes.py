@@ -71,7 +71,10 @@ SCOPES: Mapping[str, Scope] = {
 STRATEGIES: Mapping[Strategy, tuple[str, str]] = {
     "skip": ("not published; the holder's result is returned", "ends as a skipped duplicate"),
     "raise": ("`DuplicateTask` is raised", "the task fails with `DuplicateTask`"),
-    "wait": ("waits in line from then on, or is published without a claim", "waits in line, and starts when the lock is released"),
+    "wait": (
+        "waits in line from then on, or is published without a claim",
+        "waits in line, and starts when the lock is released",
+    ),
 }
 
 #: Why a call cannot wait at publish, and what to write instead; with the scope's name.

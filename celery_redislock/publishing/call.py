@@ -179,7 +179,7 @@ class Call:
 
     @property
     def may_be_parked(self) -> bool:
-        """Its publish may put it into a line: it is no member of a workflow, and has no time or queue of its own.
+        """Its publish may put it into a line: it belongs to no workflow, and has no time or queue of its own.
 
         A worker parks what may not.
         """
