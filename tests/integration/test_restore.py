@@ -528,7 +528,7 @@ def test_an_unreachable_lock_server_restores_nothing(yard: Yard, monkeypatch: py
 
     rescuer = yard.hand()
     with monkeypatch.context() as patch:
-        patch.setattr(store, "inspect", away)
+        patch.setattr(store, "holders", away)
         with pytest.raises(OSError, match="away"):
             rescuer.look()
     assert list(yard.unacked()) == [result.id]
