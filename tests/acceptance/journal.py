@@ -81,7 +81,7 @@ class Journal:
             "key": key,
             "task_id": request.id,
             "pid": os.getpid(),
-            "worker": os.getppid() if _is_pool_child() else os.getpid(),
+            "worker": os.getppid() if is_pool_child() else os.getpid(),
             "token": task.lease.token if hasattr(task, "lease") else None,
             "fence": task.lease.fence if hasattr(task, "lease") else None,
             "retries": request.retries,
@@ -141,6 +141,10 @@ class Journal:
         """Write down one more fact about a subject."""
         self._redis.rpush(f"{self._name}:notes:{subject}", json.dumps(value))
 
+    def count(self, subject: str) -> int:
+        """Count one more of a subject, in whatever process, and return how many there were."""
+        return int(self._redis.incr(f"{self._name}:counts:{subject}"))
+
     def notes(self, subject: str) -> list[Any]:
         """Return the facts about a subject."""
         return [json.loads(text) for text in self._redis.lrange(f"{self._name}:notes:{subject}", 0, -1)]
@@ -173,7 +177,8 @@ def _lost_at(task: Any) -> float | None:
     return lease.deadline - lease._clock() + time.monotonic()
 
 
-def _is_pool_child() -> bool:
+def is_pool_child() -> bool:
+    """Whether this process is a prefork pool's."""
     return type(billiard.current_process()).__name__ == "ForkProcess"
 
 

@@ -18,6 +18,7 @@ from celery.signals import task_postrun, task_success
 
 from celery_redislock import SingletonTask, lock_lost, lock_released
 from celery_redislock.locks import Lease
+from tests.acceptance import deaths
 from tests.acceptance.bodies import new_body
 from tests.acceptance.journal import Journal
 from tests.acceptance.terms import LEASE, RETRY_DELAY, SHORT_LEASE, SOCKET_TIMEOUT
@@ -193,6 +194,8 @@ def _reach(task: Any, moment: str) -> None:
 
 
 if "PROJECT_PLAN" in os.environ:
-    app = open_project(json.loads(os.environ["PROJECT_PLAN"]))
+    plan = json.loads(os.environ["PROJECT_PLAN"])
+    app = open_project(plan)
+    deaths.install(app.journal, plan)
     faulthandler.register(signal.SIGUSR2)  # Worker.stacks
     end_with_parent()

@@ -1,0 +1,245 @@
+"""Who parks, releases or publishes dies in between: nobody in line is lost, runs twice, or loses its place.
+
+Each of these deaths is at a point inside the package (``deaths.py``), on every broker, acknowledged early and
+late. That a whole worker may be killed at any time is shown in ``test_line.py``.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks import Lock
+from celery_redislock.publishing import promote
+from tests.acceptance.brokers import ON_REDIS, Site
+from tests.acceptance.deaths import PARKED, PARKING, PUBLISHED, RELEASED, RELEASING, SWEPT
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.paths import ELSEWHERE
+from tests.acceptance.terms import FREED, PATIENCE
+from tests.servers import EmbeddedServer
+from tests.tiers import slow
+
+pytestmark = [pytest.mark.law(2), ON_REDIS]
+
+SiteMaker = Callable[..., Site]
+
+#: Seconds a message that was promoted may take until it is published; the package's own are ten.
+PUBLISHING = 3.0
+#: Seconds a message that was promoted may take until a worker has it; the package's own are sixty.
+SHORT_HAND_OFF = 3.0
+#: Seconds in which what is to happen at once has happened, on the busiest machine.
+AT_ONCE = 3.0
+
+#: On Redis nothing is delivered again while a test lasts.
+_UNHURRIED: Mapping[str, Any] = {"broker_transport_options": {"visibility_timeout": 600}}
+UNHURRIED = {"redis": _UNHURRIED, ELSEWHERE: _UNHURRIED}
+
+BROKERS = ("redis", ELSEWHERE, "quorum", "classic")
+#: Where a message meets a lock that is held: after it was given to a child, or before.
+REFUSED, RECEIVED = "refused in its child", "when it is received"
+EARLY, LATE = "while_executing", "while_executing_acks_late"
+
+
+def parked(project: Project, key: str) -> list[str]:
+    """The task ids in line, in order."""
+    return [waiter.owner for waiter in project.executed.lock_for(key).waiting()]
+
+
+def wait_parked(project: Project, key: str, number: int) -> list[str]:
+    """Return them once there are so many."""
+    wait_until(lambda: len(parked(project, key)) == number, PATIENCE, f"{number} wait for {key!r}")
+    return parked(project, key)
+
+
+@contextmanager
+def held(project: Project, key: str) -> Iterator[None]:
+    """Hold the lock in this process while the block runs: no worker dies with it, or learns of its end."""
+    handle = project.executed.lock_for(key)
+    with Lock(handle._store, handle.key):
+        yield
+
+
+def rows(*quick: tuple[str, ...], among: Iterable[tuple[str, ...]]) -> list[Any]:
+    """Return the rows of a table: these are quick."""
+    table = list(among)
+    assert set(quick) <= set(table)
+    return [row if row in quick else slow(*row) for row in table]
+
+
+@pytest.mark.parametrize(
+    ("broker", "when", "point", "task"),
+    rows(
+        ("redis", REFUSED, PARKED, EARLY),
+        ("redis", RECEIVED, PARKING, LATE),
+        among=product(BROKERS, (REFUSED, RECEIVED), (PARKING, PARKED), (EARLY, LATE)),
+    ),
+)
+def test_what_a_worker_parks_when_it_dies_is_in_line_once(
+    new_site: SiteMaker, key: str, broker: str, when: str, point: str, task: str
+) -> None:
+    """Its main process is killed before it has parked, or before it acknowledges what it has parked.
+
+    Before it has parked, a message is lost only where it was acknowledged early, and refused its lock in its
+    child: as one that runs would be with plain Celery.
+    """
+    project = new_site(broker, conf={"worker_prefetch_multiplier": 4}).project
+    project.plan["dies"] = {"at": point, "number": 1 if when == REFUSED else 3}
+    worker = project.start_worker("prefork", concurrency=2)
+    with held(project, key):
+        sent = [getattr(project, task).delay(key).id]
+        if when == RECEIVED:
+            wait_parked(project, key, 1)
+            sent += [getattr(project, task).delay(key).id for _ in range(4)]
+        worker.process.wait(PATIENCE)
+        before = parked(project, key)
+        project.start_worker("prefork", concurrency=2)
+        if (when, point, task) == (REFUSED, PARKING, EARLY):
+            lost = sent.pop()
+            sent = [getattr(project, task).delay(key).id]
+            assert lost != sent[0]
+        line = wait_parked(project, key, len(sent))
+    project.wait_ended(key, len(sent))
+    project.wait_free(key)
+
+    assert project.notes("deaths") == [[point, worker.process.pid]]
+    assert line[: len(before)] == before
+    assert sorted(line) == sorted(sent)
+    assert [body.task_id for body in project.bodies(key)] == line
+    assert project.overlaps(key) == []
+    assert not parked(project, key)
+
+
+#: What may take so long until the next one starts; on Redis a script releases and publishes.
+WITHIN = {RELEASING: FREED, RELEASED: PUBLISHING + AT_ONCE, PUBLISHED: AT_ONCE}
+
+
+@pytest.mark.parametrize(
+    ("broker", "point", "task"),
+    rows(
+        ("redis", RELEASED, LATE),
+        (ELSEWHERE, RELEASED, EARLY),
+        (ELSEWHERE, PUBLISHED, LATE),
+        among=[
+            *product(["redis"], (RELEASING, RELEASED), (EARLY, LATE)),
+            *product(BROKERS[1:], WITHIN, (EARLY, LATE)),
+        ],
+    ),
+)
+def test_the_next_one_runs_although_the_one_before_it_dies_while_it_hands_on_the_lock(
+    new_site: SiteMaker, key: str, broker: str, point: str, task: str
+) -> None:
+    """The body's process is killed before it releases the lock, before it publishes, or before it settles."""
+    # What is not acknowledged in time would be delivered again, and run again where its first run has died.
+    project = new_site(broker, conf=UNHURRIED.get(broker, {})).project
+    project.plan["dies"] = {"at": point}
+    project.plan["terms"] = {"PUBLISHING": PUBLISHING}
+    project.start_worker("prefork", concurrency=2)
+    with project.kept_on(key):
+        results = [getattr(project, task).delay(key)]
+        project.wait_started(key)
+        results += [getattr(project, task).delay(key) for _ in range(4)]
+        wait_parked(project, key, 4)
+    bodies = project.wait_ended(key, 5)
+
+    assert project.notes("deaths") == [[point, bodies[0].pid]]
+    assert [body.task_id for body in bodies] == [result.id for result in results]
+    assert project.overlaps(key) == []
+    within = AT_ONCE if (broker, point) == ("redis", RELEASED) else WITHIN[point]
+    assert bodies[1].start - bodies[0].end < within
+    assert not parked(project, key)
+
+
+@pytest.mark.parametrize("broker", [slow(ELSEWHERE), "quorum"])
+def test_what_a_look_promotes_is_published_although_its_worker_dies(
+    new_site: SiteMaker, key: str, broker: str
+) -> None:
+    """The one who released it publishes no messages, so a worker's look does: it is killed before it does."""
+    project = new_site(broker).project
+    project.plan["dies"] = {"at": SWEPT}
+    project.plan["terms"] = {"PUBLISHING": PUBLISHING}
+    worker = project.start_worker("prefork", concurrency=2)
+    with held(project, key):
+        results = [project.while_executing.delay(key) for _ in range(3)]
+        line = wait_parked(project, key, 3)
+    worker.process.wait(PATIENCE)
+    assert parked(project, key) == line
+    project.start_worker("prefork", concurrency=2)
+    bodies = project.wait_ended(key, 3)
+
+    assert [body.task_id for body in bodies] == line
+    assert sorted(line) == sorted(result.id for result in results)
+    assert project.overlaps(key) == []
+
+
+@pytest.mark.parametrize("broker", ["redis", slow(ELSEWHERE), "quorum"])
+def test_a_purge_takes_who_was_handed_the_lock_and_the_next_one_goes(
+    new_site: SiteMaker, key: str, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone, as with plain Celery. The line, which no purge sees, goes on when its claim expires."""
+    monkeypatch.setattr(promote, "HAND_OFF", SHORT_HAND_OFF)
+    project = new_site(broker).project
+    project.plan["terms"] = {"HAND_OFF": SHORT_HAND_OFF, "PUBLISHING": SHORT_HAND_OFF}
+    promote.install(project.app, project.executed.lock_for(key)._store)
+    worker = project.start_worker("prefork")
+    with held(project, key):
+        for _ in range(3):
+            project.while_executing.delay(key)
+        line = wait_parked(project, key, 3)
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(PATIENCE)
+    wait_until(lambda: project.queued() == 1, PATIENCE, "the first one is in its queue")
+    began = time.monotonic()
+    assert project.app.control.purge() == 1
+    project.start_worker("prefork")
+    bodies = project.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == line[1:]
+    assert bodies[0].start - began < SHORT_HAND_OFF + AT_ONCE
+    assert project.overlaps(key) == []
+    project.wait_free(key)
+
+
+@pytest.mark.slow
+def test_a_line_goes_on_when_its_broker_is_back(
+    new_project: Callable[..., Project], key: str, celery_url: str, tmp_path: Path
+) -> None:
+    """A run ends while the broker is away: nobody can publish the next one, which stays in line."""
+    with EmbeddedServer(port=0, data_dir=tmp_path) as server:
+        # A process that publishes gives up at once, not after six seconds.
+        hasty = {"broker_transport_options": {"max_retries": 1, "interval_start": 0.1}}
+        project = new_project(path=ELSEWHERE, broker=server.url, backend=celery_url, conf=hasty)
+        project.plan["terms"] = {"PUBLISHING": PUBLISHING}
+        project.start_worker("prefork")
+        with project.kept_on(key):
+            sent = [project.while_executing.delay(key).id]
+            project.wait_started(key)
+            sent += [project.while_executing.delay(key).id for _ in range(3)]
+            line = wait_parked(project, key, 3)
+            server.kill()
+        project.wait_lines("could not publish the next in line of")
+        assert parked(project, key) == line
+        server.restart()
+        bodies = project.wait_ended(key, 4)
+
+    assert [body.task_id for body in bodies] == sent
+    assert project.overlaps(key) == []
+
+
+def test_a_hold_that_nobody_renews_is_followed_by_the_first_in_line(project: Project, key: str) -> None:
+    """Its host is lost: no process of this machine is known to be dead. A look finds the lock free."""
+    handle = project.executed.lock_for(key)
+    lock = Lock(handle._store, handle.key, ttl=2.0, auto_renew=False)
+    assert lock.acquire(0)
+    expires = time.monotonic() + 2.0
+    sent = [project.while_executing.delay(key).id for _ in range(2)]
+    wait_parked(project, key, 2)
+    bodies = project.wait_ended(key, 2)
+
+    assert sorted(body.task_id for body in bodies) == sorted(sent)
+    assert -0.1 < bodies[0].start - expires < AT_ONCE
+    assert project.overlaps(key) == []
