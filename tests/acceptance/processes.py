@@ -26,6 +26,7 @@ _PACKAGES = {
     "rabbitmq-diagnostics": "rabbitmq-server",
     "epmd": "rabbitmq-server",
     "erl": "rabbitmq-server",
+    "openssl": "openssl",
 }
 
 

@@ -21,12 +21,12 @@ from celery_redislock.locks.clock import boottime
 from celery_redislock.receiving.restore import LATE
 from celery_redislock.running.delivery import IN_HAND_OF
 from tests.acceptance.brokers import RABBITMQ_QUEUES
-from tests.acceptance.processes import free_port
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker
 from tests.facts import descendants
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
+from tests.tls import tls_arguments, tls_options
 from tools.attack.checks import Entry, Facts, left_in_hand
 from tools.attack.draw import POOLS, RESTORING, Round
 from tools.attack.record import PUSHED, Record
@@ -82,8 +82,7 @@ class Stage:
         self.locks = enter(EmbeddedServer(port=0, data_dir=folder, extra_args=extra, binary=binary))
         self.proxy = enter(faulty_proxy(port or self.locks.port or 0))
         self.admin = self._client(self.locks)
-        options = f"?ssl_cert_reqs=required&ssl_ca_certs={folder}/cert.pem"
-        secured = f"rediss://locks:password@127.0.0.1:{self.proxy.port}/0{options}"
+        secured = f"rediss://locks:password@127.0.0.1:{self.proxy.port}/0{tls_options(folder)}"
         if self.rabbitmq is None:
             of_broker = folder / "broker"
             of_broker.mkdir()
@@ -277,15 +276,7 @@ class Stage:
 
 def _security(folder: Path) -> tuple[list[str], int]:
     """Return a server's arguments for TLS and the ACL user that the documentation describes, and its port."""
-    key, certificate, port = folder / "key.pem", folder / "cert.pem", free_port()
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    arguments, port = tls_arguments(folder)
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     user = next(line for line in page.splitlines() if line.startswith("ACL SETUSER ")).split()[2:]
-    return [
-        "--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key),
-        "--tls-auth-clients", "no", "--user", *user,
-    ], port  # fmt: skip
+    return [*arguments, "--user", *user], port
