@@ -37,6 +37,8 @@ CALLS: list[dict[str, Any]] = [
     {"expires": 600, "time_limit": 5, "shadow": "another name"},
     {"link": "collect", "link_error": "collect", "reply_to": "somebody"},
     {"group_id": "g", "root_id": "r", "parent_id": "p", "stamped_headers": ["stamp"], "stamp": ["s"]},
+    {"chord": "collect", "group_id": "g", "group_index": 1},
+    {"countdown": 600},
 ]
 
 
@@ -44,7 +46,7 @@ CALLS: list[dict[str, Any]] = [
 def received(app: Celery, url: str, call: dict[str, Any]) -> Iterator[Any]:
     """Publish a call of a task, and receive its message as a worker's consumer does, while the block runs."""
     task = app.task(body, base=SingletonTask, lock="while_executing", shared=False, lazy=False)
-    links = {name: task.si(1) for name in ("link", "link_error") if name in call}
+    links = {name: task.si(1) for name in ("link", "link_error", "chord") if name in call}
     task.apply_async((7,), **{**call, **links})
     found: list[Any] = []
     connection = Connection(url)
