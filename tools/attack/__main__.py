@@ -24,6 +24,7 @@ from tools.attack import checks
 from tools.attack.attacks import ATTACKS, COST_MARKS, ONLY_IF
 from tools.attack.draw import BROKERS, LOCK_SERVERS, QUEUE_TTL, TERM, TTL, Round, draw, draw_killed
 from tools.attack.forgeries import VALUES
+from tools.attack.lines import Lines
 from tools.attack.stage import Stage
 
 #: Seconds of attacks in a round.
@@ -127,6 +128,9 @@ def _play(
         stage.stop_publishing()
         stage.heal()
         found = _problems(stage)
+        lines = Lines().read(stage.written())
+        found += lines.out_of_turn
+        done.update({f"line: {what}": number for what, number in lines.seen.items()})
         done.update(f"publishes {outcome[0]}" for outcome in stage.journal.facts("outcomes").values())
         done.update(f"accepted and {fate}" for fate in checks.fates(stage.facts()).values())
         done["bodies"] = len(stage.journal.facts("starts"))

@@ -46,12 +46,23 @@ class Record:
                 self._last[tag] = task_id, ACKNOWLEDGED if last == IN_HAND else last
 
     def _new_commands(self) -> Iterator[list[bytes]]:
-        for path in self._folder.glob("appendonlydir/*.incr.aof"):
-            with path.open("rb") as file:
-                file.seek(self._read)
-                while command := _command(file):
-                    self._read = file.tell()
-                    yield command
+        for command, end in _commands(self._folder, self._read):
+            self._read = end
+            yield command
+
+
+def written(folder: Path) -> Iterator[list[bytes]]:
+    """Return every command that a server which keeps its data in this folder has written, in its order."""
+    return (command for command, _end in _commands(folder, 0))
+
+
+def _commands(folder: Path, start: int) -> Iterator[tuple[list[bytes], int]]:
+    """Return the commands from a place in the file on, each with the place behind it."""
+    for path in folder.glob("appendonlydir/*.incr.aof"):
+        with path.open("rb") as file:
+            file.seek(start)
+            while command := _command(file):
+                yield command, file.tell()
 
 
 def _command(file: Any) -> list[bytes]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.servers import EmbeddedServer
 from tests.tls import tls_arguments, tls_options
 from tools.attack.checks import Entry, Facts, left_in_hand
 from tools.attack.draw import POOLS, RESTORING, Round
-from tools.attack.record import PUSHED, Record
+from tools.attack.record import PUSHED, Record, written
 from tools.attack.shop import Journal, open_shop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,6 +233,11 @@ class Stage:
             if (left := self.admin.pttl(key)) != -2:
                 found[key.decode(errors="replace")] = (left, value)
         return found
+
+    def written(self) -> Iterator[list[bytes]]:
+        """Return every command the lock server has written, in its order."""
+        is_shared = self.round.locks == "shared"
+        return written(self._folder / "broker" if is_shared else self._folder)
 
     def excess_connections(self) -> int:
         """Return how many the lock server has beyond two for each body that may run and for each process."""

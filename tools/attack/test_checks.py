@@ -9,6 +9,7 @@ import pytest
 from tools.attack import checks
 from tools.attack.checks import Entry, Facts
 from tools.attack.draw import BROKERS, LOCK_SERVERS, draw
+from tools.attack.lines import Lines
 from tools.attack.record import Record
 
 CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
@@ -228,6 +229,37 @@ def test_a_traceback_that_passes_through_the_package_is_found_in_a_log(
 
 def test_a_refusal_for_nobodys_sake_is_found() -> None:
     assert checks.unexplained(["a", "n%00l", "b"], ["a", "n\0l"]) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("writes", "found"),
+    [
+        ("park a 1, park b 2, hand a, leave a, hand b, leave b", 0),
+        ("park a 1, park b 2, hand b", 1),
+        ("park a 1, park b 0.5, hand b, leave b, hand a", 0),
+        ("park a 1, park b 2, leave a, hand b", 0),
+        # Given, and not settled yet; its run takes over the claim.
+        ("park a 1, park b 2, hand a, run x, leave a, free, hand b", 0),
+        # On its way before those that wait; a retry that was handed the lock, and came before that.
+        ("park a 1, hand c, run x", 0),
+        ("park a 1, park b 2, run b, hand b, leave b", 0),
+        ("park a 1, park b 2, run b, free, hand b", 1),
+    ],
+)
+def test_who_is_handed_a_lock_before_the_first_in_line_is_found(writes: str, found: int) -> None:
+    commands: list[list[bytes]] = [[b"MULTI"], [b"SELECT", b"0"]]
+    for write in writes.split(", "):
+        verb, *arguments = write.encode().split()
+        entry, score = [*arguments, b"", b""][:2]
+        commands.append({
+            b"park": [b"ZADD", b"l:{n}:line", score, entry],
+            b"leave": [b"ZREM", b"l:{n}:line", entry],
+            b"hand": [b"SET", b"l:{n}:lock", entry + b'\0{"state":"queued","line":1}', b"PXAT", b"9"],
+            b"run": [b"SET", b"l:{n}:lock", entry + b'\0{"state":"running"}', b"PXAT", b"9"],
+            b"free": [b"DEL", b"l:{n}:lock"],
+        }[verb])  # fmt: skip
+
+    assert len(Lines().read(commands).out_of_turn) == found
 
 
 def test_a_seed_draws_the_same_round_again() -> None:
