@@ -94,16 +94,15 @@ def main() -> None:
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
     arguments = parser.parse_args()
     figures = []
-    for name, section in sections.items():
-        if arguments.only not in {None, name}:
-            continue
-        say(name)
-        with EmbeddedServer(port=0) as server, tempfile.TemporaryDirectory() as place:
-            os.environ.update({URL: server.url, NOTES: str(Path(place, "notes"))})
-            app.conf.update(broker_url=server.url, result_backend=server.url)
-            client_here.cache_clear()
-            _file.cache_clear()
-            figures += section(quick=arguments.quick)
+    # One server for all: this process keeps its connections to it.
+    with EmbeddedServer(port=0) as server, tempfile.TemporaryDirectory() as place:
+        os.environ.update({URL: server.url, NOTES: str(Path(place, "notes"))})
+        app.conf.update(broker_url=server.url, result_backend=server.url)
+        for name, section in sections.items():
+            if arguments.only in {None, name}:
+                say(name)
+                client_here().flushall()
+                figures += section(quick=arguments.quick)
     report("waiting in line", figures, json_path=arguments.json)
 
 
