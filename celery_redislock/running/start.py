@@ -162,9 +162,8 @@ def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
         return None if refusal is None else refusal.hold
     if lock.period is None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
-    message = run.identity or lock.owner
-    # Its turn is no acceptance: taken over, it meets the period, or begins it.
-    accept = partial(lock.accept, run.token, lock.ttl, message=message, instead_of=run.parked_as)
+    identity = run.identity or lock.owner
+    accept = partial(lock.accept, run.token, lock.ttl, message=identity, turn=run.parked_as)
     answer = _ask(run, lock, accept)
     if answer is not None and not isinstance(answer, Refusal):
         lock.release(run.token)
@@ -176,7 +175,8 @@ def _accept(run: Run) -> None:
     lock = run.lock
     identity = run.identity or lock.owner
     period = run.options.lock_period or 0.0
-    answer = _ask(run, lock, partial(lock.accept, run.token, period, ACCEPTED, message=identity))
+    accept = partial(lock.accept, run.token, period, ACCEPTED, message=identity, turn=run.parked_as)
+    answer = _ask(run, lock, accept)
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
 

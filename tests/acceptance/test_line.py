@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import chain
 from click.testing import CliRunner
 
 from celery_redislock import LockBusy
@@ -120,6 +121,28 @@ def test_what_is_revoked_in_line_lets_the_next_one_run(project: Project, key: st
 
     assert revoked.id not in {body.task_id for body in project.bodies(key)}
     project.wait_free(key)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"), [("until_expired", {}), ("until_executing", {"lock_period": 600.0})]
+)
+def test_the_period_of_one_that_has_waited_begins_when_it_runs(
+    prefork: Project, key: str, task: str, options: dict[str, Any]
+) -> None:
+    """In scopes that hold nothing while they run. The claim that it was handed stands for no period."""
+    project = prefork
+    link = project.app.tasks[f"project.{task}"].si(key).set(**options)
+    with project.kept_on(key):
+        project.while_executing.delay(key)
+        project.wait_started(key)
+        result = chain(project.collect.si(1), link).apply_async()
+        wait_parked(project, key, 1)
+    result.get(timeout=PATIENCE)
+
+    holder = project.holder(key)
+    assert holder is not None
+    assert holder.state == "period"
+    assert holder.remaining == pytest.approx(600.0, abs=PATIENCE)
 
 
 def test_an_operators_release_hands_the_lock_on(project: Project, key: str) -> None:
