@@ -292,6 +292,15 @@ class Project:
         holder: Holder | None = self.executed.lock_for(key).holder()
         return holder
 
+    def parked(self, key: str) -> list[str]:
+        """Return the task ids that are in line for a key's lock, in order."""
+        return [waiter.owner for waiter in self.executed.lock_for(key).waiting()]
+
+    def wait_parked(self, key: str, number: int) -> list[str]:
+        """Return them once there are so many."""
+        wait_until(lambda: len(self.parked(key)) >= number, PATIENCE, f"{number} wait for {key!r}")
+        return self.parked(key)
+
     def wait_free(self, key: str, timeout: float = PATIENCE) -> float:
         """Return when the key was seen free."""
         wait_until(lambda: self.holder(key) is None, timeout, f"{key!r} is free")

@@ -45,17 +45,6 @@ REFUSED, RECEIVED = "refused in its child", "when it is received"
 EARLY, LATE = "while_executing", "while_executing_acks_late"
 
 
-def parked(project: Project, key: str) -> list[str]:
-    """The task ids in line, in order."""
-    return [waiter.owner for waiter in project.executed.lock_for(key).waiting()]
-
-
-def wait_parked(project: Project, key: str, number: int) -> list[str]:
-    """Return them once there are so many."""
-    wait_until(lambda: len(parked(project, key)) == number, PATIENCE, f"{number} wait for {key!r}")
-    return parked(project, key)
-
-
 @contextmanager
 def held(project: Project, key: str) -> Iterator[None]:
     """Hold the lock in this process while the block runs: no worker dies with it, or learns of its end."""
@@ -93,16 +82,16 @@ def test_what_a_worker_parks_when_it_dies_is_in_line_once(
     with held(project, key):
         sent = [getattr(project, task).delay(key).id]
         if when == RECEIVED:
-            wait_parked(project, key, 1)
+            project.wait_parked(key, 1)
             sent += [getattr(project, task).delay(key).id for _ in range(4)]
         worker.process.wait(PATIENCE)
-        before = parked(project, key)
+        before = project.parked(key)
         project.start_worker("prefork", concurrency=2)
         if (when, point, task) == (REFUSED, PARKING, EARLY):
             lost = sent.pop()
             sent = [getattr(project, task).delay(key).id]
             assert lost != sent[0]
-        line = wait_parked(project, key, len(sent))
+        line = project.wait_parked(key, len(sent))
     project.wait_ended(key, len(sent))
     project.wait_free(key)
 
@@ -111,7 +100,7 @@ def test_what_a_worker_parks_when_it_dies_is_in_line_once(
     assert sorted(line) == sorted(sent)
     assert [body.task_id for body in project.bodies(key)] == line
     assert project.overlaps(key) == []
-    assert not parked(project, key)
+    assert not project.parked(key)
 
 
 #: What may take so long until the next one starts; on Redis a script releases and publishes.
@@ -143,7 +132,7 @@ def test_the_next_one_runs_although_the_one_before_it_dies_while_it_hands_on_the
         results = [getattr(project, task).delay(key)]
         project.wait_started(key)
         results += [getattr(project, task).delay(key) for _ in range(4)]
-        wait_parked(project, key, 4)
+        project.wait_parked(key, 4)
     bodies = project.wait_ended(key, 5)
 
     assert project.notes("deaths") == [[point, bodies[0].pid]]
@@ -151,7 +140,7 @@ def test_the_next_one_runs_although_the_one_before_it_dies_while_it_hands_on_the
     assert project.overlaps(key) == []
     within = AT_ONCE if (broker, point) == ("redis", RELEASED) else WITHIN[point]
     assert bodies[1].start - bodies[0].end < within
-    assert not parked(project, key)
+    assert not project.parked(key)
 
 
 @pytest.mark.parametrize("broker", [slow(ELSEWHERE), "quorum"])
@@ -165,9 +154,9 @@ def test_what_a_look_promotes_is_published_although_its_worker_dies(
     worker = project.start_worker("prefork", concurrency=2)
     with held(project, key):
         results = [project.while_executing.delay(key) for _ in range(3)]
-        line = wait_parked(project, key, 3)
+        line = project.wait_parked(key, 3)
     worker.process.wait(PATIENCE)
-    assert parked(project, key) == line
+    assert project.parked(key) == line
     project.start_worker("prefork", concurrency=2)
     bodies = project.wait_ended(key, 3)
 
@@ -189,7 +178,7 @@ def test_a_purge_takes_who_was_handed_the_lock_and_the_next_one_goes(
     with held(project, key):
         for _ in range(3):
             project.while_executing.delay(key)
-        line = wait_parked(project, key, 3)
+        line = project.wait_parked(key, 3)
         worker.signal(signal.SIGKILL)
         worker.process.wait(PATIENCE)
     wait_until(lambda: project.queued() == 1, PATIENCE, "the first one is in its queue")
@@ -219,10 +208,10 @@ def test_a_line_goes_on_when_its_broker_is_back(
             sent = [project.while_executing.delay(key).id]
             project.wait_started(key)
             sent += [project.while_executing.delay(key).id for _ in range(3)]
-            line = wait_parked(project, key, 3)
+            line = project.wait_parked(key, 3)
             server.kill()
         project.wait_lines("could not publish the next in line of")
-        assert parked(project, key) == line
+        assert project.parked(key) == line
         server.restart()
         bodies = project.wait_ended(key, 4)
 
@@ -237,7 +226,7 @@ def test_a_hold_that_nobody_renews_is_followed_by_the_first_in_line(project: Pro
     assert lock.acquire(0)
     expires = time.monotonic() + 2.0
     sent = [project.while_executing.delay(key).id for _ in range(2)]
-    wait_parked(project, key, 2)
+    project.wait_parked(key, 2)
     bodies = project.wait_ended(key, 2)
 
     assert sorted(body.task_id for body in bodies) == sorted(sent)

@@ -22,17 +22,12 @@ pytestmark = pytest.mark.law(2)
 ProjectMaker = Callable[..., Project]
 
 
-def parked(project: Project, key: str) -> int:
-    """How many are in line."""
-    return len(project.executed.lock_for(key).waiting())
-
-
 def waiting_behind_one(project: Project, key: str, number: int) -> list[str]:
     """Publish a call whose body is on, and so many that wait for it; return all their ids."""
     sent = [project.while_executing.apply_async((key,), lock_ttl=LONG_LEASE).id]
     project.wait_started(key)
     sent += [project.while_executing.delay(key).id for _ in range(number)]
-    wait_until(lambda: parked(project, key) == number, PATIENCE, f"{number} wait")
+    project.wait_parked(key, number)
     return sent
 
 
@@ -42,7 +37,7 @@ def assert_run_in_order(project: Project, key: str, sent: list[str]) -> None:
     project.wait_free(key)
     assert [body.task_id for body in project.bodies(key)] == sent
     assert project.overlaps(key) == []
-    assert parked(project, key) == 0
+    assert not project.parked(key)
 
 
 @pytest.mark.parametrize("is_broker", [True, slow(False)], ids=["broker and locks", "locks"])
@@ -113,6 +108,6 @@ def test_a_line_outlives_a_failover(
 def parked_at_last(project: Project, key: str) -> int | None:
     """How many are in line; ``None`` while no server answers."""
     try:
-        return parked(project, key)
+        return len(project.parked(key))
     except LockUnavailable:
         return None

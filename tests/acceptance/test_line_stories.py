@@ -25,17 +25,6 @@ ProjectMaker = Callable[..., Project]
 LINES = 1000
 
 
-def parked(project: Project, key: str) -> list[str]:
-    """The task ids in line, in order."""
-    return [waiter.owner for waiter in project.executed.lock_for(key).waiting()]
-
-
-def wait_parked(project: Project, key: str, number: int) -> list[str]:
-    """Return them once there are so many."""
-    wait_until(lambda: len(parked(project, key)) >= number, PATIENCE, f"{number} wait for {key!r}")
-    return parked(project, key)
-
-
 @pytest.mark.parametrize("task", ["while_executing", slow("while_executing_acks_late")])
 def test_a_worker_that_is_killed_at_its_shutdown_leaves_a_line_to_two_new_ones(
     new_project: ProjectMaker, key: str, task: str
@@ -47,7 +36,7 @@ def test_a_worker_that_is_killed_at_its_shutdown_leaves_a_line_to_two_new_ones(
         first = getattr(project, task).delay(key)
         project.wait_started(key)
         waiting = [getattr(project, task).delay(key) for _ in range(3)]
-        line = wait_parked(project, key, 3)
+        line = project.wait_parked(key, 3)
         worker.signal(signal.SIGTERM)
         project.wait_lines("Warm shutdown")
         worker.signal(signal.SIGKILL)
@@ -55,7 +44,7 @@ def test_a_worker_that_is_killed_at_its_shutdown_leaves_a_line_to_two_new_ones(
     project.start_workers(2, "prefork", concurrency=2)
     for result in waiting:
         result.get(timeout=PATIENCE)
-    wait_until(lambda: not parked(project, key), PATIENCE, "nobody waits")
+    wait_until(lambda: not project.parked(key), PATIENCE, "nobody waits")
 
     assert line == [result.id for result in waiting]
     assert [body.task_id for body in project.bodies(key) if body.task_id != first.id] == line
@@ -115,7 +104,7 @@ def test_a_lock_server_that_says_nothing_at_a_release_holds_up_neither_result_no
         first = project.while_executing.apply_async((key,), lock_ttl=LONG_LEASE)
         project.wait_started(key)
         second = project.while_executing.delay(key)
-        wait_parked(project, key, 1)
+        project.wait_parked(key, 1)
         network.black_hole()
     ended = project.wait_ended(key)[0].end
     first.get(timeout=PATIENCE)
@@ -144,13 +133,13 @@ def test_a_copy_of_the_one_that_runs_changes_nothing_for_those_that_wait(
         first = project.while_executing_acks_late.delay(key)
         body = project.wait_started(key)
         waiting = [project.while_executing.delay(key) for _ in range(5)]
-        line = wait_parked(project, key, 5)
+        line = project.wait_parked(key, 5)
         site.deliver_again(body)
         project.wait_waiting(first.id)
         handle = project.executed.lock_for(key)
-        wait_until(lambda: first.id in parked(project, key), PATIENCE, "the copy waits")
+        wait_until(lambda: first.id in project.parked(key), PATIENCE, "the copy waits")
 
-        assert [owner for owner in parked(project, key) if owner != first.id] == line
+        assert [owner for owner in project.parked(key) if owner != first.id] == line
         assert handle._store.inspect(handle.key).token == body.token
         assert len(project.bodies(key)) == 1
     for result in waiting:
@@ -168,7 +157,7 @@ def test_who_has_waited_for_longer_than_its_lease_gets_a_whole_one(prefork: Proj
         prefork.while_executing.apply_async((key,), task_id=f"{key} first", lock_ttl=LONG_LEASE)
         prefork.wait_started(key)
         second = prefork.while_executing.apply_async((key, 0.0, "look_at_lease"), lock_ttl=SHORT_LEASE)
-        wait_parked(prefork, key, 1)
+        prefork.wait_parked(key, 1)
         throughout(3 * SHORT_LEASE, lambda: None)
     _key, _token, _fence, held, lost, expires_in = second.get(timeout=PATIENCE)
 
