@@ -299,6 +299,8 @@ class MemoryStore(LockStore):
             held = self._live(self._locks, name)
             self.renew([Term(name, id, ttl)])
             was_there = self._take_out(name, id) is not None
+            if held is not None and name in self._due:
+                self._due[name] = min(self._due[name], self._clock() + _LATEST)
             answer = Release(False, promoted=self._wake(name).promoted if held is None else ())
         self._told(answer)
         return was_there

@@ -488,6 +488,18 @@ class TestEnds:
         assert in_line(case) == [C]
         assert case.remaining() == pytest.approx(60.0, abs=5.0)
 
+    def test_a_line_is_looked_at_soon_again_once_its_turn_is_settled(self, case: StoreCase) -> None:
+        """The run that begins now may die with its process, long before its message had to be published."""
+        at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give")
+        case.store.release("n", A)
+
+        case.store.settle("n", B, 60.0)
+
+        assert case.store.sweep().next_in <= 2.1
+
     def test_the_end_of_a_revoked_claim_serves_the_first_in_line(self, case: StoreCase) -> None:
         case.store.acquire("n", A, 30.0, facts='{"state":"queued"}')
         park(case, B)

@@ -15,7 +15,7 @@ local lock, index = KEYS[1], KEYS[2]
 local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local home, promoted, text = ARGV[4]
 local stem = string.sub(lock, 1, -5)
-local line = stem .. 'line'
+local line, lines = stem .. 'line', string.sub(index, 1, -6) .. 'lines'
 local removed = call('ZREM', line, id)
 call('HDEL', stem .. 'parked', id)
 call('ZREM', stem .. 'until', id)
@@ -24,7 +24,10 @@ local permit = is_marker(held) and permits(lock, index, name, held)
 if held and string.find(held, id .. '\0', 1, true) == 1 then
   call('PEXPIRE', lock, ttl)
   local time = call('TIME')
-  list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  list(index, name, now, ttl)
+  -- Sooner than its message had to be published: who runs it may be killed.
+  redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
 elseif permit or not held then
   if permit then
     permit.renew(id, ttl)
@@ -32,7 +35,7 @@ elseif permit or not held then
   promoted, text = wake(lock, index, name, home)
 end
 if call('EXISTS', line) == 0 then
-  redis.pcall('ZREM', string.sub(index, 1, -6) .. 'lines', name)
+  redis.pcall('ZREM', lines, name)
 end
 local word = removed == 1 and 'settled' or 'missing'
 return text and {word, 'promoted', 1, promoted, text} or {ok = word}
