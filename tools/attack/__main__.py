@@ -129,7 +129,7 @@ def _play(
         stage.heal()
         found = _problems(stage)
         lines = Lines().read(stage.written())
-        found += lines.out_of_turn
+        found = [*lines.out_of_turn, *found]
         done.update({f"line: {what}": number for what, number in lines.seen.items()})
         done.update(f"publishes {outcome[0]}" for outcome in stage.journal.facts("outcomes").values())
         done.update(f"accepted and {fate}" for fate in checks.fates(stage.facts()).values())
