@@ -1,16 +1,21 @@
 """The checks of ``make attack``: each finds what it is for, and nothing in a history that keeps the laws."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
+from celery_redislock.locks import connect
+from celery_redislock.locks.store import Entry as Waiting
+from tests.servers import EmbeddedServer
 from tools.attack import checks
 from tools.attack.checks import Entry, Facts
 from tools.attack.draw import BROKERS, LOCK_SERVERS, draw
 from tools.attack.lines import Lines
-from tools.attack.record import Record
+from tools.attack.record import Record, written
 
 CALL = {"task": "t", "number": 1, "id": "a", "early": False, "droppable": False, "fixed": False}
 DONE = Facts(calls=[[CALL]], finished={1: 0}, states={"a": ("SUCCESS", "")})
@@ -266,3 +271,19 @@ def test_a_seed_draws_the_same_round_again() -> None:
     kinds = BROKERS, LOCK_SERVERS
 
     assert draw(3, 4, *kinds) == draw(3, 4, *kinds) != draw(3, 5, *kinds)
+
+
+def test_the_record_of_a_real_server_tells_who_was_parked_and_handed_on(tmp_path: Path) -> None:
+    """First by the scripts, then by somebody who passes over the first in line."""
+    turn = '{"state":"queued","line":1}'
+    with EmbeddedServer(data_dir=tmp_path) as server, closing(connect(server.redis_url)) as store:
+        store.acquire("n", "a/1", 30.0, facts="{}")
+        for token in ("b/1", "c/1", "d/1"):
+            store.park("n", token, Waiting("push", "q", 30.0, turn, token), nonce=token[0])
+        store.release("n", "a/1")
+        lines = Lines().read(written(tmp_path))
+        assert (lines.seen, lines.out_of_turn) == ({"parked": 3, "handed on": 1}, [])
+
+        with redis.Redis.from_url(server.redis_url) as client:
+            client.set("redislock:{n}:lock", f"d/1\0{turn}", px=30_000)
+        assert len(Lines().read(written(tmp_path)).out_of_turn) == 1
