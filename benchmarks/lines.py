@@ -166,7 +166,7 @@ def _park(name: str, each: str, place: str) -> Sequence[Any]:
     sha = script("park")[1]
     return (
         "EVALSHA", sha, 3, f"{base}lock", "redislock:index", f"{base}note:{next(_numbers)}",
-        each, name, entry, "behind", "", 0, place, 1_000_000, 1, "",
+        each, name, entry, "behind", "", 0, place, 1_000_000, 1, "", "", "",
     )  # fmt: skip
 
 
