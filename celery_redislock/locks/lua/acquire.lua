@@ -75,8 +75,8 @@ include('permits')
     if permit then
       answer = {'refused', 'held', unpack(permit.holders(copy))}
     end
-  elseif is_new and (starts or permit) and call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
-    local first = call('ZRANGE', string.sub(lock, 1, -5) .. 'line', 0, 0)[1]
+  elseif is_new and (starts or permit) and call('EXISTS', stem_of(lock) .. 'line') == 1 then
+    local first = call('ZRANGE', stem_of(lock) .. 'line', 0, 0)[1]
     answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
   elseif (is_new or was_in_line) and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
@@ -100,7 +100,7 @@ if fence_key then
 end
 if was_in_line then
   -- It was given to somebody who has published it, and may not have settled that.
-  local stem, id = string.sub(lock, 1, -5), string.sub(from, 1, -2)
+  local stem, id = stem_of(lock), string.sub(from, 1, -2)
   call('ZREM', stem .. 'line', id)
   call('HDEL', stem .. 'parked', id)
   redis.pcall('ZREM', stem .. 'until', id)

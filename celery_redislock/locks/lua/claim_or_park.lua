@@ -26,8 +26,8 @@ local of_parked, unclaimed, header = table.remove(ARGV), table.remove(ARGV), tab
 local lock, index, note, queue = KEYS[1], KEYS[2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local ttl, name, keep, message = ARGV[2], ARGV[3], ARGV[#ARGV - 1], ARGV[#ARGV]
 local id = string.match(ARGV[1], '^[^%z]*')
-local stem = string.sub(lock, 1, -5)
-local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
+local stem = stem_of(lock)
+local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
 
 local function claim_and_push()
 include('claim_and_push')

@@ -10,10 +10,12 @@
 -- RETURNS {drained, count, promoted, n, name, id, text, ...}   count: entries that left for their queue, or whose
 --         process was told; the caller publishes the others, which stay in line until that is settled
 local call = redis.call
+include('keys')
 local lines, start, home, left, only = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local count, given = 0, {}
 for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1)) do
-  local line, parked = start .. name .. '}:line', start .. name .. '}:parked'
+  local stem = stem_at(start, name)
+  local line, parked = stem .. 'line', stem .. 'parked'
   -- pcall: one key's trouble stays with that key.
   local ids = ARGV[5] and {unpack(ARGV, 5)} or left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
   for _, id in ipairs(ids) do
@@ -21,7 +23,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
     local kind, to, ttl, text = string.match(
       type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z[^%z]*%z(.*)$')
     -- The note keeps another process from publishing it meanwhile.
-    if kind == 'give' and to == home and call('SET', start .. name .. '}:note:' .. id, '', 'NX', 'PX', ttl) then
+    if kind == 'give' and to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
       left = left - 1
       given[#given + 1] = name
       given[#given + 1] = id
@@ -34,7 +36,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
       if type(pushed) ~= 'table' then
         call('ZREM', line, id)
         call('HDEL', parked, id)
-        redis.pcall('ZREM', start .. name .. '}:until', id)
+        redis.pcall('ZREM', stem .. 'until', id)
         count = count + 1
       end
     end

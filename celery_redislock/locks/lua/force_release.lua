@@ -43,7 +43,7 @@ local prefix = expected .. '\0'
 if anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefix then
   return {'kept', kind, 1, held, pttl}
 end
-local stem = string.sub(lock, 1, -5)
+local stem = stem_of(lock)
 redis.call('DEL', lock, period, stem .. 'permits', stem .. 'holders')
 redis.pcall('ZREM', index, name, name .. '\0period')
 local promoted, text = wake(lock, index, name, home)

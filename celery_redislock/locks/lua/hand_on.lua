@@ -47,7 +47,7 @@ if goes_on then
     local time = call('TIME')
     list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
   end
-  if redis.pcall('HEXISTS', string.sub(lock, 1, -5) .. 'parked', new) == 1 then
+  if redis.pcall('HEXISTS', stem_of(lock) .. 'parked', new) == 1 then
     -- It came before its claim was there, and waits: nobody else would publish it.
     promoted, text = wake(lock, index, name, home, new)
   end

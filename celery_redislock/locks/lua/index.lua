@@ -1,5 +1,6 @@
 -- Included by the scripts that list holds in the index.
 local call = redis.call
+include('keys')
 
 -- Lists a member until `now + ttl` (ms, server clock); tells whether it could. An index without an end, or of
 -- another type, is somebody else's key.

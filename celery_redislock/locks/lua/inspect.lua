@@ -8,11 +8,12 @@
 --         {found, period, 1, value, pttl}   it is free, but its period has not passed
 --         free
 local call = redis.call
+include('keys')
 local found = call('GET', KEYS[1])
 local answer
 if found and string.sub(found, 1, 8) == 'permits/' then
   -- Reads only, unlike permits.lua.
-  local stem = string.sub(KEYS[1], 1, -5)
+  local stem = stem_of(KEYS[1])
   local time = call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local permits = call('ZRANGEBYSCORE', stem .. 'permits', '(' .. now, '+inf', 'WITHSCORES')

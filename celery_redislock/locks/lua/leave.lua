@@ -15,7 +15,7 @@
 include('line')
 local lock, index = KEYS[1], KEYS[2]
 local id, name, home = ARGV[1], ARGV[2], ARGV[3]
-local stem = string.sub(lock, 1, -5)
+local stem = stem_of(lock)
 local line = stem .. 'line'
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
@@ -40,6 +40,6 @@ if is_own then
     answer = {answer[1], answer[2], 'promoted', 1, promoted, text}
   end
 elseif call('EXISTS', line) == 0 then
-  redis.pcall('ZREM', string.sub(index, 1, -6) .. 'lines', name)
+  redis.pcall('ZREM', lines_beside(index), name)
 end
 return answer

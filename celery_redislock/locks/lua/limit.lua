@@ -10,7 +10,7 @@
 -- RETURNS {limit, value, pttl}, ...   what is set now; '' and -2 for nothing. The caller publishes what comes behind
 local name, home, value = ARGV[1], ARGV[2], ARGV[3]
 include('line')
-local key = string.sub(KEYS[1], 1, -5) .. 'limit'
+local key = stem_of(KEYS[1]) .. 'limit'
 local promoted, text
 if value == '' then
   call('DEL', key)

@@ -21,8 +21,8 @@ local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 -- one, whatever its place; it holds the lock already.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
 local function wake(lock, index, name, home, only)
-  local stem = string.sub(lock, 1, -5)
-  local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
+  local stem = stem_of(lock)
+  local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
   local time = call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local rank = 0

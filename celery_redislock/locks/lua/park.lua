@@ -31,8 +31,8 @@ include('line')
 include('place')
 local lock, index, note = KEYS[1], KEYS[2], KEYS[3]
 local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local stem = string.sub(lock, 1, -5)
-local line, parked, lines = stem .. 'line', stem .. 'parked', string.sub(index, 1, -6) .. 'lines'
+local stem = stem_of(lock)
+local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
 
 -- Milliseconds until one that is ahead has begun, or those behind it go on.
 local AHEAD = 10000

@@ -12,7 +12,7 @@ permits = function(lock, index, name, held)
   if held and not marked then
     return
   end
-  local stem = string.sub(lock, 1, -5)
+  local stem = stem_of(lock)
   local set, holders = stem .. 'permits', stem .. 'holders'
   local time = call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)

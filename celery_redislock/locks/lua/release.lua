@@ -53,11 +53,12 @@ if mark then
 end
 if ours or permit or not held then
   local word = ours and 'released' or 'missing'
-  if call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
+include('keys')
+  if call('EXISTS', stem_of(lock) .. 'line') == 1 then
 include('line')
     if ours then
       -- Given, published and received, it may not have been settled yet: it is not given again.
-      local stem, id = string.sub(lock, 1, -5), string.sub(token, 1, -2)
+      local stem, id = stem_of(lock), string.sub(token, 1, -2)
       redis.pcall('ZREM', stem .. 'line', id)
       redis.pcall('HDEL', stem .. 'parked', id)
       redis.pcall('ZREM', stem .. 'until', id)

@@ -16,7 +16,7 @@ for i = 4, #ARGV do
 end
 
 local function key_of(name, part)
-  return start .. name .. '}:' .. part
+  return stem_at(start, name) .. part
 end
 
 -- The state that a holder wrote about itself; it may have written anything.

@@ -14,8 +14,8 @@ include('line')
 local lock, index = KEYS[1], KEYS[2]
 local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local home, promoted, text = ARGV[4]
-local stem = string.sub(lock, 1, -5)
-local line, lines = stem .. 'line', string.sub(index, 1, -6) .. 'lines'
+local stem = stem_of(lock)
+local line, lines = stem .. 'line', lines_beside(index)
 local removed = call('ZREM', line, id)
 call('HDEL', stem .. 'parked', id)
 call('ZREM', stem .. 'until', id)

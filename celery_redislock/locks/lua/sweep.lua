@@ -61,7 +61,7 @@ end
 for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, count)) do
   -- It changes nothing, but counts as a write: a server short of memory refuses ZADD as the first one only.
   call('ZREM', lines, '')
-  local stem = start .. name .. '}:'
+  local stem = stem_at(start, name)
   local lock = stem .. 'lock'
   local held = redis.pcall('GET', lock)
   local length = redis.pcall('ZCARD', stem .. 'line')

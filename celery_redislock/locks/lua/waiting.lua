@@ -4,7 +4,8 @@
 -- ARGV  1  first  rank of the first that is told
 --       2  last   rank of the last, -1 for all
 -- RETURNS {waiting, length, entries, n, id, entry, ...}   entry: without its text; '' where it is gone
-local stem = string.sub(KEYS[1], 1, -5)
+include('keys')
+local stem = stem_of(KEYS[1])
 local line, parked = stem .. 'line', stem .. 'parked'
 local ids = redis.call('ZRANGE', line, ARGV[1], ARGV[2])
 local answer = {'waiting', redis.call('ZCARD', line), 'entries', #ids}

@@ -11,7 +11,7 @@ from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 LUA = files("celery_redislock.locks") / "lua"
 
 #: These are only included by others.
-INCLUDED = {"index", "line", "permits", "place"}
+INCLUDED = {"index", "keys", "line", "permits", "place"}
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
@@ -82,3 +82,11 @@ def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> No
 def _header(name: str) -> list[str]:
     lines = (LUA / f"{name}.lua").read_text("utf-8").splitlines()
     return lines[: next(number for number, line in enumerate(lines) if not line.startswith("--"))]
+
+
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *INCLUDED} - {"keys"}))
+def test_what_keys_are_called_is_derived_in_one_place(name: str) -> None:
+    """A Cluster wants every key declared that a script may touch."""
+    body = re.sub(r"^--.*$", "", (LUA / f"{name}.lua").read_text("utf-8"), flags=re.MULTILINE)
+
+    assert not re.search(r"-5\)|-6\)|'}:|start \.\.", body)

@@ -1,0 +1,21 @@
+-- Included where a script touches keys of a lock that it was not given. What they are called is derived here only:
+-- all have the lock's hash tag, so a Cluster keeps them in one slot, but for the index of lines.
+--
+--   {N}:lock  {N}:period  {N}:fence                 given, wherever they are touched
+--   {N}:line  {N}:parked  {N}:until                 who waits (line.lua)
+--   {N}:permits  {N}:holders  {N}:limit             who holds, where several may (permits.lua)
+--   {N}:mark:MESSAGE  {N}:note:NONCE  {N}:bell:NONCE
+
+-- `{N}:`, of the key of a lock; and of the start of all such keys and a lock's name.
+local function stem_of(lock)
+  return string.sub(lock, 1, -5)
+end
+local function stem_at(start, name)
+  return start .. name .. '}:'
+end
+
+-- The index of lines, beside that of locks.
+local function lines_beside(index)
+  return string.sub(index, 1, -6) .. 'lines'
+end
+
