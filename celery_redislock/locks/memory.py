@@ -133,10 +133,10 @@ class MemoryStore(LockStore):
                     self._periods[name] = (value, now + period)
             if was_in_line:
                 self._take_out(name, instead_of)
-            if self._keep(name, value, ttl, limit, instead_of=own if kept else None):
-                return Grant(None, taken_over, now, self._clock(), repeated)
+            self._keep(name, value, ttl, limit, instead_of=own if kept else None)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
-            return Grant(self._fence, taken_over, now, self._clock(), repeated)
+            fence = None if limit and self._limit(name, limit) > 1 else self._fence
+            return Grant(fence, taken_over, now, self._clock(), repeated)
 
     def look(
         self, name: str, token: str, *, period: float | None = None, limit: int | None = None
@@ -507,7 +507,7 @@ class MemoryStore(LockStore):
         entry = (value, self._clock() + ttl)
         permits = self._permits_of(name)
         has_permit = permits.pop(instead_of or "", None) is not None
-        if has_permit or (limit and name not in self._locks and self._limit(name, limit) > 1):
+        if has_permit or (limit and name not in self._locks):
             permits[value.partition(b"\0")[0].decode()] = entry
             return True
         self._locks[name] = entry

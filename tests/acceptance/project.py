@@ -52,6 +52,14 @@ class _Skirting(SingletonTask):
         return self.run(*args, **kwargs)
 
 
+def _limit_of(arguments: Mapping[str, Any]) -> Any:
+    """The limit is what the caller gives as ``more``; 1 where that is nothing."""
+    if arguments["more"] == "raise":
+        message = "no such tier"
+        raise LookupError(message)
+    return arguments["more"] or 1
+
+
 def _collect(value: Any = None) -> Any:
     """Pass a value on; what an ordinary task does."""
     return value
@@ -99,6 +107,12 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
         **_LATE,
         "reject_on_worker_lost": True,
     },
+    "while_executing_by_3": {**_RUNNING, "lock_limit": 3},
+    "while_executing_by_3_acks_late": {**_RUNNING, **_LATE, "lock_limit": 3},
+    "while_executing_by_2": {**_RUNNING, "lock_limit": 2, "lock_ttl": SHORT_LEASE},
+    "while_executing_as_said": {**_RUNNING, "lock_limit": _limit_of},
+    "executed_by_3": {"lock_limit": 3},
+    "until_and_while_by_2": {"lock": "until_and_while_executing", "lock_limit": 2},
     "unlocked": {"lock": None},
     "supering": {"base": _Supering},
     "skirting": {"base": _Skirting},

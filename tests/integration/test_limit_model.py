@@ -63,8 +63,8 @@ class Model:
         return (self.told or min([limit, *known])) - len(self.holders)
 
     def grant(self, token: str, limit: int | None) -> None:
-        """Let one hold it: alone, where only one may."""
-        if limit is None or (not self.holders and self.room(limit) == 1):
+        """Let one hold it: alone, where it knows of no limit."""
+        if limit is None:
             self.alone = token
         self.holders[token] = limit
 

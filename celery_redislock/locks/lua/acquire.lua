@@ -14,7 +14,7 @@
 --       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
 --       8  limit    of holders, where several may hold it (permits.lua); absent: one
--- RETURNS granted fence                          the lock was free; fence 0 where several may hold it
+-- RETURNS granted fence                          the lock was free; fence 0 above a limit of 1
 --         taken_over fence                       from the token `from`
 --         repeated fence                         held under this token already: the request was repeated
 --         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
@@ -109,10 +109,11 @@ if from then
   if held and not starts then
     call('GETEX', lock)
   end
-  if permit and (taken or ours or select(2, permit.room(limit)) > 1) then
+  if permit then
     local token, facts = string.match(value, '^([^%z]*)%z(.*)$')
+    local _, most = permit.room(limit)
     permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
-    fence = nil
+    fence = most == 1 and fence or nil
   else
     call('SET', lock, value, 'PX', ttl)
   end
@@ -124,7 +125,7 @@ if from then
   end
 end
 -- A lease that took over a claim is listed already, for as long as the claim would have lived.
-if not taken and (not fence or list(index, name, now, tonumber(ttl))) then
+if not taken and (permit or list(index, name, now, tonumber(ttl))) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
     list(index, name .. '\0period', now, tonumber(ARGV[6]))

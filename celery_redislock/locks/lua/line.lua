@@ -65,7 +65,7 @@ local function wake(lock, index, name, home, only)
         redis.pcall('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
         return
       else
-        if takes and permit and (has_permit or select(2, permit.room(limit)) > 1) then
+        if takes and permit and (limit or has_permit) then
           permit.grant(id, facts, ttl)
         elseif takes then
           call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
