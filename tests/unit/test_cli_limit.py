@@ -1,0 +1,178 @@
+"""``limit``, and what a handle says of several holders, without a server."""
+
+import json
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from celery_redislock.cli import main, redislock
+from celery_redislock.exceptions import LockOptionError
+from tests.unit.shop import KEY, Shop, body
+
+LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
+
+
+def call(shop: Shop, *words: str) -> Result:
+    """Run a command as ``celery -A`` does."""
+    return CliRunner().invoke(redislock, [*words], obj=SimpleNamespace(app=shop.app))
+
+
+@pytest.fixture
+def task(shop: Shop) -> Any:
+    """A task of whose calls three may run for one account; two of them run."""
+    task = shop.unique(body, **LOCK, lock_limit=3)
+    for owner in ("a", "b"):
+        facts = f'{{"state":"running","task":"{task.name}","limit":3}}'
+        shop.store.acquire(KEY, f"{owner}/1", 300.0, facts=facts, limit=3)
+    return task
+
+
+@pytest.mark.usefixtures("task")
+@pytest.mark.parametrize("words", [[KEY], ["shop.sync", "7"]], ids=["a key", "a task's call"])
+def test_a_limit_is_set_shown_and_taken_back(shop: Shop, words: list[str]) -> None:
+    """By a key, or by the task and the arguments; for so long, by whoever runs the command."""
+    done = call(shop, "limit", *words, "5", "--for", "30d")
+    shown = call(shop, "show", KEY)
+    document = json.loads(call(shop, "limit", KEY, "--json").stdout)
+    back = call(shop, "limit", *words, "--reset")
+
+    assert done.exit_code == shown.exit_code == back.exit_code == 0, done.output
+    assert done.stdout.startswith(f"the limit of {KEY} is 5, set by ")
+    assert "limit         5, set by " in shown.stdout
+    assert document["key"] == KEY
+    assert (document["set"]["limit"], round(document["set"]["expires_in"], -2)) == (5, 30 * 86400)
+    assert document["set"]["by"]
+    assert back.stdout == f"the limit of {KEY} is the one that its task says\n"
+    assert call(shop, "limit", KEY).exit_code == 1
+
+
+@pytest.mark.usefixtures("task")
+def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop) -> None:
+    shown = json.loads(call(shop, "show", KEY, "--json").stdout)
+    listed = json.loads(call(shop, "list", "--json").stdout)
+    one = call(shop, "release", "b", "--reason", "test", "--yes")
+
+    assert [each["owner"] for each in shown["locks"]] == ["a", "b"]
+    assert sorted(each["owner"] for each in listed["locks"]) == ["a", "b"]
+    assert one.exit_code == 0
+    assert [hold.owner for hold in shop.store.holders(KEY)] == ["a"]
+    assert call(shop, "release", KEY, "--reason", "test", "--yes").exit_code == 0
+    assert shop.store.holders(KEY) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["account:7", "many"], "'many' is no whole number"),
+        (["account:7", "0"], "limit is 0; give a whole number from 1 on"),
+        (["account:7", "5", "--for", "soon"], "'soon' is no time of up to a year"),
+        (["nobody", "7", "5"], "'nobody' is not a task known here"),
+    ],
+)
+@pytest.mark.usefixtures("task")
+def test_what_is_no_limit_is_refused(shop: Shop, words: list[str], said: str) -> None:
+    done = call(shop, "limit", *words)
+
+    assert done.exit_code == 2
+    assert said in done.output
+    assert shop.store.limit(KEY) is None
+
+
+@pytest.mark.parametrize("words", [["account:7", "5"], ["shop.sync", "7", "5"], ["account:7", "--reset"]])
+def test_a_task_that_says_one_asks_for_no_limit(shop: Shop, words: list[str]) -> None:
+    """Its runs would not notice. Where no task of an app has a limit, no key can have one."""
+    shop.unique(body, **LOCK)
+
+    done = call(shop, "limit", *words)
+
+    assert done.exit_code == 2
+    assert "says lock_limit=1" in done.output
+    assert shop.store.limit(KEY) is None
+
+
+def test_without_an_app_a_server_must_be_named() -> None:
+    done = CliRunner().invoke(main, ["limit", KEY, "5"])
+
+    assert done.exit_code == 2
+    assert "no lock server" in done.output
+
+
+def test_a_handle_tells_and_changes_a_limit(shop: Shop, task: Any) -> None:
+    """As an admin page does, by its own word for who did it."""
+    lock = task.lock_for(7)
+    assert lock.limit() is None
+
+    found = lock.limit(5, for_=timedelta(days=30), by="billing")
+
+    assert found is not None
+    assert (found.value, found.facts["by"]) == (5, "billing")
+    assert round(found.expires_in) == 30 * 86400
+    assert lock.limit()[::2] == found[::2]
+    assert [holder.owner for holder in lock.holders()] == ["a", "b"]
+    assert lock.limit(reset=True) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "said"),
+    [
+        (0, {}, "limit is 0"),
+        (True, {}, "limit is True"),
+        (5, {"for_": -1}, "for_ is -1"),
+        ("5", {}, "limit is '5'"),
+    ],
+)
+def test_a_handle_refuses_what_is_no_limit(task: Any, value: Any, options: Any, said: str) -> None:
+    with pytest.raises(LockOptionError, match=said):
+        task.lock_for(7).limit(value, **options)
+
+
+def test_in_a_scope_of_two_locks_the_limit_counts_for_both(shop: Shop) -> None:
+    task = shop.unique(body, lock="until_and_while_executing", lock_key="account:{account_id}", lock_limit=2)
+    task.lock_for(7).limit(4)
+
+    assert {shop.store.limit(key).value for key in (KEY, f"queued:{KEY}")} == {4}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lock_limit": 0}, "lock_limit is 0; give a whole number from 1 on"),
+        ({"lock_limit": "3"}, "lock_limit is '3'"),
+        ({"lock_limit": True}, "lock_limit is True"),
+        (
+            {"lock": "until_expired", "lock_period": 60, "lock_limit": 3},
+            "lock_limit has no meaning with lock=",
+        ),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_when_the_task_is_bound(
+    shop: Shop, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LockOptionError, match=said):
+        shop.unique(body, **options)
+
+
+def test_a_callable_is_asked_once_for_each_call(shop: Shop) -> None:
+    """By the publisher; what it said travels, and the worker goes by that."""
+    asked: list[int] = []
+
+    def limit(arguments: Any) -> int:
+        asked.append(arguments["account_id"])
+        return 2
+
+    task = shop.unique(body, lock_key="account:{account_id}", lock_limit=limit)
+    calls = [task.delay(7) for _ in range(3)]
+    results = [shop.run(shop.receive(message)) for message in shop.messages()]
+
+    assert [each.is_duplicate for each in calls] == [False, False, True]
+    assert len(results) == 2
+    assert asked == [7, 7, 7]
+
+
+def test_a_callable_cannot_be_given_for_one_call(task: Any) -> None:
+    """It cannot travel with the message."""
+    with pytest.raises(LockOptionError, match="lock_limit is a callable, which cannot travel"):
+        task.apply_async((7,), lock_limit=lambda _: 3)
