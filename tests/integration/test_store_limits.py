@@ -311,3 +311,52 @@ def test_nothing_is_left_when_nobody_holds_it(server_case: RedisCase) -> None:
     server_case.store.release("n", B)
 
     assert server_case.keys() == []
+
+
+def test_a_look_finds_room_for_one_more(case: StoreCase) -> None:
+    for token in (A, B):
+        take(case, token)
+
+    assert case.store.look("n", C, limit=3) is None
+    assert case.store.look("n", C, limit=2) is not None
+
+
+def test_what_holders_know_counts_again_when_a_limit_was_taken_back(case: StoreCase) -> None:
+    """Also of one that was admitted beside others only because of that."""
+    case.store.limit("n", 2, ttl=60.0)
+    take(case, A, 1)
+    take(case, B, 3)
+    case.store.limit("n", ttl=1.0)
+    case.store.release("n", B)
+
+    assert isinstance(take(case, C, 2), Refusal)
+
+
+def test_one_that_finds_nothing_to_release_lets_those_start_that_have_room(case: StoreCase) -> None:
+    """A permit has expired, and nobody was told."""
+    take(case, A, 2)
+    take(case, B, 2)
+    park(case, C, 2)
+    case.expire_permit(A)
+
+    assert not case.store.release("n", "nobody").released
+    assert holders(case) == {B, C}
+
+
+def test_what_was_given_lives_on_when_it_is_settled_and_leaves_its_line_when_it_starts(
+    case: StoreCase,
+) -> None:
+    """Its publisher may die before it has settled that."""
+    store: Any = getattr(case, "memory", None) or getattr(case, "redis", None)
+    store.home = HOME
+    take(case, A, 2)
+    take(case, B, 2)
+    park(case, C, 2, kind="give")
+    park(case, D, 2, kind="give")
+    case.store.release("n", A)
+    case.store.release("n", B)
+
+    assert case.store.settle("n", C, 300.0)
+    assert {hold.token: hold.expires_in > 200.0 for hold in case.store.holders("n")} == {C: True, D: False}
+    assert granted(take(case, "job-d/run", 2, instead_of=D)).taken_over
+    assert in_line(case) == []
