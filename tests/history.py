@@ -18,6 +18,7 @@ class Interval:
         end: when it ended; its last sign of life where it was killed.
         lost_at: the deadline of its lease, where it had learnt of the loss by its end: what it did later
             it did as somebody who holds nothing. ``None``: it believed to the end that it was alone.
+        limit: so many may hold the key at once, as it knew.
     """
 
     key: str
@@ -26,6 +27,7 @@ class Interval:
     start: float
     end: float
     lost_at: float | None = None
+    limit: int = 1
 
     @property
     def counts_until(self) -> float:
@@ -41,8 +43,8 @@ class Interval:
 def violations(history: Iterable[Interval]) -> list[str]:
     """Return what contradicts mutual exclusion, in words; an empty list for a history that keeps it.
 
-    Per key, no two may be at work at once while the leases of both are valid,
-    and each one's fence must be larger than those of all who began before it.
+    Per key, no two may be at work at once while the leases of both are valid, or no more than the least limit
+    that they know; and each one's fence must be larger than those of all who began before it.
     """
     of_key: dict[str, list[Interval]] = defaultdict(list)
     found = []
@@ -59,13 +61,14 @@ def violations(history: Iterable[Interval]) -> list[str]:
 
 def _overlaps(key: str, in_order: list[Interval]) -> list[str]:
     found = []
-    longest: Interval | None = None
+    at_work: list[Interval] = []
     for interval in in_order:
-        if longest is not None and interval.start < longest.counts_until:
-            overlap = min(longest.counts_until, interval.counts_until) - interval.start
-            found.append(f"{longest.who} and {interval.who} held {key!r} at once for {overlap:.3f} s")
-        if longest is None or interval.counts_until > longest.counts_until:
-            longest = interval
+        at_work = [each for each in at_work if interval.start < each.counts_until]
+        if len(at_work) >= min(each.limit for each in [*at_work, interval]):
+            overlap = min(each.counts_until for each in [*at_work, interval]) - interval.start
+            who = ", ".join(each.who for each in at_work)
+            found.append(f"{who} and {interval.who} held {key!r} at once for {overlap:.3f} s")
+        at_work.append(interval)
     return found
 
 

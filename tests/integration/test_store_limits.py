@@ -58,11 +58,12 @@ def test_as_many_hold_a_lock_as_its_limit_says_and_no_more(case: StoreCase) -> N
 
 
 def test_one_that_knows_of_no_limit_finds_such_a_lock_held(case: StoreCase) -> None:
-    """It takes no permit, and none is granted beside it."""
+    """It takes no permit, and none is granted beside it; whoever holds one is named as its holder."""
     take(case, A)
 
-    assert isinstance(take(case, B, None), Refusal)
-    assert isinstance(case.store.acquire("n", B, 30.0, facts="{}"), Refusal)
+    assert refused(take(case, B, None)).hold.token == A
+    assert refused(case.store.acquire("n", B, 30.0, facts="{}")).hold.token == A
+    assert refused(case.store.look("n", B)).hold.token == A
     assert not case.store.release("n", B).released
     case.store.release("n", A)
     assert granted(take(case, B, None)).fence
@@ -302,6 +303,17 @@ def test_whoever_knows_only_strings_finds_the_lock_held(server_case: RedisCase) 
     server_case.store.release("n", A)
     assert server_case.client.set(server_case.key(), "theirs", nx=True, px=60_000)
     assert refused(take(server_case, B)).hold.token == "theirs"
+
+
+def test_an_index_of_another_type_keeps_nobody_from_a_permit(server_case: RedisCase) -> None:
+    """It is somebody else's key."""
+    index = f"{server_case.prefix}:index"
+    server_case.client.set(index, "theirs", px=60_000)
+    for number in range(40):  # by one in sixteen expired entries are taken off
+        token = f"job-{number}/1"
+        granted(take(server_case, token))
+        assert server_case.store.renew([Term("n", token, 30.0)]).renewed == [True]
+        assert server_case.store.release("n", token).released
 
 
 def test_nothing_is_left_when_nobody_holds_it(server_case: RedisCase) -> None:

@@ -110,6 +110,7 @@ def _new_body() -> Any:
             # What nobody else may do meanwhile: work under this key, run this message.
             "key": None if run is None or run.locks.lease is None else run.lock.key,
             "message": run.identity if run is not None and run.can_come_again else None,
+            "limit": 1 if run is None or run.lock.limit is None else run.lock.limit,
             "fence": None if lease is None else lease.fence,
             "start": boottime(),
             "deadline": None if lease is None else lease.deadline,

@@ -224,15 +224,24 @@ class Stage:
             return bool(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
 
     def lock_keys(self) -> dict[str, tuple[int, bytes]]:
-        """Return all on the lock server: milliseconds left, and the value if it is a string."""
+        """Return all on the lock server: milliseconds left, and the value if it is a string.
+
+        Of a lock that several may hold, each holder as well.
+        """
         found = {}
         for key in self.admin.scan_iter("redislock:*" if self.round.locks == "shared" else None, count=1000):
             value = b""
             with suppress(redis.ResponseError):
                 value = self.admin.get(key) or b""
             if (left := self.admin.pttl(key)) != -2:
-                found[key.decode(errors="replace")] = (left, value)
+                name = key.decode(errors="replace")
+                found[name] = (left, value)
+                for token, facts in self._holders(key).items():
+                    found[f"{name} of {token.decode()}:lock"] = (left, token + b"\0" + facts)
         return found
+
+    def _holders(self, key: bytes) -> dict[bytes, bytes]:
+        return self.admin.hgetall(key) if key.endswith(b":holders") else {}
 
     def written(self) -> Iterator[list[bytes]]:
         """Return every command the lock server has written, in its order."""

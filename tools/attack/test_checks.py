@@ -36,7 +36,7 @@ def of_dead(messages: set[str] | None, **about: Any) -> Facts:
 def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
     """A body that has begun."""
     known = {"task": "t", "number": 1, "id": "a", "retries": 0, "pid": 1, "key": "k", "message": None}
-    return {**known, "fence": fence, "start": start, "deadline": start + 9, **about}
+    return {"limit": 1, **known, "fence": fence, "start": start, "deadline": start + 9, **about}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,8 @@ def test_a_workflow_may_miss_what_follows_a_link_that_ended_otherwise(first: str
         # What was paused beyond its lease, and killed, counts as long as it could be trusted.
         (body(10.0, 2), {"x": (12.0, "LockLost", 9.0)}, 0),
         (body(8.0, 2), {}, 0),
+        # One that knows a limit lets others in up to the least of what they know; the first one knows of none.
+        (body(0.5, 2, limit=3), {"x": (1.0, "", 9.0)}, 1),
     ],
 )
 def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
@@ -192,6 +194,16 @@ def test_two_bodies_at_once_under_a_key_or_of_one_message_are_found(
     starts = {"x": body(message="m"), "y": second}
 
     assert len(checks.overlaps(starts, {"x": [3.0, 9.0]}, {**ends, "y": (20.0, "", 30.0)})) == found
+
+
+@pytest.mark.parametrize(("limits", "found"), [((3, 3, 3), 0), ((3, 2, 3), 1), ((2, 3), 0), ((1, 3), 1)])
+def test_more_bodies_than_the_least_limit_they_know_are_found(limits: tuple[int, ...], found: int) -> None:
+    starts = {f"{n}": body(n / 10, 0, number=n, id=f"{n}", limit=limit) for n, limit in enumerate(limits)}
+    for each in starts.values():
+        each["fence"] = None
+    ends = dict.fromkeys(starts, (1.0, "", 9.0))
+
+    assert len(checks.overlaps(starts, {}, ends)) == found
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,28 @@ local function is_ours(found)
   return string.find(found, string.match(value, '^[^%z]*') .. '\0', 1, true) == 1
 end
 
+-- nil where one holds it alone.
+local function permits_now()
+  local permits
+include('permits')
+  return permits(lock, index, name, held)
+end
+
+local function refused()
+  local several = is_marker(held) and (permit or permits_now()).holders(copy) or {0}
+  if several[1] == 0 then
+    several = {1, held, call('PTTL', lock)}
+  end
+  return {'refused', 'held', unpack(several)}
+end
+
 if not from then
   -- A write: a replica refuses it, as it may know only a past holder, and so does a server short of memory.
   if not call('SET', lock, value, 'NX', 'PX', ttl) then
     held = call('GET', lock)
     ours = is_ours(held)
     if not ours then
-      return {'refused', 'held', 1, held, call('PTTL', lock)}
+      return refused()
     end
     call('PEXPIRE', lock, ttl)
   end
@@ -51,9 +66,7 @@ else
   was_in_line = taken and string.find(held, '"line":1', 1, true)
   ours = held and not taken and is_ours(held)
   if limit and not taken and not ours then
-    local permits
-include('permits')
-    permit = permits(lock, index, name, held)
+    permit = permits_now()
   end
   if permit then
     ours = permit.facts_of(string.match(value, '^[^%z]*'))
@@ -71,10 +84,7 @@ include('permits')
   if state then
     answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
   elseif held and is_new then
-    answer = {'refused', 'held', 1, held, call('PTTL', lock)}
-    if permit then
-      answer = {'refused', 'held', unpack(permit.holders(copy))}
-    end
+    answer = refused()
   elseif is_new and (starts or permit) and call('EXISTS', stem_of(lock) .. 'line') == 1 then
     local first = call('ZRANGE', stem_of(lock) .. 'line', 0, 0)[1]
     answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
@@ -125,7 +135,7 @@ if from then
   end
 end
 -- A lease that took over a claim is listed already, for as long as the claim would have lived.
-if not taken and (permit or list(index, name, now, tonumber(ttl))) then
+if not taken and list(index, name, now, permit and permit.ends_in(-1) or tonumber(ttl)) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
     list(index, name .. '\0period', now, tonumber(ARGV[6]))

@@ -13,7 +13,7 @@ local value = redis.call('GETEX', KEYS[1])
 local key = KEYS[1]
 local kind = 'held'
 local permit
-if ARGV[2] and value then
+if value and (ARGV[2] or string.sub(value, 1, 8) == 'permits/') then
 include('index')
   local permits
 include('permits')
