@@ -184,7 +184,7 @@ def test_a_workflow_may_miss_what_follows_a_link_that_ended_otherwise(first: str
         # What was paused beyond its lease, and killed, counts as long as it could be trusted.
         (body(10.0, 2), {"x": (12.0, "LockLost", 9.0)}, 0),
         (body(8.0, 2), {}, 0),
-        # One that knows a limit lets others in up to the least of what they know; the first one knows of none.
+        # One that knows a limit lets others in up to the least of what they know; the first knows of none.
         (body(0.5, 2, limit=3), {"x": (1.0, "", 9.0)}, 1),
     ],
 )
