@@ -53,8 +53,8 @@ if mark then
 end
 if ours or permit or not held then
   local word = ours and 'released' or 'missing'
-include('keys')
-  if call('EXISTS', stem_of(lock) .. 'line') == 1 then
+  -- As keys.lua names it, without that: each run pays for this look.
+  if call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
 include('line')
     if ours then
       -- Given, published and received, it may not have been settled yet: it is not given again.
