@@ -68,7 +68,8 @@ def waiting(
     key = find(server, subject)[0] if subject else ""
     # Of all lines the heads are shown, which tell how many wait.
     last = -1 if key or drain else 0
-    seen = server.places(*([key] if key else []), last=last)
+    # Who names a key need not know that calls wait to be its queued one under a second name.
+    seen = server.places(*([key, f"queued:{key}"] if key else []), last=last)
     places = [place for place in seen if task in {None, place.waiter.task}]
     if wanted:
         act, word = wanted[0]
@@ -103,11 +104,11 @@ def _change(
     told = f"{word} does not wait for {key} on {store.server}"
     for waiter in found:
         task = _task_to_drop(server, waiter) if act == "drop" else None
-        what = f"{waiter.owner} ({waiter.task or '-'}) {where} the line of {key}"
+        what = f"{waiter.owner} ({waiter.task or '-'}) {where} the line of {waiter.key}"
         if not (yes or as_json):
             ask(f"{'Drop' if task else 'Move'} {what}?")
         told = f"{word} has left the line of {key} meanwhile: its turn has come"
-        if drop_message(task, store, waiter, reason) if task else store.move(key, waiter.token, act):
+        if drop_message(task, store, waiter, reason) if task else store.move(waiter.key, waiter.token, act):
             logger.warning("%s %s by hand: %r", done, what, reason)
             changed = waiter
             told = f"{done} {what}"

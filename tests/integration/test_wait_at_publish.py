@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import redis
 from celery.signals import before_task_publish
+from click.testing import CliRunner
 from kombu import Exchange, Queue
 
 from celery_redislock import LockUnavailable, lock_acquired, lock_conflict
+from celery_redislock.cli import main
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import connect
 from celery_redislock.locks.store import LARGEST, Entry, Parked, Turn
@@ -574,6 +576,24 @@ def test_in_a_scope_of_two_locks_calls_wait_to_be_the_queued_one(proxy: FaultyPr
     assert [(each.key, each.owner) for each in waiting] == [("n:1", "job-b"), ("queued:n:1", second.id)]
     assert (waiting[1].task, waiting[1].state) == ("pay", "queued")
     assert shop.store.inspect("queued:n:1").owner == first.id
+
+
+def test_the_command_shows_and_empties_both_lines_of_a_key(proxy: FaultyProxy) -> None:
+    """Who names the key need not know that calls wait under its second name."""
+    shop = Waiting(proxy.url)
+    shop.pay.lock = "until_and_while_executing"
+    shop.warm_up()
+    results = [shop.pay.delay(1) for _ in range(3)]
+    shop.messages()
+
+    def ask(*words: str) -> Any:
+        command = ["--url", shop.url, "--prefix", shop.queue, "waiting", "n:1", "--json", *words]
+        return json.loads(CliRunner().invoke(main, command).stdout)
+
+    assert [each["owner"] for each in ask()["waiting"]] == [result.id for result in results[1:]]
+    assert ask("--drain")["drained"] == 2
+    assert [message.headers["id"] for message in shop.messages()] == [result.id for result in results[1:]]
+    assert ask()["waiting"] == []
 
 
 def test_who_does_not_wait_is_refused_as_ever(shop: Waiting) -> None:
