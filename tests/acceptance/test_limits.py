@@ -161,6 +161,22 @@ def test_a_call_that_was_accepted_takes_one_of_the_places(project: Project, key:
     project.wait_free(key)
 
 
+def test_calls_that_wait_at_publish_have_the_places_in_turn(prefork: Project, key: str) -> None:
+    """They are in line in the order of publishing, before a worker has heard of them."""
+    with prefork.kept_on(key):
+        results = [prefork.executed_by_3.apply_async((key,), on_conflict="wait") for _ in range(9)]
+        assert prefork.parked(key) == [result.id for result in results[3:]]
+        prefork.wait_started(key, 3)
+    for result in results:
+        result.get(timeout=PATIENCE)
+    bodies = prefork.wait_ended(key, 9)
+
+    assert not any(result.is_duplicate for result in results)
+    assert sorted(body.task_id for body in bodies) == sorted(result.id for result in results)
+    assert most_at_once(bodies) == 3
+    prefork.wait_free(key)
+
+
 def test_a_revoked_claim_gives_its_place_back(prefork: Project, key: str) -> None:
     results = [prefork.executed_by_3.apply_async((key,), countdown=600) for _ in range(3)]
     assert prefork.executed_by_3.apply_async((key,), countdown=600).is_duplicate
