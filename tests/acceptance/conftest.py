@@ -113,7 +113,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             if project in getattr(item, "funcargs", {}).values() or project in getattr(item, "_projects", []):
                 for beat in project.beats:
                     report.sections.append(("beat log", beat.log[-12000:]))
-                for worker in project.workers:
+                # A test that has ended one of its workers has taken its log with it.
+                for worker in (each for each in project.workers if each.log_path.exists()):
                     report.sections.append(("worker log", worker.log[-12000:]))
                     report.sections.append(("worker stacks", worker.stacks()))
 

@@ -104,7 +104,8 @@ def test_a_holder_that_stood_still_frees_no_permit_of_another(
         bodies = project.bodies(name)
 
         assert most_at_once(bodies) <= 2
-        assert [body.lost_at is not None for body in bodies if body.pid == old.pid] == [True]
+        # Redis may have sent another one to the worker that stood still.
+        assert [body.lost_at is not None for body in bodies if body.task_id == old.task_id] == [True]
 
 
 def holders(project: Project, key: str) -> list[Any]:
