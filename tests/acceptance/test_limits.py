@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from celery_redislock import LockOptionError
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.journal import Body
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
-from tests.acceptance.terms import DEAD, LEASE, PATIENCE, SHORT_LEASE
+from tests.acceptance.terms import DEAD, LEASE, LOST, PATIENCE, SHORT_LEASE
+from tests.acceptance.worker import Worker
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
@@ -98,6 +100,8 @@ def test_a_holder_that_stood_still_frees_no_permit_of_another(
             project.wait_started(name, 3)
             wait_until(lambda name=name: len(holders(project, name)) == 2, PATIENCE, "two hold it")
             os.killpg(stopped.process.pid, signal.SIGCONT)
+            learns = partial(has_learned, stopped, old.task_id)
+            wait_until(learns, PATIENCE, "the old run learns of its loss")
             throughout(SHORT_LEASE, lambda name=name: holders_are_at_most(project, name, 2))
         project.wait_ended(name, 4)
         other.end()
@@ -106,6 +110,11 @@ def test_a_holder_that_stood_still_frees_no_permit_of_another(
         assert most_at_once(bodies) <= 2
         # Redis may have sent another one to the worker that stood still.
         assert [body.lost_at is not None for body in bodies if body.task_id == old.task_id] == [True]
+
+
+def has_learned(worker: Worker, task_id: str) -> bool:
+    """Whether a run in this worker has noticed that it lost its lock."""
+    return any(LOST in line and task_id in line for line in worker.log.splitlines())
 
 
 def holders(project: Project, key: str) -> list[Any]:
