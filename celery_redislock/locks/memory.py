@@ -110,7 +110,7 @@ class MemoryStore(LockStore):
             permits = self._permits_of(name)
             by_one = self._live(self._locks, name)
             own = token if token in permits else instead_of or ""
-            held = permits.get(own) if limit and by_one is None else by_one
+            held = by_one or permits.get(own)
             repeated = held is not None and _belongs(held[0], token)
             taken_over = held is not None and not repeated and _belongs(held[0], instead_of)
             kept = repeated or taken_over
@@ -121,9 +121,10 @@ class MemoryStore(LockStore):
             if not kept and (copies or self._room(name, limit) <= 0):
                 return Refusal(self._held_by(name, copies))
             value = f"{token}\0{facts}".encode()
-            if (starts_run or limit) and held is None and name in self._lines:
-                first = f'{self._lines[name][0].id}\0{{"state":"queued","published":true}}'
-                return Refusal((Hold(name, first.encode(), _OF_ANOTHER_HOME),))
+            first = self._first_in_line(name) if held is None and (starts_run or limit) else None
+            if first is not None:
+                text = f'{first.id}\0{{"state":"queued","published":true}}'
+                return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
             was_in_line = taken_over and held is not None and b'"line":1' in held[0]
             if not kept or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
@@ -135,7 +136,8 @@ class MemoryStore(LockStore):
                 self._take_out(name, instead_of)
             self._keep(name, value, ttl, limit, instead_of=own if kept else None)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
-            fence = None if limit and self._limit(name, limit) > 1 else self._fence
+            several = permits and (len(permits) > 1 or self._limit(name, limit) > 1)
+            fence = None if several else self._fence
             return Grant(fence, taken_over, now, self._clock(), repeated)
 
     def look(
@@ -480,15 +482,23 @@ class MemoryStore(LockStore):
         permits = self._permits_of(name)
         if self._live(self._locks, name) is not None:
             return 0
-        if limit is None:
-            return int(not permits)
         return self._limit(name, limit) - len(permits)
 
-    def _limit(self, name: str, limit: int) -> int:
+    def _limit(self, name: str, limit: int | None) -> int:
         told = self._live(self._limits, name)
-        if told is not None:
-            return int(told[0].partition(b"\0")[0])
-        return min([limit, *(_limit_in(value) or limit for value, _ in self._permits_of(name).values())])
+        if limit is None or told is None:
+            # Who knows of none is to be alone.
+            return min([limit or 1, *(_limit_in(value) or 1 for value, _ in self._permits_of(name).values())])
+        return int(told[0].partition(b"\0")[0])
+
+    def _first_in_line(self, name: str) -> _Place | None:
+        """Return the first in line that holds nothing, nor is another delivery of what holds it."""
+        waiting = (
+            each
+            for each in self._lines.get(name, ())
+            if each.id not in self._permits_of(name) and not self._copies(name, each.id)
+        )
+        return next(waiting, None)
 
     def _copies(self, name: str, token: str) -> list[str]:
         owner = owner_of(token)
@@ -526,10 +536,15 @@ class MemoryStore(LockStore):
             seen = next((hold for hold in holders if expected in {None, hold.token}), None)
             if seen is None:
                 return Release(released=False, held_by=next(iter(holders), None))
-            if expected is None or not self._permits_of(name).pop(expected, None):
+            is_one_of_several = self._permits_of(name).pop(expected or "", None) is not None
+            if not is_one_of_several:
                 self._permits.pop(name, None)
                 self._locks.pop(name, None)
-                self._periods.pop(name, None)
+            accepted = self._live(self._periods, name)
+            if accepted is not None and (
+                not is_one_of_several or self._hold(name, accepted, is_period=True).owner == seen.owner
+            ):
+                del self._periods[name]
             answer = Release(released=True, held_by=seen, promoted=self._wake(name).promoted)
         return self._told(answer)
 

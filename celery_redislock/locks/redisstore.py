@@ -35,6 +35,7 @@ excluded by it. No key is ever without a TTL, but for lines: what waits in them 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
@@ -594,11 +595,12 @@ def _holds(name: str, what: bytes, count: int, *fields: Any) -> tuple[Hold, ...]
     # -1: a foreign client's lock without a TTL.
     expires_in = pttl / 1000 if pttl >= 0 else float("inf")
     first = Hold(name, value, expires_in, _HOLDERS[what])
-    if more:
-        return (first, *_holds(name, what, count - 1, *more))
-    if count != 1:
-        raise ValueError(count)
-    return (first,)
+    if count == 1 and not more:
+        return (first,)
+    pairs = zip(more[::2], more[1::2], strict=True)
+    holds = (first, *chain.from_iterable(_holds(name, what, 1, *pair) for pair in pairs))
+    expect(len(holds) == count)
+    return holds
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_redislock.locks.store import Entry, Grant, Promotion, Term
+from celery_redislock.locks.store import Entry, Grant, Promotion, Term, owner_of
 from tests.integration.test_store_limits import HOME, facts
 from tests.stores import MemoryCase, RedisCase, StoreCase
 
@@ -32,6 +32,8 @@ PARKS: dict[str, Any] = {
     "limit": limits,
     "kind": st.sampled_from(["push", "push", "give"]),
     "how": st.sampled_from(["ask", "refused"]),
+    #: Seldom another delivery of what holds the lock.
+    "copy_of": st.sampled_from([0, 9, 9, 9]),
 }
 
 
@@ -59,8 +61,11 @@ class Model:
             return 0
         if limit is None:
             return int(not self.holders)
-        known = [each for each in self.holders.values() if each is not None]
-        return (self.told or min([limit, *known])) - len(self.holders)
+        return (self.told or min([limit, *(each or 1 for each in self.holders.values())])) - len(self.holders)
+
+    def is_here(self, id_: str) -> bool:
+        """Whether it holds the lock, or another delivery of it does."""
+        return owner_of(id_) in map(owner_of, self.holders)
 
     def grant(self, token: str, limit: int | None) -> None:
         """Let one hold it: alone, where it knows of no limit."""
@@ -80,7 +85,7 @@ class Model:
         rank = 0
         while rank < len(self.line):
             first = self.line[rank]
-            if first.id in self.holders:
+            if self.is_here(first.id):
                 rank += 1
                 continue
             if self.room(first.limit) <= 0:
@@ -143,7 +148,8 @@ class Histories(RuleBasedStateMachine):
     @rule(limit=limits, starts=st.booleans())
     def acquire(self, limit: int | None, starts: bool) -> None:
         token = self.fresh()
-        waits = bool(self.model.line) and (starts or limit is not None)
+        waiting = [each for each in self.model.line if not self.model.is_here(each.id)]
+        waits = bool(waiting) and (starts or limit is not None)
         expected = self.model.room(limit) > 0 and not waits
         answer = self.ask("acquire", "n", token, 30.0, facts=facts(limit), limit=limit, starts_run=starts)
 
@@ -154,12 +160,11 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.model.holders)
     @rule(which=any_of_them, limit=limits)
     def start(self, which: int, limit: int | None) -> None:
-        """The message of a holder starts; its worker may know another limit, but a limit if that did."""
+        """The message of a holder starts; its worker may know another limit, or none."""
         claim = self.one_of(which)
         if claim not in self.model.holders:
             return
-        known = self.model.holders[claim]
-        limit = known if known is None or limit is None else limit
+        limit = None if self.model.alone == claim else limit
         run = f"{claim.partition('/')[0]}/{next(self.numbers)}0"
         answer = self.ask(
             "acquire",
@@ -210,8 +215,10 @@ class Histories(RuleBasedStateMachine):
 
         assert (self.ask("renew", [Term("n", token, 30.0)]).renewed[0] is True) == is_there
 
-    def park(self, limit: int | None, kind: str, how: str) -> None:
+    def park(self, limit: int | None, kind: str, how: str, copy_of: int) -> None:
         id_ = self.fresh()
+        if copy_of < len(self.model.holders):
+            id_ = f"{self.one_of(copy_of).partition('/')[0]}/{next(self.numbers)}1"
         to = {"push": self.case.queue(), "give": HOME}[kind]
         entry = Entry(kind, to, 30.0, facts(limit, line=1), id_)
         runs = how == "ask" and self.model.room(limit) > 0 and not self.model.line

@@ -372,3 +372,133 @@ def test_what_was_given_lives_on_when_it_is_settled_and_leaves_its_line_when_it_
     assert {hold.token: hold.expires_in > 200.0 for hold in case.store.holders("n")} == {C: True, D: False}
     assert granted(take(case, "job-d/run", 2, instead_of=D)).taken_over
     assert in_line(case) == []
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_run_that_knows_no_limit_takes_over_the_claim_that_was_made_under_one(
+    case: StoreCase, others: int
+) -> None:
+    """Its worker was not deployed yet. It is the claim's own run: refused, it would be refused for ever."""
+    for token in (B, C)[:others]:
+        take(case, token)
+    case.store.acquire("n", A, 30.0, facts=facts(3, state="queued"), limit=3)
+
+    grant = granted(take(case, "job-a/run", None, instead_of=A))
+    assert grant.taken_over
+    assert granted(take(case, "job-a/run", None, instead_of=A)).repeated
+    # With others beside it no number orders them.
+    assert bool(grant.fence) == (others == 0)
+    assert holders(case) == {"job-a/run", *(B, C)[:others]}
+    # From now on it counts as one that knows the limit 1.
+    assert isinstance(take(case, D, 3), Refusal)
+    assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(None)).released
+    assert isinstance(take(case, D, 3), Refusal)
+    assert case.store.release("n", "job-a/again").released
+    assert isinstance(take(case, D, 3), Grant)
+
+
+def test_a_message_that_waited_without_a_limit_is_served_when_the_others_have_ended(case: StoreCase) -> None:
+    take(case, A)
+    park(case, B, None)
+    park(case, C)
+
+    case.store.release("n", A)
+    assert (holders(case), in_line(case)) == ({B}, [C])
+    granted(take(case, "job-b/run", None, instead_of=B))
+    case.store.release("n", "job-b/run")
+    assert holders(case) == {C}
+
+
+def test_a_copy_that_waits_for_its_own_run_bars_nobody_from_a_free_place(case: StoreCase) -> None:
+    """Law 2: a publish is refused for those only that will have the place before it."""
+    take(case, A)
+    take(case, B)
+    park(case, "job-a/2")
+
+    assert isinstance(case.store.look("n", C, limit=3), type(None))
+    granted(take(case, C, starts_run=False))
+    assert isinstance(take(case, D), Refusal)
+    case.store.release("n", B)
+    park(case, "job-c/2")
+    granted(take(case, E))
+    assert in_line(case) == ["job-a/2", "job-c/2"]
+
+
+def test_who_took_over_beside_others_has_no_fence(case: StoreCase) -> None:
+    """The limit was lowered to 1 meanwhile."""
+    take(case, A)
+    take(case, B)
+    case.store.limit("n", 1, ttl=60.0)
+
+    assert granted(take(case, "job-a/run", instead_of=A)).fence is None
+    case.store.release("n", B)
+    assert granted(take(case, "job-a/again", instead_of="job-a/run")).fence
+
+
+def test_an_operators_release_of_one_ends_the_period_that_began_with_it(case: StoreCase) -> None:
+    """Not another one's; and also where its claim has become a lease."""
+    take(case, A, period=60.0)
+    take(case, B)
+
+    case.store.force_release("n", expected=B)
+    assert refused(take(case, C, period=60.0)).because == "period"
+    granted(take(case, "job-a/run", instead_of=A))
+    case.store.force_release("n", expected="job-a/run")
+    granted(take(case, C, period=60.0))
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_task_may_be_called_permits(case: StoreCase, limit: int | None) -> None:
+    """Its token begins as the marker of a lock that several may hold."""
+    granted(take(case, "permits/1", limit))
+
+    assert holders(case) == {"permits/1"}
+    assert isinstance(take(case, A, None), Refusal)
+    assert isinstance(take(case, A, limit), Refusal) == (limit is None)
+    assert case.store.renew([Term("n", "permits/1", 30.0)]).renewed == [True]
+    park(case, B, None)
+    assert case.store.release("n", "permits/1").released
+
+
+def test_a_lock_whose_marker_was_deleted_by_hand_has_no_more_room_than_before(server_case: RedisCase) -> None:
+    """The permits are there still."""
+    take(server_case, A, 1)
+    server_case.client.delete(server_case.key())
+
+    assert isinstance(take(server_case, B, 1), Refusal)
+    assert isinstance(server_case.store.acquire("n", B, 30.0, facts=facts(2), limit=2), Refusal)
+
+
+def test_claims_of_several_owners_end_at_once_and_those_who_wait_know_other_limits(case: StoreCase) -> None:
+    """What is granted while they are released counts when the next one is."""
+    for token in (A, B):
+        case.store.acquire("n", token, 30.0, facts=facts(3, state="queued"), limit=3)
+    take(case, C)
+    park(case, D, 2)
+    park(case, E, 1)
+
+    assert set(case.store.release_claims(["job-a", "job-b"])) == {("n", A), ("n", B)}
+    assert (holders(case), in_line(case)) == ({C, D}, [E])
+    assert isinstance(take(case, "job-x/1"), Refusal)
+
+
+def test_a_lock_of_broken_holders_keeps_the_trouble_to_itself(server_case: RedisCase) -> None:
+    """Another program's key in their place: other lines are looked at, and other claims released."""
+    take(server_case, A)
+    park(server_case, B, 1)
+    server_case.store.acquire("m", C, 30.0, facts=facts(3, state="queued"), limit=3)
+    server_case.client.delete(server_case.key(part="holders"))
+    server_case.client.set(server_case.key(part="holders"), "theirs", px=60_000)
+    server_case.make_due()
+
+    sweep = server_case.store.sweep()
+    assert [name for name, _ in sweep.broken] == ["n"]
+    assert "WRONGTYPE" in sweep.broken[0][1]
+    assert set(server_case.store.release_claims(["job-a", "job-c"])) == {("m", C)}
+
+
+def test_all_of_many_holders_are_told(case: StoreCase) -> None:
+    for number in range(1200):
+        take(case, f"job-{number}/1", 2000)
+
+    assert len(case.store.holders("n")) == 1200

@@ -288,7 +288,12 @@ def test_a_seed_draws_the_same_round_again() -> None:
 def test_the_record_of_a_real_server_tells_who_was_parked_and_handed_on(tmp_path: Path) -> None:
     """First by the scripts, then by somebody who passes over the first in line."""
     turn = '{"state":"queued","line":1}'
-    with EmbeddedServer(data_dir=tmp_path) as server, closing(connect(server.redis_url)) as store:
+    # By default a server may be seconds late with its file, while an earlier write is on its way to the disk.
+    at_once = ["--appendfsync", "always"]
+    with (
+        EmbeddedServer(data_dir=tmp_path, extra_args=at_once) as server,
+        closing(connect(server.redis_url)) as store,
+    ):
         store.acquire("n", "a/1", 30.0, facts="{}")
         for token in ("b/1", "c/1", "d/1"):
             store.park("n", token, Waiting("push", "q", 30.0, turn, token), nonce=token[0])

@@ -39,7 +39,7 @@ include('permits')
 end
 
 local function refused()
-  local several = is_marker(held) and (permit or permits_now()).holders(copy) or {0}
+  local several = (permit or is_marker(held)) and (permit or permits_now()).holders(copy) or {0}
   if several[1] == 0 then
     several = {1, held, call('PTTL', lock)}
   end
@@ -65,28 +65,31 @@ else
   -- Handed to a message that has waited in line, a claim is no acceptance: its period counts, and begins.
   was_in_line = taken and string.find(held, '"line":1', 1, true)
   ours = held and not taken and is_ours(held)
-  if limit and not taken and not ours then
+  -- Also for one that knows of no limit: a worker may start before the others what was claimed under one.
+  if not taken and not ours and (limit or is_marker(held)) then
     permit = permits_now()
   end
+  local is_full, first = held
   if permit then
     ours = permit.facts_of(string.match(value, '^[^%z]*'))
     taken = not ours and permit.facts_of(string.sub(from, 1, -2))
     was_in_line = taken and string.find(taken, '"line":1', 1, true)
     copy = not taken and not ours and permit.copy_of(string.match(value, '^[^%z]*'))
-    if permit.room(limit) > 0 and not copy then
-      held = nil
-    end
+    is_full = copy or permit.room(limit) <= 0
   end
   local is_new = not taken and not ours
+  if is_new and not is_full and (starts or permit) then
+    local line = stem_of(lock) .. 'line'
+    first = permit and permit.first_in(line) or not permit and call('ZRANGE', line, 0, 0)[1]
+  end
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
   local state = mark and not ours and call('GET', mark)
   local answer
   if state then
     answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
-  elseif held and is_new then
+  elseif is_new and is_full then
     answer = refused()
-  elseif is_new and (starts or permit) and call('EXISTS', stem_of(lock) .. 'line') == 1 then
-    local first = call('ZRANGE', stem_of(lock) .. 'line', 0, 0)[1]
+  elseif first then
     answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
   elseif (is_new or was_in_line) and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
@@ -110,10 +113,8 @@ if fence_key then
 end
 if was_in_line then
   -- It was given to somebody who has published it, and may not have settled that.
-  local stem, id = stem_of(lock), string.sub(from, 1, -2)
-  call('ZREM', stem .. 'line', id)
-  call('HDEL', stem .. 'parked', id)
-  redis.pcall('ZREM', stem .. 'until', id)
+include('entry')
+  take_out(stem_of(lock), string.sub(from, 1, -2))
 end
 if from then
   if held and not starts then
@@ -121,9 +122,9 @@ if from then
   end
   if permit then
     local token, facts = string.match(value, '^([^%z]*)%z(.*)$')
-    local _, most = permit.room(limit)
     permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
-    fence = most == 1 and fence or nil
+    local room, most = permit.room(limit)
+    fence = most == 1 and room == 0 and fence or nil
   else
     call('SET', lock, value, 'PX', ttl)
   end

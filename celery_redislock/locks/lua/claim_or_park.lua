@@ -61,9 +61,8 @@ local text = string.sub(message, 1, from - 1) .. (waits and of_parked or unclaim
 if waits then
   call('SET', note, '', 'PX', keep)
   put(line, parked, length, id, table.concat({'push', queue, ttl, facts, text}, '\0'), band, 'last')
-  local time = call('TIME')
   local left = call('PTTL', lock)
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = now_ms()
   redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
   if within ~= '' then
     call('ZADD', stem .. 'until', now + within, id)

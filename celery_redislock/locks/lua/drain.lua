@@ -11,17 +11,16 @@
 --         process was told; the caller publishes the others, which stay in line until that is settled
 local call = redis.call
 include('keys')
+include('entry')
 local lines, start, home, left, only = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local count, given = 0, {}
 for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1)) do
   local stem = stem_at(start, name)
-  local line, parked = stem .. 'line', stem .. 'parked'
+  local line = stem .. 'line'
   -- pcall: one key's trouble stays with that key.
   local ids = ARGV[5] and {unpack(ARGV, 5)} or left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
   for _, id in ipairs(ids) do
-    local entry = redis.pcall('HGET', parked, id)
-    local kind, to, ttl, text = string.match(
-      type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z[^%z]*%z(.*)$')
+    local kind, to, ttl, _, text = read(redis.pcall('HGET', stem .. 'parked', id))
     -- The note keeps another process from publishing it meanwhile.
     if kind == 'give' and to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
       left = left - 1
@@ -34,9 +33,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
       -- A process that waits for its bell finds its entry gone, and asks again.
       local pushed = kind == 'push' and redis.pcall('LPUSH', to, text)
       if type(pushed) ~= 'table' then
-        call('ZREM', line, id)
-        call('HDEL', parked, id)
-        redis.pcall('ZREM', stem .. 'until', id)
+        take_out(stem, id)
         count = count + 1
       end
     end

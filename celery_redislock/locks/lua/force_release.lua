@@ -16,38 +16,36 @@ include('line')
 local lock, period, index = KEYS[1], KEYS[2], KEYS[3]
 local expected, name, anybody, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local held = redis.call('GET', lock)
+local held = call('GET', lock)
 local key = lock
 local kind = 'held'
 if not held then
-  held = redis.call('GET', period)
+  held = call('GET', period)
   key = period
   kind = 'period'
 end
 if not held then
   return {ok = 'missing'}
 end
-local pttl = redis.call('PTTL', key)
+local pttl = call('PTTL', key)
+local prefix = expected .. '\0'
 local permit = is_marker(held) and permits(lock, index, name, held)
 local facts = permit and permit.facts_of(expected)
 if facts then
   permit.drop(expected)
-  local promoted, text = wake(lock, index, name, home)
-  held = expected .. '\0' .. facts
-  if text then
-    return {'released', kind, 1, held, pttl, 'promoted', 1, promoted, text}
+  local accepted = call('GET', period) or ''
+  local owner = string.match(expected, '^.*/')
+  -- Under its claim, or since it started.
+  if owner and string.find(accepted, owner, 1, true) == 1 then
+    call('DEL', period)
+    redis.pcall('ZREM', index, name .. '\0period')
   end
-  return {'released', kind, 1, held, pttl}
-end
-local prefix = expected .. '\0'
-if anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefix then
+  held = prefix .. facts
+elseif anybody ~= '1' and held ~= expected and string.sub(held, 1, #prefix) ~= prefix then
   return {'kept', kind, 1, held, pttl}
+else
+  local stem = stem_of(lock)
+  call('DEL', lock, period, stem .. 'permits', stem .. 'holders')
+  redis.pcall('ZREM', index, name, name .. '\0period')
 end
-local stem = stem_of(lock)
-redis.call('DEL', lock, period, stem .. 'permits', stem .. 'holders')
-redis.pcall('ZREM', index, name, name .. '\0period')
-local promoted, text = wake(lock, index, name, home)
-if text then
-  return {'released', kind, 1, held, pttl, 'promoted', 1, promoted, text}
-end
-return {'released', kind, 1, held, pttl}
+return with_promoted({'released', kind, 1, held, pttl}, wake(lock, index, name, home))

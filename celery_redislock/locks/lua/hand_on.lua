@@ -44,8 +44,7 @@ if goes_on then
     permit.grant(new, facts, ttl, old)
   else
     call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
-    local time = call('TIME')
-    list(index, name, math.floor(time[1] * 1000 + time[2] / 1000), ttl)
+    list(index, name, now_ms(), ttl)
   end
   if redis.pcall('HEXISTS', stem_of(lock) .. 'parked', new) == 1 then
     -- It came before its claim was there, and waits: nobody else would publish it.
@@ -67,10 +66,7 @@ if not goes_on and (held or not value) then
   promoted, text = wake(lock, index, name, home)
 end
 local word = (goes_on or handed_on) and 'handed_on' or held and 'released' or not value and 'missing'
-if word and text then
-  return {word, 'promoted', 1, promoted, text}
-end
 if word then
-  return {ok = word}
+  return with_promoted({word}, promoted, text)
 end
 return {'kept', 'held', 1, value, call('PTTL', lock)}

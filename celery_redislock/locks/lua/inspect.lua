@@ -11,11 +11,10 @@ local call = redis.call
 include('keys')
 local found = call('GET', KEYS[1])
 local answer
-if found and string.sub(found, 1, 8) == 'permits/' then
+if found and string.find(found, '^permits/%d+%z{"limit":') then
   -- Reads only, unlike permits.lua.
   local stem = stem_of(KEYS[1])
-  local time = call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = now_ms()
   local permits = call('ZRANGEBYSCORE', stem .. 'permits', '(' .. now, '+inf', 'WITHSCORES')
   answer = permits[1] and {'found', 'held', #permits / 2}
   for n = 1, #permits, 2 do

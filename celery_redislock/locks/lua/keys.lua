@@ -14,6 +14,12 @@ local function stem_at(start, name)
   return start .. name .. '}:'
 end
 
+-- The server's clock, in ms.
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 -- The index of lines, beside that of locks.
 local function lines_beside(index)
   return string.sub(index, 1, -6) .. 'lines'

@@ -1,5 +1,5 @@
 -- Take an entry out of the line of a lock, and release the lock if it was handed to it meanwhile. Atomic;
--- repeating it is harmless.
+-- repeated, it finds nothing any more, so that the entry is told once only.
 --
 -- KEYS  1  lock   string `token NUL json`
 --       2  index  sorted set of names
@@ -16,7 +16,6 @@ include('line')
 local lock, index = KEYS[1], KEYS[2]
 local id, name, home = ARGV[1], ARGV[2], ARGV[3]
 local stem = stem_of(lock)
-local line = stem .. 'line'
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
 local is_own = permit and permit.facts_of(id) or held and string.find(held, id .. '\0', 1, true) == 1
@@ -24,22 +23,12 @@ if is_own and ARGV[4] == '1' then
   return {'kept', ''}
 end
 local entry = call('HGET', stem .. 'parked', id)
-local answer = {call('ZREM', line, id) == 1 and 'left' or 'missing', entry or ''}
-call('HDEL', stem .. 'parked', id)
-call('ZREM', stem .. 'until', id)
+local was_in_line = take_out(stem, id)
 if is_own then
-  answer[1] = 'released'
-  if permit then
-    permit.drop(id)
-  else
-    call('DEL', lock)
-    redis.pcall('ZREM', index, name)
-  end
-  local promoted, text = wake(lock, index, name, home)
-  if text then
-    answer = {answer[1], answer[2], 'promoted', 1, promoted, text}
-  end
-elseif call('EXISTS', line) == 0 then
+  drop(lock, index, name, permit, id)
+  return with_promoted({'released', entry or ''}, wake(lock, index, name, home))
+end
+if call('EXISTS', stem .. 'line') == 0 then
   redis.pcall('ZREM', lines_beside(index), name)
 end
-return answer
+return {was_in_line and 'left' or 'missing', entry or ''}

@@ -20,8 +20,4 @@ end
 if value then
   promoted, text = wake(KEYS[1], KEYS[2], name, home)
 end
-local answer = {'limit', call('GET', key) or '', call('PTTL', key)}
-if text then
-  answer = {answer[1], answer[2], answer[3], 'promoted', 1, promoted, text}
-end
-return answer
+return with_promoted({'limit', call('GET', key) or '', call('PTTL', key)}, promoted, text)

@@ -10,11 +10,30 @@
 --        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled
 --        hold   nothing is sent
 include('index')
+include('entry')
 local permits
 include('permits')
 -- Milliseconds: the longest time until somebody looks at a line again; until a line is looked at that only
 -- another home can serve; until a key is tried again whose queue takes nothing.
 local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
+
+-- Ends one hold of a lock; tells whether it was there, where several may hold it.
+local function drop(lock, index, name, permit, token)
+  if permit then
+    return permit.drop(token)
+  end
+  call('DEL', lock)
+  -- pcall: a broken index is no reason to keep a lock.
+  redis.pcall('ZREM', index, name)
+end
+
+-- An answer, and behind it what the caller publishes.
+local function with_promoted(answer, promoted, text)
+  for _, field in ipairs(text and {'promoted', 1, promoted, text} or {}) do
+    answer[#answer + 1] = field
+  end
+  return answer
+end
 
 -- Returns nothing where nobody waits, or could be served; an id and its text where the caller publishes it, and
 -- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very
@@ -23,8 +42,7 @@ local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 local function wake(lock, index, name, home, only)
   local stem = stem_of(lock)
   local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
-  local time = call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = now_ms()
   local rank = 0
   local heads = only and {only} or redis.pcall('ZRANGE', line, rank, rank)
   while heads[1] do
@@ -34,7 +52,7 @@ local function wake(lock, index, name, home, only)
       redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
       return
     end
-    local kind, to, ttl, facts, text = string.match(entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z([^%z]*)%z(.*)$')
+    local kind, to, ttl, facts, text = read(entry)
     if not kind then
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
       redis.pcall('ZREM', stem .. 'until', id)
@@ -78,10 +96,8 @@ local function wake(lock, index, name, home, only)
           return id, text
         end
         if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
-          if takes and permit then
-            permit.drop(id)
-          elseif takes then
-            call('DEL', lock)
+          if takes then
+            drop(lock, index, name, permit, id)
           end
           redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
           return
@@ -89,9 +105,7 @@ local function wake(lock, index, name, home, only)
         if kind == 'ring' then
           call('PEXPIRE', to, ttl)
         end
-        call('ZREM', line, id)
-        call('HDEL', parked, id)
-        redis.pcall('ZREM', stem .. 'until', id)
+        take_out(stem, id)
         if call('EXISTS', line) == 0 then
           redis.pcall('ZREM', lines, name)
         else
@@ -101,10 +115,8 @@ local function wake(lock, index, name, home, only)
         if takes and (only or not permit) then
           return id
         end
-        if only and permit then
-          permit.drop(id)
-        elseif only then
-          call('DEL', lock)
+        if only then
+          drop(lock, index, name, permit, id)
         end
         only = nil
         heads = call('ZRANGE', line, rank, rank)

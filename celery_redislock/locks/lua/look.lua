@@ -1,4 +1,4 @@
--- Tell who would refuse a claim of one lock now; changes nothing. Atomic.
+-- Tell who would refuse a claim of one lock now; takes nothing. Atomic.
 --
 -- KEYS  1  lock     string `token NUL json`
 --       2  period   string `token NUL json`: the last acceptance; absent: not looked at

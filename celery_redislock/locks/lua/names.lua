@@ -5,7 +5,6 @@
 -- ARGV  1  limit   how many at most
 --       2  from    the least score; absent: now
 -- RETURNS the members: `name` of a hold, `name NUL period` of a period
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local from = ARGV[2] or '(' .. string.format('%.0f', now)
+include('keys')
+local from = ARGV[2] or '(' .. string.format('%.0f', now_ms())
 return redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'LIMIT', 0, tonumber(ARGV[1]))

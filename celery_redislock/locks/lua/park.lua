@@ -58,7 +58,8 @@ if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
 end
 local held = call('GET', lock)
 local is_own = held and string.find(held, id .. '\0', 1, true) == 1
-local limit = string.match(string.match(entry, '^%l+%z[^%z]*%z%d+%z([^%z]*)') or '', '"limit":(%d+)')
+local _, _, _, facts = read(entry)
+local limit = string.match(facts or '', '"limit":(%d+)')
 local permit = not is_own and (limit or is_marker(held)) and permits(lock, index, name, held)
 if permit then
   is_own = permit.facts_of(id)
@@ -72,8 +73,7 @@ if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
 put(line, parked, length, id, entry, ARGV[6], ARGV[7])
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = now_ms()
 if ARGV[12] ~= '' then
   call('ZADD', stem .. 'until', now + ARGV[12], id)
 end
@@ -93,7 +93,7 @@ if not text and not call('ZSCORE', line, id) then
 end
 local rank = call('ZRANK', line, id) or 0
 if text then
-  return {'parked', rank, 'promoted', 1, promoted, text}
+  return with_promoted({'parked', rank}, promoted, text)
 end
 if not held and how == 'behind' and ARGV[10] ~= '' then
   held = ARGV[10]

@@ -8,15 +8,19 @@
 --
 -- Returns the permits of a lock as they are now; nil where one holder has it alone. `held`: the lock's value.
 permits = function(lock, index, name, held)
-  local marked = held and string.match(held, '^permits/(%d+)%z')
+  local marked = held and string.match(held, '^permits/(%d+)%z{"limit":')
   if held and not marked then
     return
   end
   local stem = stem_of(lock)
   local set, holders = stem .. 'permits', stem .. 'holders'
-  local time = call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = now_ms()
   local self = {}
+
+  -- One that took over a claim may know of no limit: it counts as one that is to be alone.
+  local function limit_in(facts)
+    return tonumber(string.match(facts, '"limit":(%d+)') or 1)
+  end
 
   for _, token in ipairs(call('ZRANGEBYSCORE', set, '-inf', now)) do
     call('ZREM', set, token)
@@ -58,7 +62,7 @@ permits = function(lock, index, name, held)
       -- It may be that of a holder that has gone.
       local least = count > 0 and (not marked or tonumber(marked) < limit) and call('HVALS', holders) or {}
       for _, facts in ipairs(least) do
-        limit = math.min(limit, tonumber(string.match(facts, '"limit":(%d+)')) or limit)
+        limit = math.min(limit, limit_in(facts))
       end
     end
     return limit - count, limit
@@ -74,13 +78,24 @@ permits = function(lock, index, name, held)
     end
   end
 
+  -- The first in a line, but for those that hold it already, and other deliveries of what holds it; and its rank.
+  function self.first_in(line)
+    local rank = -1
+    local id
+    repeat
+      rank = rank + 1
+      id = call('ZRANGE', line, rank, rank)[1]
+    until not id or not (self.facts_of(id) or self.copy_of(id))
+    return id, rank
+  end
+
   function self.facts_of(token)
     return call('ZSCORE', set, token) and (call('HGET', holders, token) or '')
   end
 
   -- Gives one, or makes one last for `ttl` from now on, in the place of `from` where that is given.
   function self.grant(token, facts, ttl, from)
-    local asked = tonumber(string.match(facts, '"limit":(%d+)') or marked)
+    local asked = limit_in(facts)
     local _, limit = self.room(asked)
     if from then
       call('ZREM', set, from)

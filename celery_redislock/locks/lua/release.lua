@@ -34,7 +34,7 @@ include('index')
   local permits
 include('permits')
   permit = permits(lock, index, name, held)
-  ours = permit.drop(string.sub(token, 1, -2))
+  ours = permit and permit.drop(string.sub(token, 1, -2))
 end
 local is_over = opened_by and belongs(call('GET', period), opened_by)
 if ours and not permit then
@@ -58,15 +58,9 @@ if ours or permit or not held then
 include('line')
     if ours then
       -- Given, published and received, it may not have been settled yet: it is not given again.
-      local stem, id = stem_of(lock), string.sub(token, 1, -2)
-      redis.pcall('ZREM', stem .. 'line', id)
-      redis.pcall('HDEL', stem .. 'parked', id)
-      redis.pcall('ZREM', stem .. 'until', id)
+      take_out(stem_of(lock), string.sub(token, 1, -2))
     end
-    local promoted, text = wake(lock, index, name, home)
-    if text then
-      return {word, 'promoted', 1, promoted, text}
-    end
+    return with_promoted({word}, wake(lock, index, name, home))
   end
   return {ok = word}
 end

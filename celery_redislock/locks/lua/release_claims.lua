@@ -15,10 +15,6 @@ for i = 4, #ARGV do
   is_wanted[ARGV[i]] = true
 end
 
-local function key_of(name, part)
-  return stem_at(start, name) .. part
-end
-
 -- The state that a holder wrote about itself; it may have written anything.
 local function state_of(value)
   local is_json, facts = pcall(cjson.decode, string.match(value, '%z(.*)$') or '')
@@ -27,39 +23,41 @@ end
 
 local claims = {}
 
--- A claim was released: the period that began under it ends.
-local function tell(name, token)
-  local accepted = redis.pcall('GET', key_of(name, 'period'))
-  if type(accepted) == 'string' and string.find(accepted, token .. '\0', 1, true) == 1 then
-    call('DEL', key_of(name, 'period'))
-    call('ZREM', index, name .. '\0period')
+local function release(name, value)
+  local stem = stem_at(start, name)
+  local lock, period = stem .. 'lock', stem .. 'period'
+  local permit = is_marker(value) and permits(lock, index, name, value)
+  local tokens = permit and call('HKEYS', stem .. 'holders') or {string.match(value, '^[^%z]*')}
+  local gone = {}
+  for _, token in ipairs(tokens) do
+    local facts = permit and '\0' .. (permit.facts_of(token) or '') or value
+    if is_wanted[string.match(token, '^(.+)/') or token] and state_of(facts) == 'queued' then
+      gone[#gone + 1] = token
+    end
   end
-  claims[#claims + 1] = name
-  claims[#claims + 1] = token
+  for _, token in ipairs(gone) do
+    drop(lock, index, name, permit, token)
+    local accepted = redis.pcall('GET', period)
+    if type(accepted) == 'string' and string.find(accepted, token .. '\0', 1, true) == 1 then
+      call('DEL', period)
+      call('ZREM', index, name .. '\0period')
+    end
+    claims[#claims + 1] = name
+    claims[#claims + 1] = token
+  end
+  if gone[1] then
+    wake(lock, index, name, '')
+  end
 end
 
 -- It changes nothing, but counts as a write, so a replica refuses: it may know only past claims.
 call('ZREM', index, '')
 local found = call('ZSCAN', index, cursor, 'COUNT', count)
-local members = found[2]
-for i = 1, #members, 2 do
-  local name = members[i]
-  -- pcall: one key of another type must not keep the other claims.
-  local value = not string.find(name, '%z') and redis.pcall('GET', key_of(name, 'lock'))
-  local permit = type(value) == 'string' and is_marker(value) and permits(key_of(name, 'lock'), index, name, value)
-  for _, token in ipairs(permit and call('HKEYS', key_of(name, 'holders')) or {}) do
-    if is_wanted[string.match(token, '^(.+)/') or token] and state_of('\0' .. permit.facts_of(token)) == 'queued' then
-      permit.drop(token)
-      wake(key_of(name, 'lock'), index, name, '')
-      tell(name, token)
-    end
-  end
-  local token = type(value) == 'string' and string.match(value, '^([^%z]*)%z')
-  if token and is_wanted[string.match(token, '^(.+)/') or token] and state_of(value) == 'queued' then
-    call('DEL', key_of(name, 'lock'))
-    call('ZREM', index, name)
-    wake(key_of(name, 'lock'), index, name, '')
-    tell(name, token)
+for i = 1, #found[2], 2 do
+  local name = found[2][i]
+  local value = not string.find(name, '%z') and redis.pcall('GET', stem_at(start, name) .. 'lock')
+  if type(value) == 'string' then
+    pcall(release, name, value) -- one key's trouble must not keep the other claims
   end
 end
 local answer = {'walked', found[1], 'claims', #claims / 2}

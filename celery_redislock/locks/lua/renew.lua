@@ -14,8 +14,7 @@ include('permits')
 local count = #ARGV / 3
 local index = KEYS[count + 1]
 local answers = {}
-local time = call('TIME')
-local now = math.floor(time[1] * 1000 + time[2] / 1000)
+local now = now_ms()
 local longest = 0
 local renewed, gone = false, nil
 -- An index without an end, or of another type, is somebody else's key, and is not given one.

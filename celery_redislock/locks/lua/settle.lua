@@ -16,15 +16,12 @@ local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local home, promoted, text = ARGV[4]
 local stem = stem_of(lock)
 local line, lines = stem .. 'line', lines_beside(index)
-local removed = call('ZREM', line, id)
-call('HDEL', stem .. 'parked', id)
-call('ZREM', stem .. 'until', id)
+local was_in_line = take_out(stem, id)
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
 if held and string.find(held, id .. '\0', 1, true) == 1 then
   call('PEXPIRE', lock, ttl)
-  local time = call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = now_ms()
   list(index, name, now, ttl)
   -- Sooner than its message had to be published: who runs it may be killed.
   redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
@@ -37,5 +34,4 @@ end
 if call('EXISTS', line) == 0 then
   redis.pcall('ZREM', lines, name)
 end
-local word = removed == 1 and 'settled' or 'missing'
-return text and {word, 'promoted', 1, promoted, text} or {ok = word}
+return with_promoted({was_in_line and 'settled' or 'missing'}, promoted, text)

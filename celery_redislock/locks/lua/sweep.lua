@@ -15,8 +15,7 @@
 include('line')
 local lines, index = KEYS[1], KEYS[2]
 local start, home, count = ARGV[1], ARGV[2], ARGV[3]
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = now_ms()
 local found = {}
 
 local function tell(...)
@@ -34,19 +33,17 @@ local function let_go(name, stem)
   local late = redis.pcall('ZRANGEBYSCORE', stem .. 'until', '-inf', now, 'LIMIT', 0, AT_ONCE)
   local gone = 0
   for _, id in ipairs(late) do
-    local entry = redis.pcall('HGET', stem .. 'parked', id)
-    local kind, to, ttl, text = string.match(
-      type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z[^%z]*%z(.*)$')
+    local kind, to, ttl, _, text = read(redis.pcall('HGET', stem .. 'parked', id))
     if kind == 'give' then
       -- It stays in line until it is published. The note keeps another process from doing that meanwhile.
       if to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
         tell(name, 'promoted', id, text)
       end
     elseif not kind or type(redis.pcall('RPUSH', to, text)) == 'number' then
-      call('ZREM', stem .. 'until', id)
       if kind then
-        call('ZREM', stem .. 'line', id)
-        call('HDEL', stem .. 'parked', id)
+        take_out(stem, id)
+      else
+        call('ZREM', stem .. 'until', id)
       end
       gone = gone + 1
     end
@@ -58,42 +55,43 @@ local function let_go(name, stem)
   return math.min(tonumber(first[2]) or math.huge, now + LATEST)
 end
 
+local function look(name)
+  local stem = stem_at(start, name)
+  local lock = stem .. 'lock'
+  local held = call('GET', lock)
+  if call('ZCARD', stem .. 'line') == 0 then
+    call('ZREM', lines, name)
+    return
+  end
+  local latest = held and let_go(name, stem) or now + LATEST
+  if held and not is_marker(held) then
+    local left = call('PTTL', lock)
+    call('ZADD', lines, math.min(left < 0 and latest or now + left + 5, latest), name)
+    tell(name, 'held', held, '')
+    return
+  end
+  call('ZADD', lines, latest, name)
+  local promoted, text = wake(lock, index, name, home)
+  if text then
+    tell(name, 'promoted', promoted, text)
+  end
+  if held then
+    call('ZADD', lines, 'XX', 'LT', latest, name)
+    local permit = permits(lock, index, name, held)
+    local holders = permit and permit.holders() or {}
+    for i = 2, #holders, 2 do
+      tell(name, 'held', holders[i], '')
+    end
+  end
+end
+
 for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, count)) do
   -- It changes nothing, but counts as a write: a server short of memory refuses ZADD as the first one only.
   call('ZREM', lines, '')
-  local stem = stem_at(start, name)
-  local lock = stem .. 'lock'
-  local held = redis.pcall('GET', lock)
-  local length = redis.pcall('ZCARD', stem .. 'line')
-  local trouble = type(held) == 'table' and held.err or type(length) == 'table' and length.err
-  if trouble then
+  local is_well, trouble = pcall(look, name)
+  if not is_well then
     call('ZADD', lines, now + IN_TROUBLE, name)
-    tell(name, 'broken', trouble, '')
-  elseif length == 0 then
-    call('ZREM', lines, name)
-  elseif held and not is_marker(held) then
-    local left = call('PTTL', lock)
-    local latest = let_go(name, stem)
-    call('ZADD', lines, math.min(left < 0 and latest or now + left + 5, latest), name)
-    tell(name, 'held', held, '')
-  else
-    local latest = held and let_go(name, stem) or now + LATEST
-    call('ZADD', lines, latest, name)
-    local is_well, promoted, text = pcall(wake, lock, index, name, home)
-    if not is_well then
-      call('ZADD', lines, now + IN_TROUBLE, name)
-      tell(name, 'broken', type(promoted) == 'table' and promoted.err or promoted, '')
-    elseif text then
-      tell(name, 'promoted', promoted, text)
-    end
-    if is_well and held then
-      call('ZADD', lines, 'XX', 'LT', latest, name)
-      local permit = permits(lock, index, name, held)
-      local holders = permit and permit.holders() or {}
-      for i = 2, #holders, 2 do
-        tell(name, 'held', holders[i], '')
-      end
-    end
+    tell(name, 'broken', type(trouble) == 'table' and trouble.err or trouble, '')
   end
 end
 local after = call('ZRANGE', lines, 0, 0, 'WITHSCORES')[2]

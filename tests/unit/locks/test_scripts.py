@@ -11,7 +11,7 @@ from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 LUA = files("celery_redislock.locks") / "lua"
 
 #: These are only included by others.
-INCLUDED = {"index", "keys", "line", "permits", "place"}
+INCLUDED = {"entry", "index", "keys", "line", "permits", "place"}
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
