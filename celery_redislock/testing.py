@@ -71,7 +71,8 @@ def hold(
 ) -> Iterator[str]:
     """Hold the lock that this call of a task would take, as another run or queued message would.
 
-    Renewed while the block runs, by the watchdog of this process. Yields the lock's name.
+    Of a lock that several may hold (``lock_limit``), one place. Renewed while the block runs, by the watchdog
+    of this process. Yields the lock's name.
 
     Args:
         task: a unique task.
@@ -96,16 +97,18 @@ def hold(
     given: object = task
     if not isinstance(given, SingletonTask):
         raise TypeError(f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}")
-    scope = declaration_of(task).options.scope
+    declaration = declaration_of(task)
+    scope = declaration.options.scope
     if scope is None:
         raise TypeError(f"{task.name} takes no lock (lock=None), so nobody would notice that it is held")
-    lock = declaration_of(task).task_lock(args, kwargs, task_id)
+    options = declaration.with_limit(declaration.options, args, kwargs)
+    lock = declaration.task_lock(args, kwargs, task_id, options=options)
     if scope.claims_beside and not running:
         lock = lock.of_queue()
     token = new_token(task_id)
     try:
         answer = lock.store.acquire(
-            lock.key, token, lock.ttl, facts=lock.facts(RUNNING if running else QUEUED)
+            lock.key, token, lock.ttl, facts=lock.facts(RUNNING if running else QUEUED), limit=lock.limit
         )
     except LockUnavailable as error:
         raise error.with_remark(NEEDS_NO_SERVER) from error

@@ -1,13 +1,17 @@
 """The command about how many may hold a lock: ``limit``."""
 
 import getpass
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import click
 
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, for_option, handle_of
 from celery_redislock.declaring.declaration import declaration_of, is_unique
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import A_YEAR, LockHandle
@@ -37,11 +41,12 @@ def limit(
         promote.install(server.app, server.store)
     is_look = not reset and len(words) == 1
     *subject, number = words if not (reset or is_look) else (*words, "")
-    if not (reset or is_look) and not number.isdigit():
+    if not (reset or is_look or re.fullmatch("[0-9]+", number)):
         raise Trouble(f"{number!r} is no whole number: give N last, or --reset")
     handle = _handle(server, subject)
     value = int(number) if number else None
-    found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=getpass.getuser())
+    by = None if is_look else _who()
+    found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
     what = None if found is None else {"limit": found.value, "expires_in": found.expires_in, **found.facts}
     if as_json:
         output.write_json({"server": server.store.server, "key": handle.key, "set": what})
@@ -50,6 +55,13 @@ def limit(
     else:
         output.say(f"the limit of {handle.key} is {output.of_limit(found)}")
     ctx.exit(1 if found is None and not reset else 0)
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # Python 3.13 raises the latter
+        return f"uid {os.getuid()}"
 
 
 def _handle(server: LockServer, subject: list[str]) -> LockHandle:
@@ -62,15 +74,21 @@ def _handle(server: LockServer, subject: list[str]) -> LockHandle:
     # Whose key it is cannot be told: a key of a task by its name, or of one that has a limit.
     unique = {each.name: each for each in server.tasks().values() if is_unique(each)}
     owner = unique.get(name.partition(":v1:")[0])
-    has_limit = server.app is None or any(map(_has_limit, [owner] if owner else unique.values()))
-    return LockHandle(owner or click.get_current_context().command, server.store, name, None, has_limit)
+    options = [*_options([owner] if owner else unique.values())]
+    has_limit = server.app is None or bool(options)
+    # Where no task says so, a scope may have two locks.
+    has_two = server.app is None or any(each.scope and each.scope.claims_beside for each in options)
+    queued = f"queued:{name}" if has_two else None
+    return LockHandle(owner or click.get_current_context().command, server.store, name, queued, has_limit)
 
 
-def _has_limit(task: object) -> bool:
-    try:
-        return declaration_of(task).options.lock_limit != 1
-    except LockOptionError:
-        return False
+def _options(tasks: Iterable[object]) -> Iterator[LockOptions]:
+    """Yield the options of those tasks that have a limit."""
+    for task in tasks:
+        with suppress(LockOptionError):
+            options = declaration_of(task).options
+            if options.lock_limit != 1:
+                yield options
 
 
 COMMANDS: Mapping[str, click.Command] = {"limit": limit}

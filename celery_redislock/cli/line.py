@@ -107,7 +107,7 @@ def _change(
         what = f"{waiter.owner} ({waiter.task or '-'}) {where} the line of {waiter.key}"
         if not (yes or as_json):
             ask(f"{'Drop' if task else 'Move'} {what}?")
-        told = f"{word} has left the line of {key} meanwhile: its turn has come"
+        told = f"{word} has left the line of {key} meanwhile: its turn has come, or it was dropped"
         if drop_message(task, store, waiter, reason) if task else store.move(waiter.key, waiter.token, act):
             logger.warning("%s %s by hand: %r", done, what, reason)
             changed = waiter

@@ -100,14 +100,14 @@ class LockHandle:
         if only not in {None, QUEUED}:
             raise ValueError(f"only is {only!r}; give 'queued', or None for a run as well")
         # The queued call first: one that starts in between is seen then, twice rather than not at all.
-        queued = None if self._queued_key is None else self._store.inspect(self._queued_key)
-        hold = self._store.inspect(self.key)
+        queued = () if self._queued_key is None else self._store.holders(self._queued_key)
+        holds = self._store.holders(self.key)
         if only == QUEUED:
-            claims = [each for each in (queued, hold) if each is not None and each.state == QUEUED]
+            claims = [each for each in (*queued, *holds) if each.state == QUEUED]
             return Holder.of(claims[0]) if claims else None
-        if hold is not None:
-            return Holder.of(hold, queued)
-        return Holder.of(queued) if queued is not None else None
+        if holds:
+            return Holder.of(holds[0], next(iter(queued), None))
+        return Holder.of(queued[0]) if queued else None
 
     def holders(self) -> list[Holder]:
         """Return all who hold the lock, which several may (``lock_limit``); one request.

@@ -39,10 +39,10 @@ def drop(task: Any, store: LockStore, waiter: Holder, reason: str) -> bool:
     word, entry, _ = store.leave(name, waiter.token, unless_held=True)
     if word != "left":
         return False
-    # Where it was parked and not acknowledged, a copy of it comes: it does nothing.
-    store.mark_done(name, waiter.token, mark_ttl(task.app))
     error = TaskRevokedError(f"dropped from the line of {name}: {reason}")
     try:
+        # Where it was parked and not acknowledged, a copy of it comes: it does nothing.
+        store.mark_done(name, waiter.token, mark_ttl(task.app))
         message = message_of(task.app, entry.split(b"\0", 4)[4])
         release_dropped(task.app, message.headers)
         request = Request(message, app=task.app, task=task)

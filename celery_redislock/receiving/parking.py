@@ -165,7 +165,10 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
         said = Message(delivery.lock.key, identity, claimed_beside=delivery.scope.claims_beside)
     if delivery.was_delivered:
         said = said._replace(was_delivered=True)
-    lock = delivery.lock._replace(key=name)
+    if delivery.is_redelivered:
+        said = said._replace(parked_at=None)
+    copies = delivery.locks.copies
+    lock = copies if copies.key == name else delivery.lock._replace(key=name)
     try:
         answer = _park(lock, message, message.headers, said, delivery.options, place=before or "last")
     except RedisLockError as error:

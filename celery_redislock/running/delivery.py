@@ -104,6 +104,7 @@ class Delivery:
         token: of the run's term.
         serializer: as the receipt's.
         is_tick: it was sent by a beat for a tick, which another beat may send once more.
+        is_redelivered: the broker says that it has delivered this message before.
         was_delivered: a copy of this message was delivered before, and may have run.
         can_come_again: this message may be delivered once more, although this delivery runs it.
         is_repeatable: and that by the broker, or by a beat.
@@ -121,7 +122,9 @@ class Delivery:
     locks: Locks
     token: str
     serializer: str | None
-    is_tick = was_delivered = can_come_again = is_repeatable = may_be_done = has_main_process = False
+    is_tick = is_redelivered = was_delivered = can_come_again = is_repeatable = may_be_done = (
+        has_main_process
+    ) = False
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:
@@ -209,13 +212,13 @@ class Delivery:
             self.is_tick = tick_token(request.headers, str(request.id)) is not None
         else:
             self.is_tick = message.is_tick
-        redelivered = (request.delivery_info or {}).get("redelivered")
         kept = 0.0 if received_at is None else time.time() - received_at
         restored_after = visibility_timeout(self.task.app)
         if IN_HAND_OF in (request.properties or {}):
             restored_after = min(restored_after, declaration_of(self.task).settings.restore)
         self.may_be_done = True
-        self.was_delivered = bool(redelivered or (message is not None and message.was_delivered))
+        self.is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
+        self.was_delivered = self.is_redelivered or (message is not None and message.was_delivered)
         self.is_repeatable = not request.is_eager and (
             self.was_delivered
             or self.is_tick
@@ -271,10 +274,13 @@ class Delivery:
 
     @property
     def waited_in_vain(self) -> float | None:
-        """Seconds since it was put into a line, where that is longer than it may wait."""
+        """Seconds since it was put into a line, where that is longer than it may wait.
+
+        Delivered again by the broker, it has had its turn, and waits anew.
+        """
         message = self.message
         timeout = self.options.lock_wait_timeout
-        if timeout is None or message is None or message.parked_at is None:
+        if timeout is None or message is None or message.parked_at is None or self.is_redelivered:
             return None
         waited = time.time() - message.parked_at
         return waited if waited >= timeout else None

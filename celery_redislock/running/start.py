@@ -137,6 +137,11 @@ def _leave_queue(run: Run) -> None:
     lock = run.locks.claim or run.lock
     # Where its lease lets it run, a call that is queued runs after it.
     runs_anyway = lock.period is None and (run.scope.lease or (message is not None and run.must_wait))
+    if message is not None and run.waited_in_vain is not None and not run.scope.lease:
+        # It may have left the line without its claim.
+        refusal = _look(run, lock, message.token)
+        if refusal is not None:
+            raise at_start(run, refusal.hold)
     if message is not None and (run.is_accepted or runs_anyway):
         # Without a claim as well: its publisher may not have learned that it was granted.
         lock.release(message.token)
@@ -158,8 +163,12 @@ def _leave_queue(run: Run) -> None:
 def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
     """Return what stands in the way; where nothing does and there is a period to begin, begin it."""
     if lock.limit is not None and lock.period is None:
-        refusal = _ask(run, lock, partial(lock.store.look, lock.key, run.token, limit=lock.limit))
-        return None if refusal is None else refusal.hold
+        token = run.token if run.message is None else run.message.token
+        refusal = _look(run, lock, token)
+        if refusal is None:
+            lock.release(token)
+            return None
+        return next((hold for hold in refusal.holds if hold.owner == lock.owner), refusal.hold)
     if lock.period is None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
     identity = run.identity or lock.owner
@@ -168,6 +177,11 @@ def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
     if answer is not None and not isinstance(answer, Refusal):
         lock.release(run.token)
     return answer.hold if isinstance(answer, Refusal) else None
+
+
+def _look(run: Run, lock: TaskLock, token: str) -> Refusal | None:
+    """Return who would refuse a claim under this token."""
+    return _ask(run, lock, partial(lock.store.look, lock.key, token, limit=lock.limit))
 
 
 def _accept(run: Run) -> None:

@@ -171,6 +171,24 @@ def test_a_call_that_was_accepted_takes_one_of_the_places(project: Project, key:
     project.wait_free(key)
 
 
+@pytest.mark.parametrize("path", [FUSED, slow(ELSEWHERE), slow(RABBITMQ)], indirect=True)
+def test_calls_that_were_accepted_under_another_limit_run_once(
+    project: Project, key: str, monkeypatch: Any
+) -> None:
+    """A deploy reaches the publishers first: their workers know of no limit yet, and of no other way to wait."""
+    monkeypatch.setattr(project.executed, "lock_limit", 3, raising=False)
+    results = [project.executed.apply_async((key,), on_conflict="wait") for _ in range(6)]
+    for result in results:
+        result.get(timeout=PATIENCE)
+    bodies = project.wait_ended(key, 6)
+
+    assert sorted(body.task_id for body in bodies) == sorted(result.id for result in results)
+    assert most_at_once(bodies) <= 3
+    # Each once, and once more where it was put into the line.
+    assert all(project.received()[result.id] <= 2 for result in results)
+    project.wait_free(key)
+
+
 def test_calls_that_wait_at_publish_have_the_places_in_turn(prefork: Project, key: str) -> None:
     """They are in line in the order of publishing, before a worker has heard of them."""
     with prefork.kept_on(key):

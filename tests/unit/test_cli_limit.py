@@ -1,6 +1,8 @@
 """``limit``, and what a handle says of several holders, without a server."""
 
+import getpass
 import json
+import os
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +70,7 @@ def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop
     [
         (["account:7", "many"], "'many' is no whole number"),
         (["account:7", "0"], "limit is 0; give a whole number from 1 on"),
+        (["account:7", "\N{SUPERSCRIPT TWO}"], "is no whole number"),
         (["account:7", "5", "--for", "soon"], "'soon' is no time of up to a year"),
         (["nobody", "7", "5"], "'nobody' is not a task known here"),
     ],
@@ -91,6 +94,31 @@ def test_a_task_that_says_one_asks_for_no_limit(shop: Shop, words: list[str]) ->
     assert done.exit_code == 2
     assert "says lock_limit=1" in done.output
     assert shop.store.limit(KEY) is None
+
+
+@pytest.mark.parametrize("words", [["account:7", "4"], ["shop.sync", "7", "4"]], ids=["a key", "a call"])
+def test_of_a_scope_of_two_locks_the_command_sets_both(shop: Shop, words: list[str]) -> None:
+    """By either way to name it; else calls would be refused by the other one."""
+    shop.unique(body, name="shop.sync", lock="until_and_while_executing", lock_key="account:{account_id}",
+                lock_limit=2)  # fmt: skip
+
+    assert call(shop, "limit", *words).exit_code == 0
+
+    assert [shop.store.limit(key).value for key in (KEY, f"queued:{KEY}")] == [4, 4]  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("task")
+def test_who_has_no_name_on_this_machine_may_set_a_limit(shop: Shop, monkeypatch: Any) -> None:
+    """A container's user is often a number only. Nobody is asked for a name to look."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+
+    assert call(shop, "limit", KEY, "5").exit_code == 0
+    shown = json.loads(call(shop, "limit", KEY, "--json").stdout)
+    assert shown["set"]["by"] == f"uid {os.getuid()}"
 
 
 def test_without_an_app_a_server_must_be_named() -> None:

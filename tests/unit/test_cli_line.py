@@ -10,9 +10,10 @@ from celery.exceptions import ChordError, TaskRevokedError
 from click.testing import CliRunner, Result
 
 from celery_redislock.cli import main, redislock
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import Entry
 from celery_redislock.publishing import promote
-from tests.unit.shop import KEY, Shop, body, carried
+from tests.unit.shop import KEY, Shop, body, carried, raising
 
 LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
 
@@ -289,6 +290,15 @@ class TestDropped:
         assert "not all who wait for e can be told that it was dropped" in caplog.text
         assert in_line(shop) == ["a", "b", "c", "d"]
 
+    @pytest.mark.usefixtures("task")
+    def test_one_is_revoked_although_the_lock_server_goes_away(self, shop: Shop, monkeypatch: Any) -> None:
+        """It has left the line: nobody would run it."""
+        monkeypatch.setattr(shop.store, "mark_done", raising(LockUnavailable("memory", "mark_done", "away")))
+
+        assert call(shop, "waiting", KEY, "--drop", "b", "--reason", "x", "--yes").exit_code == 0
+
+        assert shop.state("b") == "REVOKED"
+
     def test_one_that_a_queue_of_the_lock_server_takes_is_read_as_well(
         self, shop: Shop, task: Any, caplog: Any
     ) -> None:
@@ -343,7 +353,7 @@ class TestDropped:
 
         assert (done.exit_code, done.stdout) == (
             1,
-            f"a has left the line of {KEY} meanwhile: its turn has come\n",
+            f"a has left the line of {KEY} meanwhile: its turn has come, or it was dropped\n",
         )
         assert shop.run() == 7
         assert shop.state("a") == "SUCCESS"

@@ -218,16 +218,16 @@ def test_a_holder_that_came_in_between_keeps_the_lock(shop: Shop, monkeypatch: A
     """Law 3: a forced release takes the lock from the holder that was seen, and from no other."""
     task = shop.unique(body, lock_key="account:7")
     task.delay(7)
-    looked = shop.store.inspect
+    looked = shop.store.holders
 
     def overtaken(name: str) -> Any:
         seen = looked(name)
-        monkeypatch.setattr(shop.store, "inspect", looked)
+        monkeypatch.setattr(shop.store, "holders", looked)
         shop.store.force_release(name)
         shop.store.acquire(name, "newcomer/x", 30, facts='{"state": "running"}')
         return seen
 
-    monkeypatch.setattr(shop.store, "inspect", overtaken)
+    monkeypatch.setattr(shop.store, "holders", overtaken)
 
     assert task.lock_for(7).release(reason="x") is None
     assert shop.held()["account:7"].owner == "newcomer"

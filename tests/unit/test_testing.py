@@ -164,6 +164,16 @@ def test_what_is_held_cannot_be_held_again(shop: Shop) -> None:
     assert shop.held() == {}
 
 
+@pytest.mark.parametrize("limit", [2, lambda arguments: arguments["account_id"] - 5], ids=["2", "a callable"])
+def test_of_a_lock_that_several_hold_one_place_is_held(shop: Shop, limit: Any) -> None:
+    """As a run of the task would: a call finds the other one free."""
+    task = shop.unique(body, lock_limit=limit, lock_key="account:{account_id}")
+
+    with hold(task, 7):
+        assert not task.delay(7).is_duplicate
+        assert task.delay(7).is_duplicate
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_what_is_held_is_renewed_until_the_block_ends(shop: Shop, monkeypatch: Any, *, running: bool) -> None:
     """However long the block takes, and however short the task's ``lock_ttl`` is."""

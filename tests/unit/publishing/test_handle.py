@@ -122,3 +122,19 @@ def test_a_queued_call_is_released_under_either_name(
 
     assert (victim.owner, victim.key) == ("second", name)
     assert owners(store) == {}
+
+
+def test_a_queued_call_is_found_among_several_holders(store: MemoryStore) -> None:
+    """Above a limit of 1 a run's hold may end first, and queued calls be beside it."""
+    handle = LockHandle(SimpleNamespace(name="shop.sync"), store, KEY)
+    for owner, state, ttl in [("first", RUNNING, 10.0), ("second", QUEUED, 20.0), ("third", RUNNING, 30.0)]:
+        facts = json.dumps({"state": state, "limit": 3}, separators=(",", ":"))
+        store.acquire(KEY, f"{owner}/x", ttl, facts=facts, limit=3)
+
+    holder = handle.holder(only="queued")
+    assert holder is not None
+    assert holder.owner == "second"
+    victim = handle.release(reason="x", only="queued")
+    assert victim is not None
+    assert victim.owner == "second"
+    assert [each.owner for each in handle.holders()] == ["first", "third"]

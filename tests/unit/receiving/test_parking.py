@@ -177,6 +177,72 @@ class TestLongestWait:
 
             assert not task.delay(7).is_duplicate
 
+    def test_a_claim_that_was_never_handed_over_is_none(self, shop: Shop) -> None:
+        """``until_executing``, parked by its publish: another call is queued still when its time is over."""
+        promote.install(shop.app, shop.store)
+        task = shop.unique(body, lock="until_executing", lock_key=KEY, lock_wait_timeout=60.0)
+        first = task.delay(7)
+        shop.message()
+
+        def run(task_id: str, waited: float) -> int:
+            header = Message(KEY, f"{task_id}/m", claimed=True, parked_at=time.time() - waited)
+            with shop.running(task, task_id=task_id, header=header):
+                answer: int = task(7)
+                return answer
+
+        with pytest.raises(LockBusy) as raised:
+            run("t1", 61.0)
+        assert raised.value.holder == first.id
+        assert [hold.owner for hold in shop.held().values()] == [first.id]
+        assert run("t2", 59.0) == 7
+        shop.store.force_release(KEY)
+        assert run("t3", 61.0) == 7
+
+    def test_what_its_dead_run_took_is_no_time_in_line(self, shop: Shop, monkeypatch: Any) -> None:
+        """Delivered again, it waits anew."""
+        with parked(shop, lock_wait_timeout=60.0, acks_late=True) as task:
+            pass
+        message = shop.message()
+        promote.install(shop.app, shop.store)
+        shop.store.force_release(KEY)
+        with hold(task, 7, task_id="another"):
+            let_pass(shop, monkeypatch, 600.0)
+            assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
+            assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
+            let_pass(shop, monkeypatch, 59.0)
+            assert shop.messages() == []
+
+            let_pass(shop, monkeypatch, 2.5)
+
+            error = shop.run()
+            assert isinstance(error, LockBusy)
+            assert error.waited == pytest.approx(61.5, abs=0.3)
+
+
+def test_a_copy_waits_for_its_own_message_alone_whatever_the_limit(shop: Shop) -> None:
+    """The lock of a message has one holder: a copy is handed it by a claim that knows of no limit."""
+    answers: list[Any] = []
+    facts: list[Any] = []
+
+    def sync(account_id: int) -> int:
+        if not answers:
+            answers.append(shop.run(shop.receive(message, redelivered=True)))
+            (name,) = shop.store.lines()
+            facts.extend(waiter.hold.facts for waiter in shop.store.waiting(name)[1])
+        return account_id
+
+    promote.install(shop.app, shop.store)
+    task = shop.unique(sync, lock="until_executing", acks_late=True, lock_limit=3, lock_key=KEY)
+    task.delay(7)
+    message = shop.message()
+
+    assert shop.run(shop.receive(message, redelivered=True)) == 7
+
+    assert isinstance(answers[0], Ignore)
+    assert [each.get("limit") for each in facts] == [None]
+    assert isinstance(shop.run(), Ignore)
+    assert (shop.messages(), shop.store.lines(), shop.held()) == ([], [], {})
+
 
 def retried(shop: Shop, *, countdown: float = 50.0, way: str = "retry", **options: Any) -> tuple[Any, Any]:
     """Run a task once that is retried then; return the task, and the retry's message."""

@@ -51,6 +51,22 @@ def test_key_and_options_of_the_message_win_over_the_tasks_own(shop: Shop) -> No
     assert seen[0].expires_in == pytest.approx(90, abs=0.9)
 
 
+@pytest.mark.parametrize(("published", "works"), [(3, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("scope", ["until_executed", "until_executing", "until_and_while_executing"])
+def test_a_deploy_that_changes_the_limit_costs_no_call_that_is_on_its_way(
+    shop: Shop, scope: str, published: int, works: int
+) -> None:
+    """Law 2: publishers and workers get it at different times, and a claim is its own message's always."""
+    task = shop.unique(body, lock=scope, lock_key=KEY, lock_limit=published)
+    calls = [task.delay(7) for _ in range(published)]
+    messages = shop.messages()
+    task.lock_limit = works
+
+    assert [call.is_duplicate for call in calls] == [False] * published
+    assert [shop.run(shop.receive(message)) for message in messages] == [7] * published
+    assert shop.held() == {}
+
+
 def test_a_header_copied_from_another_message_lends_no_hold(shop: Shop) -> None:
     """Law 3: whoever hands on all headers of its request must not hand on its lock."""
     keys: list[str] = []
@@ -209,6 +225,23 @@ def test_who_is_interrupted_as_its_period_begins_owes_what_it_began_it_by(
     for pay in owed:
         pay()
     assert shop.holder(KEY) is None
+
+
+@pytest.mark.parametrize("others", [2, 3])
+def test_a_claim_whose_grant_was_missed_is_among_several(shop: Shop, others: int) -> None:
+    """Law 2: the publisher went without, and had it. It is released where places are free, too."""
+    seen: list[Any] = []
+    task = looking(shop, seen, lock="until_executing", lock_limit=4)
+    for number in range(others):
+        task.apply_async((7,), task_id=f"before-{number}")
+    message = Message(KEY, "t1/m")
+    facts = '{"state":"queued","limit":4,"published":true}'
+    shop.store.acquire(KEY, message.token, 9000.0, facts=facts, limit=4)
+
+    with shop.running(task, header=message):
+        assert task(7) == 7
+
+    assert sorted(hold.owner for hold in shop.store.holders(KEY)) == [f"before-{n}" for n in range(others)]
 
 
 # --- until_expired ---------------------------------------------------------------------------
