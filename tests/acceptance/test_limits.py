@@ -175,7 +175,7 @@ def test_a_call_that_was_accepted_takes_one_of_the_places(project: Project, key:
 def test_calls_that_were_accepted_under_another_limit_run_once(
     project: Project, key: str, monkeypatch: Any
 ) -> None:
-    """A deploy reaches the publishers first: their workers know of no limit yet, and of no other way to wait."""
+    """A deploy reaches the publishers first, whose workers know of no limit yet."""
     monkeypatch.setattr(project.executed, "lock_limit", 3, raising=False)
     results = [project.executed.apply_async((key,), on_conflict="wait") for _ in range(6)]
     for result in results:
