@@ -113,15 +113,16 @@ class MemoryCase(StoreCase):
         self.clock.advance((self.remaining(name, part) or 0.0) + 0.001)
 
     def expire_permit(self, token: str, name: str = "n") -> None:
-        permits = self.memory._permits[name]
-        permits[token] = (permits[token][0], self.clock())
+        holders = self.memory._holders[name]
+        holders[token] = holders[token]._replace(until=self.clock())
 
     def remaining(self, name: str = "n", part: str = "lock") -> float | None:
-        if part.startswith("mark:"):
-            entry = self.memory._marks.get((name, part.removeprefix("mark:")))
-        else:
-            entry = {"lock": self.memory._locks, "period": self.memory._periods}[part].get(name)
-        left = 0.0 if entry is None else entry[1] - self.clock()
+        ends = {
+            "lock": [held.until for held in self.memory._holders[name].values()],
+            "period": [entry[1] for key, entry in self.memory._periods.items() if key == name],
+        }
+        marks = [entry[1] for key, entry in self.memory._marks.items() if f"mark:{key[1]}" == part]
+        left = max(ends.get(part, marks), default=0.0) - self.clock()
         return left if left > 0 else None
 
     def pushed(self, queue: str = "q") -> list[str]:
@@ -143,8 +144,9 @@ class MemoryCase(StoreCase):
         return {each.id for each in self.memory._lines.get(name, ()) if each.until < float("inf")}
 
     def check_every_key_expires(self) -> None:
-        entries = [*self.memory._locks.values(), *self.memory._periods.values(), *self.memory._marks.values()]
-        assert all(expiry < float("inf") for _, expiry in entries)
+        entries = [*self.memory._periods.values(), *self.memory._marks.values()]
+        holders = [held.until for holders in self.memory._holders.values() for held in holders.values()]
+        assert max([expiry for _, expiry in entries] + holders, default=0.0) < float("inf")
 
 
 class RedisCase(StoreCase):

@@ -7,8 +7,7 @@ import time
 from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from math import inf
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.locks.clock import Clock, boottime
@@ -44,6 +43,12 @@ _NOTED = 15.0
 _Ended = TypeVar("_Ended", Release, Parked, Sweep)
 
 
+class _Held(NamedTuple):
+    value: bytes
+    until: float
+    is_alone: bool
+
+
 class _Place(NamedTuple):
     band: int
     id: str
@@ -77,8 +82,7 @@ class MemoryStore(LockStore):
         self._wall = wall
         self._lock = threading.RLock()
         self._rung = threading.Condition(self._lock)
-        self._locks: dict[str, _Entry] = {}
-        self._permits: defaultdict[str, dict[str, _Entry]] = defaultdict(dict)
+        self._holders: defaultdict[str, dict[str, _Held]] = defaultdict(dict)
         self._limits: dict[str, _Entry] = {}
         self._periods: dict[str, _Entry] = {}
         self._marks: dict[tuple[str, str], _Entry] = {}
@@ -107,26 +111,22 @@ class MemoryStore(LockStore):
     ) -> Grant | Refusal | Marked:
         with self._lock:
             now = self._clock()
-            permits = self._permits_of(name)
-            by_one = self._live(self._locks, name)
-            own = token if token in permits else instead_of or ""
-            held = by_one or permits.get(own)
-            repeated = held is not None and _belongs(held[0], token)
-            taken_over = held is not None and not repeated and _belongs(held[0], instead_of)
-            kept = repeated or taken_over
+            holders = self._holders_of(name)
+            repeated = token in holders
+            held = holders.get(token if repeated else instead_of or "")
             mark = None if repeated else self._live(self._marks, (name, message or ""))
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
-            copies = [] if kept else self._copies(name, token)
-            if not kept and (copies or self._room(name, limit) <= 0):
+            copies = self._copies(name, token) if held is None else []
+            if held is None and (copies or self._room(name, limit) <= 0):
                 return Refusal(self._held_by(name, copies))
             value = f"{token}\0{facts}".encode()
             first = self._first_in_line(name) if held is None and (starts_run or limit) else None
             if first is not None:
                 text = f'{first.id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
-            was_in_line = taken_over and held is not None and b'"line":1' in held[0]
-            if not kept or was_in_line:
+            was_in_line = held is not None and not repeated and b'"line":1' in held.value
+            if held is None or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
                     return Refusal((self._hold(name, accepted, is_period=True),))
@@ -134,39 +134,34 @@ class MemoryStore(LockStore):
                     self._periods[name] = (value, now + period)
             if was_in_line:
                 self._take_out(name, instead_of)
-            self._keep(name, value, ttl, limit, instead_of=own if kept else None)
+            self._keep(name, value, ttl, limit, instead_of=token if repeated else instead_of)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
-            several = permits and (len(permits) > 1 or self._limit(name, limit) > 1)
+            several = len(holders) > 1 or not (self._is_alone(name) or self._limit(name, limit) == 1)
             fence = None if several else self._fence
-            return Grant(fence, taken_over, now, self._clock(), repeated)
+            return Grant(fence, held is not None and not repeated, now, self._clock(), repeated)
 
     def look(
         self, name: str, token: str, *, period: float | None = None, limit: int | None = None
     ) -> Refusal | None:
         with self._lock:
-            if limit and (token in self._permits_of(name) or self._room(name, limit) > 0):
-                accepted = self._live(self._periods, name)
-                found = [] if accepted is None else [self._hold(name, accepted, is_period=True)]
-                seen = tuple(found)
-            else:
-                seen = self.holders(name)
-            if not seen or seen[0].token == token or (seen[0].is_period and not period):
+            is_free = self._room(name, limit) > 0
+            if not is_free and token not in self._holders_of(name):
+                return Refusal(self._held_by(name))
+            accepted = self._live(self._periods, name) if period else None
+            if accepted is None or _belongs(accepted[0], token) or (not is_free and self._is_alone(name)):
                 return None
-            return Refusal(seen)
+            return Refusal((self._hold(name, accepted, is_period=True),))
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:  # noqa: ARG002
         with self._lock:
             now = self._clock()
             renewed: list[bool | None] = []
             for term in terms:
-                permits = self._permits_of(term.name)
-                held = self._live(self._locks, term.name) or permits.get(term.token)
-                owned = held is not None and _belongs(held[0], term.token)
-                if held is not None and term.token in permits:
-                    permits[term.token] = (held[0], now + term.ttl)
-                elif held is not None and owned:
-                    self._locks[term.name] = (held[0], now + term.ttl)
-                renewed.append(None if held is None else owned)
+                holders = self._holders_of(term.name)
+                held = holders.get(term.token)
+                if held is not None:
+                    holders[term.token] = held._replace(until=now + term.ttl)
+                renewed.append(True if held is not None else False if self._is_alone(term.name) else None)
             return Renewal(renewed, now, self._clock())
 
     def release(
@@ -177,17 +172,16 @@ class MemoryStore(LockStore):
             accepted = self._live(self._periods, name)
             if accepted is not None and _belongs(accepted[0], opened_by):
                 del self._periods[name]
-            held = self._live(self._locks, name)
-            if held is not None and not _belongs(held[0], token):
-                return Release(released=False, held_by=self._hold(name, held, is_period=False))
-            was_held = held is not None or token in self._permits_of(name)
-            if self._drop(name, token):
+            if token not in self._holders_of(name) and self._is_alone(name):
+                return Release(released=False, held_by=self._held_by(name)[0])
+            was_held = self._holders_of(name).pop(token, None) is not None
+            if was_held:
                 self._take_out(name, token)
             answer = Release(was_held, promoted=self._wake(name).promoted)
         return self._told(answer)
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
-        for name in {*self._locks, *self._permits}:
+        for name in list(self._holders):
             for hold in self.holders(name):
                 if hold.state != QUEUED or hold.is_period or hold.owner not in owners:
                     continue
@@ -198,14 +192,12 @@ class MemoryStore(LockStore):
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         with self._lock:
-            permits = self._permits_of(name)
-            held = permits.get(old) or permits.get(new) or self._live(self._locks, name)
-            ours = held is not None and _belongs(held[0], old)
-            if held is not None and not ours:
+            holders = self._holders_of(name)
+            ours = old in holders
+            if not ours and (new in holders or self._is_alone(name)):
                 self._leave(name, mark)
-                if _belongs(held[0], new):
-                    return Release(released=True)
-                return Release(released=False, held_by=self._hold(name, held, is_period=False))
+                held_by = None if new in holders else self._held_by(name)[0]
+                return Release(new in holders, held_by)
             woken = _NOBODY
             goes_on = ours and self._live(self._marks, (name, new)) is None
             self._leave(name, mark)
@@ -214,7 +206,7 @@ class MemoryStore(LockStore):
                 if self._entry(name, new) is not None:
                     woken = self._wake(name, only=new)
             else:
-                self._drop(name, old)
+                holders.pop(old, None)
                 woken = self._wake(name)
             answer = Release(ours, promoted=woken.promoted)
         return self._told(answer)
@@ -228,7 +220,7 @@ class MemoryStore(LockStore):
             if self._live(self._notes, nonce) is not None or self._entry(name, id) is not None:
                 return Parked("repeated")
             held_by = self._held_by(name)
-            is_own = any(hold.token == id for hold in held_by)
+            is_own = id in self._holders_of(name)
             room = self._room(name, _limit_in(entry.facts.encode()))
             held = None if room > 0 or not held_by else held_by[0]
             line = self._lines.get(name, [])
@@ -255,8 +247,8 @@ class MemoryStore(LockStore):
             if self._entry(name, id) is None:
                 return Parked("woken")
             if held is None and how == "behind" and ahead:
-                held = self._hold(name, (ahead.encode(), self._clock() + _AHEAD), is_period=False)
-                self._locks[name] = (ahead.encode(), self._clock() + _AHEAD)
+                self._keep(name, ahead.encode(), _AHEAD)
+                held = self._held_by(name)[0]
             left = held.expires_in if held is not None else _LATEST
             self._due.setdefault(name, self._clock() + min(left, _LATEST))
             rank = [each.id for each in self._lines[name]].index(id)
@@ -265,15 +257,13 @@ class MemoryStore(LockStore):
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         with self._lock:
-            is_own = any(hold.token == id for hold in self._held_by(name))
+            is_own = id in self._holders_of(name)
             if is_own and unless_held:
                 return "kept", b"", Release(released=False)
             entry = self._take_out(name, id)
-            word = "missing" if entry is None else "left"
-            woken = _NOBODY
-            if is_own and self._drop(name, id):
-                word = "released"
-                woken = self._wake(name)
+            word = "released" if is_own else "missing" if entry is None else "left"
+            self._holders_of(name).pop(id, None)
+            woken = self._wake(name) if is_own else _NOBODY
             answer = Release(word == "released", promoted=woken.promoted)
         return word, b"" if entry is None else entry.dumps().encode(), self._told(answer)
 
@@ -298,12 +288,12 @@ class MemoryStore(LockStore):
 
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         with self._lock:
-            held = self._live(self._locks, name)
             self.renew([Term(name, id, ttl)])
             was_there = self._take_out(name, id) is not None
-            if held is not None and name in self._due:
+            is_alone = self._is_alone(name)
+            if is_alone and name in self._due:
                 self._due[name] = min(self._due[name], self._clock() + _LATEST)
-            answer = Release(False, promoted=self._wake(name).promoted if held is None else ())
+            answer = Release(False, promoted=() if is_alone else self._wake(name).promoted)
         self._told(answer)
         return was_there
 
@@ -343,12 +333,12 @@ class MemoryStore(LockStore):
             for due, name in sorted((due, name) for name, due in self._due.items())[:most]:
                 if due > now:
                     break
-                held = self._live(self._locks, name)
-                self._due[name] = now + (_LATEST if held is None else min(held[1] - now, _LATEST))
                 holders = self._held_by(name)
+                is_alone = self._is_alone(name)
+                self._due[name] = now + (min(holders[0].expires_in, _LATEST) if is_alone else _LATEST)
                 held_by += holders
                 promoted += self._let_go(name) if holders else ()
-                promoted += self._wake(name).promoted if held is None else ()
+                promoted += () if is_alone else self._wake(name).promoted
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
             answer = Sweep(next_in, tuple(held_by), (), tuple(promoted))
         return self._told(answer)
@@ -395,13 +385,12 @@ class MemoryStore(LockStore):
             return _NOBODY
         takes = self._live(self._marks, (name, id_)) is None
         limit = _limit_in(entry.facts.encode())
-        if takes and not only and (id_ in self._permits_of(name) or self._copies(name, id_)):
+        is_waiting = takes and not only
+        is_here = id_ in self._holders_of(name) or self._copies(name, id_)
+        if is_waiting and is_here and not self._is_alone(name):
             return self._wake(name, rank=rank + 1)
-        if takes and not only and self._room(name, limit) <= 0:
-            ends = [
-                expiry for _, expiry in (*self._permits[name].values(), self._locks.get(name, (b"", inf)))
-            ]
-            self._due[name] = min(now + _LATEST, *ends)
+        if is_waiting and self._room(name, limit) <= 0:
+            self._due[name] = min(now + _LATEST, *(each.until for each in self._holders[name].values()))
             return _NOBODY
         has_permit = takes and self._keep(
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
@@ -419,7 +408,7 @@ class MemoryStore(LockStore):
         if name in self._lines:
             self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
         if only and not takes:
-            self._drop(name, only)
+            self._holders_of(name).pop(only, None)
         return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank)
 
     def _entry(self, name: str, id_: str) -> Entry | None:
@@ -471,24 +460,27 @@ class MemoryStore(LockStore):
         self._told(answer)
         return None if found is None else Limit.of(found[0], found[1] - self._clock())
 
-    def _permits_of(self, name: str) -> dict[str, _Entry]:
-        permits = self._permits[name]
-        for token in list(permits):
-            self._live(permits, token)
-        return permits
+    def _holders_of(self, name: str) -> dict[str, _Held]:
+        """Return who holds a lock, by token; what is put in or taken out counts."""
+        holders = self._holders[name]
+        for token in [token for token, held in holders.items() if held.until <= self._clock()]:
+            del holders[token]
+        return holders
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether its holder is the only one, whatever others know (``lua/permits.lua`` counts no other)."""
+        return any(held.is_alone for held in self._holders_of(name).values())
 
     def _room(self, name: str, limit: int | None) -> int:
-        """Return how many more may hold a lock (``lua/permits.lua``)."""
-        permits = self._permits_of(name)
-        if self._live(self._locks, name) is not None:
-            return 0
-        return self._limit(name, limit) - len(permits)
+        """Return how many more may hold a lock."""
+        return 0 if self._is_alone(name) else self._limit(name, limit) - len(self._holders_of(name))
 
     def _limit(self, name: str, limit: int | None) -> int:
         told = self._live(self._limits, name)
         if limit is None or told is None:
             # Who knows of none is to be alone.
-            return min([limit or 1, *(_limit_in(value) or 1 for value, _ in self._permits_of(name).values())])
+            holders = self._holders_of(name).values()
+            return min([limit or 1, *(_limit_in(held.value) or 1 for held in holders)])
         return int(told[0].partition(b"\0")[0])
 
     def _first_in_line(self, name: str) -> _Place | None:
@@ -496,39 +488,29 @@ class MemoryStore(LockStore):
         waiting = (
             each
             for each in self._lines.get(name, ())
-            if each.id not in self._permits_of(name) and not self._copies(name, each.id)
+            if each.id not in self._holders_of(name) and not self._copies(name, each.id)
         )
         return next(waiting, None)
 
     def _copies(self, name: str, token: str) -> list[str]:
         owner = owner_of(token)
-        return [held for held in self._permits_of(name) if held != token and owner_of(held) == owner]
+        return [held for held in self._holders_of(name) if held != token and owner_of(held) == owner]
 
     def _held_by(self, name: str, only: Sequence[str] = ()) -> tuple[Hold, ...]:
-        permits = self._permits_of(name)
-        held = self._live(self._locks, name)
-        asked = [permits[token] for token in only or permits] if held is None else [held]
-        return tuple(self._hold(name, entry, is_period=False) for entry in sorted(asked, key=itemgetter(1)))
+        holders = self._holders_of(name)
+        asked = sorted((holders[token] for token in only or holders), key=attrgetter("until"))
+        return tuple(self._hold(name, held[:2], is_period=False) for held in asked)
 
     def _keep(
         self, name: str, value: bytes, ttl: float, limit: int | None = None, *, instead_of: str | None = None
     ) -> bool:
         """Note a hold, in the place of another one's; tell whether it is one of several."""
-        entry = (value, self._clock() + ttl)
-        permits = self._permits_of(name)
-        has_permit = permits.pop(instead_of or "", None) is not None
-        if has_permit or (limit and name not in self._locks):
-            permits[value.partition(b"\0")[0].decode()] = entry
-            return True
-        self._locks[name] = entry
-        return False
-
-    def _drop(self, name: str, token: str) -> bool:
-        held = self._live(self._locks, name)
-        if held is not None and _belongs(held[0], token):
-            del self._locks[name]
-            return True
-        return self._permits_of(name).pop(token, None) is not None
+        holders = self._holders_of(name)
+        before = holders.pop(instead_of or "", None)
+        is_alone = limit is None if before is None else before.is_alone
+        token = value.partition(b"\0")[0].decode("utf-8", "replace")
+        holders[token] = _Held(value, self._clock() + ttl, is_alone)
+        return not is_alone
 
     def force_release(self, name: str, *, expected: str | None = None) -> Release:
         with self._lock:
@@ -536,10 +518,10 @@ class MemoryStore(LockStore):
             seen = next((hold for hold in holders if expected in {None, hold.token}), None)
             if seen is None:
                 return Release(released=False, held_by=next(iter(holders), None))
-            is_one_of_several = self._permits_of(name).pop(expected or "", None) is not None
-            if not is_one_of_several:
-                self._permits.pop(name, None)
-                self._locks.pop(name, None)
+            is_one_of_several = expected in self._holders_of(name) and not self._is_alone(name)
+            gone = [expected] if is_one_of_several else list(self._holders[name])
+            for token in gone:
+                self._holders[name].pop(token or "")
             accepted = self._live(self._periods, name)
             if accepted is not None and (
                 not is_one_of_several or self._hold(name, accepted, is_period=True).owner == seen.owner
@@ -550,15 +532,17 @@ class MemoryStore(LockStore):
 
     def names(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
-            permits = {name: self._permits_of(name) for name in list(self._permits)}
-            several = {name: max(each.values(), key=itemgetter(1)) for name, each in permits.items() if each}
-            live = [
-                (entry[1], name)
-                for entries in (self._locks, self._periods, several)
-                for name in list(entries)
-                if (entry := self._live(entries, name)) is not None
+            ends = [
+                (max(held.until for held in holders.values()), name)
+                for name in list(self._holders)
+                if (holders := self._holders_of(name))
             ]
-            return list(dict.fromkeys(name for _, name in sorted(live)))[:limit]
+            ends += [
+                (accepted[1], name)
+                for name in list(self._periods)
+                if (accepted := self._live(self._periods, name)) is not None
+            ]
+            return list(dict.fromkeys(name for _, name in sorted(ends)))[:limit]
 
     def _live(self, entries: dict[Any, _Entry], key: Any) -> _Entry | None:
         entry = entries.get(key)

@@ -57,7 +57,7 @@ def test_nobody_who_reads_a_lock_fails_at_what_another_program_wrote(
     """Law 9: a publish, a worker, ``holder()`` and the commands take it for somebody, no terminal obeys."""
     caplog.set_level(logging.INFO, logger="celery_redislock")
     task = shop.unique(body, lock_key="account:{account_id}")
-    shop.store._locks[KEY] = (f"{owner}/nonce\0{about}".encode(), shop.store._clock() + expires_in)
+    shop.store._keep(KEY, f"{owner}/nonce\0{about}".encode(), expires_in)
 
     assert task.delay(7).is_duplicate
     shop.app.send_task(task.name, (7,), task_id="unclaimed")
@@ -75,7 +75,7 @@ def test_nobody_who_reads_a_lock_fails_at_what_another_program_wrote(
         json.loads(_output(shop, *words), parse_constant=pytest.fail)
     outputs.append(_output(shop, "release", KEY, "--yes", "--reason", "why\x1b[2J\n"))
     assert handle.holder() is None
-    shop.store._locks[KEY] = (f"{owner}/nonce\0{about}".encode(), shop.store._clock() + expires_in)
+    shop.store._keep(KEY, f"{owner}/nonce\0{about}".encode(), expires_in)
     assert handle.release(reason="why\x1b[2J\n") is not None
     audits = [line for line in caplog.messages if "by force" in line]
     assert len(audits) == 2
