@@ -80,12 +80,6 @@ class Declaration:
         owner = owner_name(task_id) if "\0" in task_id else task_id
         return lock(key, owner, is_ignored, main_process)
 
-    @cached_property
-    def limit_of(self) -> Callable[..., object] | None:
-        """The ``lock_limit`` callable; ``None`` where it is a number."""
-        limit = self.options.lock_limit
-        return limit if callable(limit) else None
-
     def with_limit(
         self, options: LockOptions, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     ) -> LockOptions:

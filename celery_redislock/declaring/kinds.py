@@ -106,10 +106,16 @@ REPLICAS = Kind("a whole number (0 … 100)", lambda value: type(value) is int a
 QUEUE = Kind(
     "the name of a queue", lambda value: isinstance(value, str) and value != "" and value.isprintable()
 )
-COUNT = Kind("a whole number from 1 on", lambda value: type(value) is int and value >= 1)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+COUNT = Kind("a whole number from 1 on", _is_count)
 LIMIT = Kind(
     "a whole number from 1 on, or a callable of the call's arguments, by name, that returns one",
-    lambda value: COUNT._is_allowed(value) or (callable(value) and not isinstance(value, type)),
+    lambda value: _is_count(value) or (callable(value) and not isinstance(value, type)),
 )
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))

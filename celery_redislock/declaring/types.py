@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
 
 __all__ = [
-    "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "FailureChoice", "KeyChoice", "LockChoice",
-    "LossChoice", "RetryChoice", "ScopeName", "Seconds", "Side", "Strategies", "Strategy", "StrategyChoice",
-    "TaskOptions",
+    "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "FailureChoice", "KeyChoice", "LimitChoice",
+    "LockChoice", "LossChoice", "RetryChoice", "ScopeName", "Seconds", "Side", "Strategies", "Strategy",
+    "StrategyChoice", "TaskOptions",
 ]  # fmt: skip
 
 #: A duration: seconds, or a ``timedelta``.

@@ -146,7 +146,8 @@ class RedisStore(LockStore):
         args += (self._note_ms, text)
         if turn is None:
             return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
-        args += map(str, turn)
+        *said, within = turn
+        args += (*map(str, said), "" if within is None else _ms(within))
         return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
 
     def look(

@@ -284,7 +284,7 @@ class Turn(NamedTuple):
         header: a piece of its text, which is there once.
         unclaimed: what is there instead where it leaves without a claim; ``parked``: where it waits.
         facts: of the claim that it is handed in its turn, JSON. That lives as long as the refused one would.
-        band: as for :meth:`LockStore.park`, and ``most`` and ``within``, in milliseconds, '' for ever.
+        band: as for :meth:`LockStore.park`, and so are ``most`` and ``within``.
     """
 
     header: str
@@ -293,7 +293,7 @@ class Turn(NamedTuple):
     facts: str
     band: int
     most: int
-    within: str = ""
+    within: float | None = None
 
 
 class Parked(NamedTuple):

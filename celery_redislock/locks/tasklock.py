@@ -83,18 +83,18 @@ class TaskLock(NamedTuple):
         return self._replace(key=f"queued:{self.key}")
 
     def accept(
-        self, token: str, ttl: float, state: str = QUEUED, *, message: str | None, turn: str | None = None
+        self, token: str, ttl: float, state: str = QUEUED, *, message: str | None, claim: str | None = None
     ) -> Answer:
         """Acquire a claim under this token, as a worker does for a message without one when its run starts.
 
         ``state``: ``ACCEPTED`` for a claim that is the period, released by no run. ``message`` is the
-        message's identity. ``turn``: token of the claim it was handed when it had waited in line; that is
+        message's identity. ``claim``: token of the one it was handed when it had waited in line; that is
         no acceptance, and is taken over. Raises as :meth:`LockStore.acquire` does.
         """
         period = None if state is ACCEPTED else self.period
         facts = self.facts(state, message)
         terms: Any = {"facts": facts, "period": period, "starts_run": True, "limit": self.limit}
-        acquire = partial(self.store.acquire, self.key, token, ttl, instead_of=turn, **terms)
+        acquire = partial(self.store.acquire, self.key, token, ttl, instead_of=claim, **terms)
         return self.past_the_dead(acquire)
 
     def past_the_dead(self, acquire: Callable[[], T]) -> T:

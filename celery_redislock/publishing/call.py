@@ -134,8 +134,10 @@ class Call:
             is_result_ignored(task, options.get("ignore_result")) if options else bool(task.ignore_result)
         )
         self.ignores_result = is_ignored
-        if declaration.limit_of is not None:
-            self._take_limit()
+        if callable(self.lock_options.lock_limit):
+            # It is asked once: what it says travels with the message.
+            self.lock_options = declaration.with_limit(self.lock_options, args, kwargs)
+            self._travels = {**self._travels, "lock_limit": self.lock_options.lock_limit}
         self.lock = self.claim_lock = lock = declaration.task_lock(
             args, kwargs, self.task_id, options=self.lock_options, key=key, is_ignored=is_ignored
         )
@@ -158,12 +160,6 @@ class Call:
         is_of_workflow = "chain" in options or any(map(options.get, options.keys() & _WORKFLOW_OPTIONS))
         self.must_run = is_retry or is_of_workflow
         return inherited
-
-    def _take_limit(self) -> None:
-        """Ask the ``lock_limit`` callable, once: what it says travels with the message."""
-        self.lock_options = self.declaration.with_limit(self.lock_options, self.args, self.kwargs)
-        if self.lock_options.lock_limit is not self.declaration.limit_of:
-            self._travels = {**self._travels, "lock_limit": self.lock_options.lock_limit}
 
     def take_tick(self) -> None:
         """Take the identity of a tick, if the call is for one: another beat may have sent it before."""

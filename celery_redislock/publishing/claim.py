@@ -97,7 +97,7 @@ class Claim:
             self._go_without(error, f"{lock} was not published")
             return
         if answer is not None and not self.may_wait:
-            self._refuse(answer.hold)
+            self._refuse(answer.holds[0])
             return
         self.was_free = True
         _refused.difference_update(self._names)
@@ -131,8 +131,8 @@ class Claim:
             self._go_without(error, is_unknown if error.was_sent else f"{lock} was not published")
             return True
         if isinstance(answer, Refusal):
-            self._refuse(answer.hold)
-        elif turn is not None and isinstance(answer, Parked) and answer.held_by is not None:
+            self._refuse(answer.holds[0])
+        elif isinstance(answer, Parked) and answer.held_by is not None:
             self._refuse(answer.held_by)
             self.has_left = True
             lock.release_if_dead(answer.held_by)
@@ -147,7 +147,6 @@ class Claim:
         said = Message.loads(call.header)
         if said is None:
             return None
-        timeout = call.lock_options.lock_wait_timeout
         unclaimed = said._replace(claimed=False)
         # Where there is a period, it is accepted when it starts: another one may have begun meanwhile.
         parked = said._replace(claimed=self.lock.period is None, parked_at=time.time())
@@ -158,7 +157,7 @@ class Claim:
             facts=facts_of_turn(self.lock),
             band=band_of(priority, has_waited=False),
             most=call.lock_options.lock_max_waiting,
-            within="" if timeout is None else str(max(1, round(timeout * 1000))),
+            within=call.lock_options.lock_wait_timeout,
         )
         return turn if text.count(turn.header) == 1 else None
 
@@ -192,7 +191,7 @@ class Claim:
             self._read = None
         if isinstance(answer, Refusal):
             self.is_alone = False
-            self._refuse(answer.hold)
+            self._refuse(answer.holds[0])
             return
         self.is_decided = True
         self.is_granted = True

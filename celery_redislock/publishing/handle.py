@@ -153,12 +153,14 @@ class LockHandle:
                 f"the limit of {self.key!r} cannot be changed: {self._task.name} says lock_limit=1, and its "
                 "runs ask for no other; set a lock_limit above 1, or a callable of the arguments, and deploy"
             )
-        seconds = 0.0
-        for name, kind, given in (("limit", COUNT, 1 if reset else value), ("for_", Seconds(), for_)):
-            try:
-                seconds = kind.read(given)  # type: ignore[assignment]  # the last one's
-            except ValueError as error:
-                problems.append(f"{name} {error}")
+        try:
+            seconds = Seconds().read(for_)
+        except ValueError as error:
+            problems.append(f"for_ {error}")
+        try:
+            COUNT.read(1 if reset else value)
+        except ValueError as error:
+            problems.append(f"limit {error}")
         if problems:
             raise LockOptionError(self._task.name, problems)
         facts = {"by": by, "host": hostname(), "pid": os.getpid(), "since": time.time()}

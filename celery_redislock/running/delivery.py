@@ -146,8 +146,7 @@ class Delivery:
         if message is None:
             key = None
             identity = tick_token(request.headers, task_id) or identity_of(task_id, request.properties)
-            if declaration.limit_of is not None:
-                options = declaration.with_limit(options, request.args, request.kwargs)
+            options = declaration.with_limit(options, request.args, request.kwargs)
         else:
             key = message.key
             if key is None:

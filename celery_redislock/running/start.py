@@ -172,7 +172,7 @@ def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
     if lock.period is None:
         return _ask(run, lock, partial(lock.store.inspect, lock.key, to_decide=True))
     identity = run.identity or lock.owner
-    accept = partial(lock.accept, run.token, lock.ttl, message=identity, turn=run.parked_as)
+    accept = partial(lock.accept, run.token, lock.ttl, message=identity, claim=run.parked_as)
     answer = _ask(run, lock, accept)
     if answer is not None and not isinstance(answer, Refusal):
         lock.release(run.token)
@@ -189,7 +189,7 @@ def _accept(run: Run) -> None:
     lock = run.lock
     identity = run.identity or lock.owner
     period = run.options.lock_period or 0.0
-    accept = partial(lock.accept, run.token, period, ACCEPTED, message=identity, turn=run.parked_as)
+    accept = partial(lock.accept, run.token, period, ACCEPTED, message=identity, claim=run.parked_as)
     answer = _ask(run, lock, accept)
     if isinstance(answer, Refusal) and not run.is_of_this_message(answer.hold):
         raise at_start(run, answer.hold)
