@@ -2,14 +2,19 @@
 
 import json
 import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.locks.scripts import SCRIPTS, script
 from celery_redislock.locks.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term
+from tests.faults import Fault, FaultyProxy
 from tests.stores import RedisCase, StoreCase, granted, refused
 
-A, B, C, D, E = (f"job-{each}/1" for each in "abcde")
+A, B, C, D, E, F = (f"job-{each}/1" for each in "abcdef")
 
 HOME = "amqp:here"
 
@@ -502,3 +507,73 @@ def test_all_of_many_holders_are_told(case: StoreCase) -> None:
         take(case, f"job-{number}/1", 2000)
 
     assert len(case.store.holders("n")) == 1200
+
+
+def letters(tokens: Iterable[str]) -> list[str]:
+    """Whose tokens they are."""
+    return [token.removeprefix("job-")[0].upper() for token in tokens]
+
+
+def store_result(case: RedisCase) -> object:
+    return case.redis.release_and_store("n", A, f"{case.prefix}:result", '{"status": "SUCCESS"}', 60)
+
+
+def expired_and_swept(case: RedisCase) -> object:
+    case.expire_permit(A)
+    case.make_due()
+    return case.redis.sweep()
+
+
+#: What a request does to a lock that A, B and C hold, with D and E in line: how it is asked, who holds it
+#: then, and who waits.
+REQUESTS: dict[str, tuple[Callable[[RedisCase], object], str, str]] = {
+    "acquire": (lambda case: take(case, F), "ABC", "DE"),
+    "acquire, taken over": (lambda case: take(case, "job-a/2", instead_of=A), "ABC", "DE"),
+    "acquire, under another limit": (lambda case: take(case, "job-a/2", None, instead_of=A), "ABC", "DE"),
+    "renew": (lambda case: case.redis.renew([Term("n", A, 30.0)]), "ABC", "DE"),
+    "release": (lambda case: case.redis.release("n", A), "BCD", "E"),
+    "release_and_store": (store_result, "BCD", "E"),
+    "release_claims": (lambda case: list(case.redis.release_claims(["job-c"])), "ABD", "E"),
+    "hand_on": (lambda case: case.redis.hand_on("n", A, "job-a/2", 30.0, facts=facts(3)), "ABC", "DE"),
+    "force_release": (lambda case: case.redis.force_release("n", expected=B), "ACD", "E"),
+    "look": (lambda case: case.redis.look("n", F, limit=3), "ABC", "DE"),
+    "inspect": (lambda case: case.redis.holders("n"), "ABC", "DE"),
+    "limit": (lambda case: case.redis.limit("n", 4, ttl=60.0), "ABCD", "E"),
+    "park": (lambda case: park(case, F), "ABC", "DEF"),
+    "leave": (lambda case: case.redis.leave("n", D), "ABC", "E"),
+    "move": (lambda case: case.redis.move("n", E, "first"), "ABC", "ED"),
+    "sweep": (expired_and_swept, "BCD", "E"),
+}
+
+
+@pytest.fixture
+def cut_off(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
+    """A store whose answers get lost; its server knows its scripts."""
+    url = tcp_server.redis_url
+    with closing(RedisCase(proxy.url, client_url=url, socket_timeout=0.5)) as case:
+        for name in SCRIPTS:
+            case.client.script_load(script(name)[0])
+        case.store.inspect("n")
+        yield case
+
+
+@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_whose_answer_gets_lost_is_carried_out_once(
+    proxy: FaultyProxy, cut_off: RedisCase, request_: str, fault: Fault
+) -> None:
+    """Law 1: never a fourth holder, and none for two; those who wait are served once each, in order."""
+    ask, held_by, line = REQUESTS[request_]
+    for token in (A, B):
+        take(cut_off, token)
+    cut_off.redis.acquire("n", C, 30.0, facts=facts(3, state="queued"), limit=3)
+    for id_ in (D, E):
+        park(cut_off, id_)
+    proxy.fail(fault)
+
+    ask(cut_off)
+
+    assert proxy.fired == 1
+    assert sorted(letters(hold.token for hold in cut_off.redis.holders("n"))) == [*held_by]
+    assert letters(in_line(cut_off)) == [*line]
+    assert letters(cut_off.pushed()) == [each for each in held_by if each in "DE"]
