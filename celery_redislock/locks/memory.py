@@ -136,7 +136,7 @@ class MemoryStore(LockStore):
                 self._take_out(name, instead_of)
             self._keep(name, value, ttl, limit, instead_of=token if repeated else instead_of)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
-            several = len(holders) > 1 or not (self._is_alone(name) or self._limit(name, limit) == 1)
+            several = len(holders) > 1 or not (self._is_alone(name) or self._limit(name, limit or 1) == 1)
             fence = None if several else self._fence
             return Grant(fence, held is not None and not repeated, now, self._clock(), repeated)
 

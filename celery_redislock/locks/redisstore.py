@@ -11,8 +11,8 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:period``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
 ``redislock:{N}:fence``       string  last strict fence           7 days; as the period's (strict)
 ``redislock:{N}:mark:MSG``    string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
-``redislock:{N}:note:NONCE``  string  empty: the message of this  three socket timeouts; claim_and_push
-                                      token has been pushed
+``redislock:{N}:note:NONCE``  string  what a request has done,    three socket timeouts; claim_and_push,
+                                      for its repetition          park, leave
 ``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
                                       period``), score expiry ms  renew, hand_on, claim_and_push
 ``redislock:{N}:line``        zset    id -> place                 when empty; park, claim_or_park
@@ -37,6 +37,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
+from uuid import uuid4
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
@@ -313,8 +314,8 @@ class RedisStore(LockStore):
         self._scripts.send("confirm_on_disk", *ON_DISK, "1", understand=_rung, waits=SYNC_TAKES)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
-        keys = [self._base(name) + "lock", self._index]
-        args = [id, name, self.home, "1" if unless_held else "0"]
+        keys = [self._base(name) + "lock", self._index, f"{self._base(name)}note:{uuid4().hex}"]
+        args = [id, name, self.home, "1" if unless_held else "0", self._note_ms]
         answer = self._scripts.begin("leave", keys, args, _left, name=name)()
         self._tell(answer[2].promoted)
         return answer

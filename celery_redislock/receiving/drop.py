@@ -4,12 +4,14 @@ It ends as a revoked one does: its claim is released, REVOKED is stored, and its
 revoked one Celery tells nobody else. Here its errbacks and the rest of its chain hear of it, too.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from celery.exceptions import TaskRevokedError
 from celery.states import REVOKED
 from celery.worker.request import Request
 
+from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import LockStore
 from celery_redislock.log import logger
 from celery_redislock.publishing.handle import Holder
@@ -39,10 +41,11 @@ def drop(task: Any, store: LockStore, waiter: Holder, reason: str) -> bool:
     word, entry, _ = store.leave(name, waiter.token, unless_held=True)
     if word != "left":
         return False
-    error = TaskRevokedError(f"dropped from the line of {name}: {reason}")
-    try:
+    with suppress(LockUnavailable):
         # Where it was parked and not acknowledged, a copy of it comes: it does nothing.
         store.mark_done(name, waiter.token, mark_ttl(task.app))
+    error = TaskRevokedError(f"dropped from the line of {name}: {reason}")
+    try:
         message = message_of(task.app, entry.split(b"\0", 4)[4])
         release_dropped(task.app, message.headers)
         request = Request(message, app=task.app, task=task)

@@ -165,12 +165,11 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
         said = Message(delivery.lock.key, identity, claimed_beside=delivery.scope.claims_beside)
     if delivery.was_delivered:
         said = said._replace(was_delivered=True)
-    if delivery.is_redelivered:
-        said = said._replace(parked_at=None)
     copies = delivery.locks.copies
     lock = copies if copies.key == name else delivery.lock._replace(key=name)
+    how: Any = {"place": before or "last", "anew": delivery.had_its_turn}
     try:
-        answer = _park(lock, message, message.headers, said, delivery.options, place=before or "last")
+        answer = _park(lock, message, message.headers, said, delivery.options, **how)
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.was_delivered = True
@@ -202,14 +201,17 @@ def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
 
 def _park(
     lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions, *,
-    how: str = "refused", place: str = "last", ahead: str = "",
+    how: str = "refused", place: str = "last", ahead: str = "", anew: bool = False,
 ) -> Parked | None:  # fmt: skip
-    """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`."""
+    """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`.
+
+    ``anew``: its time in line begins now, although it has waited before.
+    """
     store = lock.store
     priority = (message.properties or {}).get("priority") or 0
     has_waited = said.parked_at is not None
 
-    since = time.time() if said.parked_at is None else said.parked_at
+    since = time.time() if anew or said.parked_at is None else said.parked_at
     waited = time.time() - since
     timeout = options.lock_wait_timeout
     # Over time already, it waits for a run of its own id, and till that has ended: it is no failure.

@@ -272,14 +272,25 @@ class Delivery:
         return None if message is None or message.parked_at is None else message.token
 
     @property
+    def had_its_turn(self) -> bool:
+        """It has waited in line, and was delivered again since: its run died.
+
+        Redis says for ever that a message was delivered again. So there this is known of its first time only.
+        """
+        message = self.message
+        if message is None or message.parked_at is None or not self.is_redelivered:
+            return False
+        return not message.was_delivered or self.lock.store.home != ""
+
+    @property
     def waited_in_vain(self) -> float | None:
         """Seconds since it was put into a line, where that is longer than it may wait.
 
-        Delivered again by the broker, it has had its turn, and waits anew.
+        Where its run died it has had its turn, and waits anew.
         """
         message = self.message
         timeout = self.options.lock_wait_timeout
-        if timeout is None or message is None or message.parked_at is None or self.is_redelivered:
+        if timeout is None or message is None or message.parked_at is None or self.had_its_turn:
             return None
         waited = time.time() - message.parked_at
         return waited if waited >= timeout else None

@@ -1,6 +1,7 @@
 """In line: what must wait is parked, holds no slot, is looked at by nobody, and runs in its turn."""
 
 import signal
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from click.testing import CliRunner
 
 from celery_redislock import LockBusy
 from celery_redislock.cli import redislock
+from celery_redislock.publishing.message import HEADER, Message
 from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.messages import captured, deliver
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import DEAD, LEASE, PATIENCE
 from tests.servers import EmbeddedServer
@@ -262,6 +265,30 @@ def test_who_waits_for_too_long_fails_and_its_errback_runs(
     assert 1.0 <= (failed.value.waited or 0.0) < 5.0
     assert late.id not in {body.task_id for body in project.bodies(key)}
     assert project.overlaps(key) == []
+
+
+def test_a_message_whose_run_died_waits_before_the_others_for_as_long_as_it_may(
+    project: Project, key: str
+) -> None:
+    """It had its turn, and was delivered again: the time of its dead run is no time in line."""
+    with project.running(project.while_executing, key):
+        late = project.while_executing.apply_async((key,), queue=project.aside, lock_wait_timeout=2.0)
+        message = captured(project)
+        header = Message.loads(message["headers"][HEADER])
+        assert header is not None
+        message["headers"][HEADER] = header._replace(parked_at=time.time() - 600.0).dumps()
+        others = [project.while_executing.delay(key) for _ in range(3)]
+        wait_parked(project, key, 3)
+        deliver(project, message, again=True)
+        assert wait_parked(project, key, 4) == [late.id, *(other.id for other in others)]
+        # Redis says of it for ever that it was delivered again.
+        with pytest.raises(LockBusy) as failed:
+            late.get(timeout=PATIENCE)
+    for other in others:
+        other.get(timeout=PATIENCE)
+
+    assert 2.0 <= (failed.value.waited or 0.0) < 6.0
+    assert project.received()[late.id] == 2
 
 
 def test_a_retry_that_leaves_its_lock_runs_before_those_that_wait(project: Project, key: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.scripts import SCRIPTS, script
 from celery_redislock.locks.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term
 from tests.faults import Fault, FaultyProxy
@@ -500,6 +501,28 @@ def test_a_lock_of_broken_holders_keeps_the_trouble_to_itself(server_case: Redis
     assert [name for name, _ in sweep.broken] == ["n"]
     assert "WRONGTYPE" in sweep.broken[0][1]
     assert set(server_case.store.release_claims(["job-a", "job-c"])) == {("m", C)}
+
+
+@pytest.mark.parametrize("end", ["release", "force_release"])
+def test_a_period_of_another_type_refuses_the_whole_end_of_a_hold(server_case: RedisCase, end: str) -> None:
+    """And not a half of it: those who wait would not be served."""
+    take(server_case, A)
+    server_case.client.rpush(server_case.key(part="period"), "theirs")
+    server_case.client.pexpire(server_case.key(part="period"), 60_000)
+
+    verb = getattr(server_case.store, end)
+    with pytest.raises(LockKeyError):
+        verb("n", **{"release": {"token": A, "opened_by": A}, "force_release": {"expected": A}}[end])
+    assert holders(server_case) == {A}
+
+
+def test_where_a_limit_is_set_a_run_that_knows_of_none_has_no_fence(case: StoreCase) -> None:
+    """Another one may be admitted beside it."""
+    case.store.limit("n", 3, ttl=60.0)
+    case.store.acquire("n", A, 30.0, facts=facts(3, state="queued"), limit=3)
+
+    assert granted(take(case, "job-a/run", None, instead_of=A)).fence is None
+    granted(take(case, B))
 
 
 def test_all_of_many_holders_are_told(case: StoreCase) -> None:

@@ -904,6 +904,16 @@ class TestBrokenKeys:
         assert server_case.pushed() == ["other"]
         assert server_case.store.sweep().next_in > 4.0
 
+    def test_nobody_leaves_a_line_of_another_type(self, server_case: RedisCase) -> None:
+        """What is parked stays, to be looked at."""
+        server_case.take(A)
+        park(server_case, B)
+        server_case.client.set(server_case.key(part="line"), "theirs", px=60_000)
+
+        with pytest.raises(LockKeyError):
+            server_case.store.leave("n", B)
+        assert server_case.client.hexists(server_case.key(part="parked"), B)
+
     def test_where_a_queue_takes_nothing_its_message_stays_in_line(self, server_case: RedisCase) -> None:
         """And the lock stays free, for a publisher; its line is looked at a minute later."""
         server_case.client.set(server_case.queue(), "no list")
@@ -970,6 +980,18 @@ class TestLostAnswers:
 
         assert proxy.fired == 1
         assert (cut_off.pushed(), cut_off.holder(), in_line(cut_off)) == ([B], B, [C])
+
+    def test_one_that_leaves_is_told_although_the_answer_got_lost(
+        self, proxy: FaultyProxy, cut_off: RedisCase
+    ) -> None:
+        """It was in the line only, so else nobody had it any more."""
+        cut_off.take(A)
+        park(cut_off, B)
+        proxy.fail(Fault.REPLY_LOST, of="leave")
+
+        word, entry, _ = cut_off.store.leave("n", B)
+
+        assert (word, entry.endswith(B.encode()), in_line(cut_off)) == ("left", True, [])
 
     def test_what_was_given_in_an_answer_that_got_lost_is_given_again_when_its_claim_has_run_out(
         self, proxy: FaultyProxy, cut_off: RedisCase

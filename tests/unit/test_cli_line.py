@@ -290,14 +290,22 @@ class TestDropped:
         assert "not all who wait for e can be told that it was dropped" in caplog.text
         assert in_line(shop) == ["a", "b", "c", "d"]
 
-    @pytest.mark.usefixtures("task")
-    def test_one_is_revoked_although_the_lock_server_goes_away(self, shop: Shop, monkeypatch: Any) -> None:
-        """It has left the line: nobody would run it."""
+    def test_one_is_revoked_although_the_lock_server_goes_away(
+        self, shop: Shop, task: Any, monkeypatch: Any
+    ) -> None:
+        """It has left the line: nobody would run it. Its errback hears of it."""
+        seen: list[str] = []
+
+        @shop.app.task(name="shop.errback", shared=False)
+        def errback(_request: Any, _error: Any, _traceback: Any) -> None:
+            seen.append("told")
+
+        park(shop, task, "e", link_error=errback.s())
         monkeypatch.setattr(shop.store, "mark_done", raising(LockUnavailable("memory", "mark_done", "away")))
 
-        assert call(shop, "waiting", KEY, "--drop", "b", "--reason", "x", "--yes").exit_code == 0
+        assert call(shop, "waiting", KEY, "--drop", "e", "--reason", "x", "--yes").exit_code == 0
 
-        assert shop.state("b") == "REVOKED"
+        assert (shop.state("e"), seen) == ("REVOKED", ["told"])
 
     def test_one_that_a_queue_of_the_lock_server_takes_is_read_as_well(
         self, shop: Shop, task: Any, caplog: Any

@@ -14,12 +14,13 @@
 --       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
 --       8  limit    of holders, where several may hold it (permits.lua); absent: one
--- RETURNS granted fence                          the lock was free; fence 0 above a limit of 1
+-- RETURNS granted fence                          the lock was free; fence 0 above a limit of 1, and beside other holders
 --         taken_over fence                       from the token `from`
 --         repeated fence                         held under this token already: the request was repeated
 --         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
 --         {refused, period, 1, value, pttl}      by the period
---         {refused, line, 1, value, pttl}        it is free for the first in its line, and a run does not go before
+--         {refused, line, 1, value, pttl}        there is room for the first in its line, before whom no run goes, and
+--                                        above a limit no claim either
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
@@ -65,11 +66,12 @@ else
   -- Handed to a message that has waited in line, a claim is no acceptance: its period counts, and begins.
   was_in_line = taken and string.find(held, '"line":1', 1, true)
   ours = held and not taken and is_ours(held)
-  -- Also for one that knows of no limit: a worker may start before the others what was claimed under one.
+  -- Also where the caller knows no limit: its publisher may have been deployed first.
   if not taken and not ours and (limit or is_marker(held)) then
     permit = permits_now()
   end
-  local is_full, first = held
+  local is_full = held
+  local first
   if permit then
     ours = permit.facts_of(string.match(value, '^[^%z]*'))
     taken = not ours and permit.facts_of(string.sub(from, 1, -2))
@@ -123,7 +125,8 @@ if from then
   if permit then
     local token, facts = string.match(value, '^([^%z]*)%z(.*)$')
     permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
-    local room, most = permit.room(limit)
+    -- Also for one that knows of no limit: where one is set, another may be admitted beside it.
+    local room, most = permit.room(limit or 1)
     fence = most == 1 and room == 0 and fence or nil
   else
     call('SET', lock, value, 'PX', ttl)

@@ -1,4 +1,4 @@
--- Included where the entries of a line are read, or leave it (line.lua).
+-- Included where the entries of a line (line.lua) are read or taken out.
 
 -- Its kind, destination, ttl, facts and text; nil where nobody could read it.
 local function read(entry)

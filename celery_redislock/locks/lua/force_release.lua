@@ -32,8 +32,8 @@ local prefix = expected .. '\0'
 local permit = is_marker(held) and permits(lock, index, name, held)
 local facts = permit and permit.facts_of(expected)
 if facts then
-  permit.drop(expected)
   local accepted = call('GET', period) or ''
+  permit.drop(expected)
   local owner = string.match(expected, '^.*/')
   -- Under its claim, or since it started.
   if owner and string.find(accepted, owner, 1, true) == 1 then

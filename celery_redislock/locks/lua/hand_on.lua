@@ -53,11 +53,7 @@ if goes_on then
 elseif permit then
   permit.drop(old)
 elseif held or not value then
-  if held then
-    call('DEL', lock)
-  end
-  -- pcall: a broken index is no reason to keep a lock.
-  redis.pcall('ZREM', index, name)
+  drop(lock, index, name, nil, old)
 end
 if mark then
   call('SET', mark, ARGV[7], 'PX', ARGV[8], unpack(ARGV[7] ~= 'done' and {'NX'} or {}))

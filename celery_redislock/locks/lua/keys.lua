@@ -24,4 +24,3 @@ end
 local function lines_beside(index)
   return string.sub(index, 1, -6) .. 'lines'
 end
-

@@ -1,12 +1,14 @@
 -- Take an entry out of the line of a lock, and release the lock if it was handed to it meanwhile. Atomic;
--- repeated, it finds nothing any more, so that the entry is told once only.
+-- repeating it is harmless: the entry of a message is told once more.
 --
 -- KEYS  1  lock   string `token NUL json`
 --       2  index  sorted set of names
+--       3  note   string, the entry of a message that this request has taken out before
 -- ARGV  1  id     of the entry
 --       2  name   of the lock
 --       3  home   of the caller; '' for none
 --       4  unless_held  '1': not one that holds the lock
+--       5  keep   ms the note lives: longer than a repeated request may take
 -- RETURNS {left, entry, ...}     it was in line: `kind NUL to NUL ttl NUL facts NUL text`
 --         {released, '', ...}    it held the lock
 --         {kept, ''}             it holds the lock, and keeps it
@@ -22,13 +24,18 @@ local is_own = permit and permit.facts_of(id) or held and string.find(held, id .
 if is_own and ARGV[4] == '1' then
   return {'kept', ''}
 end
-local entry = call('HGET', stem .. 'parked', id)
-local was_in_line = take_out(stem, id)
+local entry = call('HGET', stem .. 'parked', id) or ''
+local is_in_line = call('ZSCORE', stem .. 'line', id)
+take_out(stem, id)
 if is_own then
   drop(lock, index, name, permit, id)
-  return with_promoted({'released', entry or ''}, wake(lock, index, name, home))
+  return with_promoted({'released', entry}, wake(lock, index, name, home))
 end
 if call('EXISTS', stem .. 'line') == 0 then
   redis.pcall('ZREM', lines_beside(index), name)
 end
-return {was_in_line and 'left' or 'missing', entry or ''}
+if is_in_line and string.sub(entry, 1, 4) ~= 'ring' then
+  call('SET', KEYS[3], entry, 'PX', ARGV[5])
+end
+local noted = not is_in_line and call('GET', KEYS[3])
+return {(is_in_line or noted) and 'left' or 'missing', noted or entry}

@@ -17,10 +17,11 @@ include('permits')
 -- another home can serve; until a key is tried again whose queue takes nothing.
 local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 
--- Ends one hold of a lock; tells whether it was there, where several may hold it.
+-- Ends one hold of a lock.
 local function drop(lock, index, name, permit, token)
   if permit then
-    return permit.drop(token)
+    permit.drop(token)
+    return
   end
   call('DEL', lock)
   -- pcall: a broken index is no reason to keep a lock.

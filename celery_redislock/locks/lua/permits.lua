@@ -78,7 +78,7 @@ permits = function(lock, index, name, held)
     end
   end
 
-  -- The first in a line, but for those that hold it already, and other deliveries of what holds it; and its rank.
+  -- The first in a line that neither holds it already nor is another delivery of what holds it.
   function self.first_in(line)
     local rank = -1
     local id
@@ -86,7 +86,7 @@ permits = function(lock, index, name, held)
       rank = rank + 1
       id = call('ZRANGE', line, rank, rank)[1]
     until not id or not (self.facts_of(id) or self.copy_of(id))
-    return id, rank
+    return id
   end
 
   function self.facts_of(token)

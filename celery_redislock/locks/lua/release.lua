@@ -28,6 +28,7 @@ end
 -- a server short of memory refuses SET as a script's first write only.
 local held = call('GETEX', lock)
 local ours = belongs(held, token)
+local is_over = opened_by and belongs(call('GET', period), opened_by)
 local permit
 if held and not ours and belongs(held, 'permits/') then
 include('index')
@@ -36,7 +37,6 @@ include('permits')
   permit = permits(lock, index, name, held)
   ours = permit and permit.drop(string.sub(token, 1, -2))
 end
-local is_over = opened_by and belongs(call('GET', period), opened_by)
 if ours and not permit then
   call('DEL', lock)
 end
