@@ -47,8 +47,8 @@ def limit(
     value = int(number) if number else None
     by = None if is_look else _who()
     found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
-    what = None if found is None else {"limit": found.value, "expires_in": found.expires_in, **found.facts}
     if as_json:
+        what = output.limit_as_json(found)
         output.write_json({"server": server.store.server, "key": handle.key, "set": what})
     elif found is None:
         output.say(f"the limit of {handle.key} is the one that its task says")

@@ -29,6 +29,11 @@ def in_brief(holder: Holder) -> str:
     return f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})"
 
 
+def limit_as_json(limit: Limit | None) -> dict[str, Any] | None:
+    """Return the object of ``--json`` for a limit that was set."""
+    return None if limit is None else {"limit": limit.value, "expires_in": limit.expires_in, **limit.facts}
+
+
 def of_limit(limit: Limit) -> str:
     """Tell a limit that was set, by whom, when, and until when, in a sentence."""
     facts = limit.facts

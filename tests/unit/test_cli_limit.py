@@ -51,6 +51,20 @@ def test_a_limit_is_set_shown_and_taken_back(shop: Shop, words: list[str]) -> No
     assert call(shop, "limit", KEY).exit_code == 1
 
 
+def test_the_limit_of_a_key_that_nobody_holds_is_shown(shop: Shop) -> None:
+    """It counts for the next call."""
+    task = shop.unique(body, **LOCK, lock_limit=3)
+    task.lock_for(7).limit(5, by="billing")
+
+    shown = call(shop, "show", KEY)
+    document = json.loads(call(shop, "show", KEY, "--json").stdout)
+
+    assert shown.exit_code == 1
+    assert f"the limit of {KEY} is 5, set by billing" in shown.stdout
+    assert (document["limit"]["limit"], document["limit"]["by"]) == (5, "billing")
+    assert round(document["limit"]["expires_in"], -5) == 31_600_000
+
+
 @pytest.mark.usefixtures("task")
 def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop) -> None:
     shown = json.loads(call(shop, "show", KEY, "--json").stdout)
