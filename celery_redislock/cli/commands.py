@@ -83,12 +83,11 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     # A key is that key alone; what holds by a task id may wait elsewhere.
     is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
     places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
-    limit = server.store.limit(key)
     if as_json:
         lock = {"lock": found[0] if found else None, "release_command": server.release_command(key)}
         waits = {
             "in_line": server.store.waiting(key, last=0)[0],
-            "limit": output.limit_as_json(limit),
+            "limit": output.limit_as_json(server.store.limit(key)),
             "waits": [each.document() for each in places],
         }
         output.write_json({"server": server.store.server, "key": key, **lock, "locks": found, **waits})
@@ -97,7 +96,7 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
         click.echo("\n\n".join([*texts, *([table_of(places)] if places else [])]))
     else:
         output.say(nobody(server, key, subject))
-        if limit is not None:
+        if (limit := server.store.limit(key)) is not None:
             output.say(f"the limit of {key} is {output.of_limit(limit)}")
     ctx.exit(0 if found or places else 1)
 

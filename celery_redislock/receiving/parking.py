@@ -167,9 +167,10 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
         said = said._replace(was_delivered=True)
     copies = delivery.locks.copies
     lock = copies if copies.key == name else delivery.lock._replace(key=name)
-    how: Any = {"place": before or "last", "anew": delivery.had_its_turn}
+    place = before or "last"
+    anew = delivery.had_its_turn
     try:
-        answer = _park(lock, message, message.headers, said, delivery.options, **how)
+        answer = _park(lock, message, message.headers, said, delivery.options, place=place, anew=anew)
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.was_delivered = True

@@ -122,9 +122,8 @@ class Delivery:
     locks: Locks
     token: str
     serializer: str | None
-    is_tick = is_redelivered = was_delivered = can_come_again = is_repeatable = may_be_done = (
-        has_main_process
-    ) = False
+    is_tick = is_redelivered = was_delivered = False
+    can_come_again = is_repeatable = may_be_done = has_main_process = False
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:

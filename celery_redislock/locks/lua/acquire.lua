@@ -14,13 +14,13 @@
 --       6  period   ms until another one may be accepted; 0 for no period
 --       7  strict   ms the strict fence key outlives this acquire
 --       8  limit    of holders, where several may hold it (permits.lua); absent: one
--- RETURNS granted fence                          the lock was free; fence 0 above a limit of 1, and beside other holders
+-- RETURNS granted fence                          the lock was free; fence 0 above a limit of 1 and beside others
 --         taken_over fence                       from the token `from`
 --         repeated fence                         held under this token already: the request was repeated
 --         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
 --         {refused, period, 1, value, pttl}      by the period
---         {refused, line, 1, value, pttl}        there is room for the first in its line, before whom no run goes, and
---                                        above a limit no claim either
+--         {refused, line, 1, value, pttl}        there is room for the first in its line, before whom no run goes,
+--                                                and above a limit no claim
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
