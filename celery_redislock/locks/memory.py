@@ -39,6 +39,7 @@ _LATEST = 2.0
 _AHEAD = 10.0
 _OF_ANOTHER_HOME = 1.0
 _NOTED = 15.0
+_AGAIN = 60.0
 
 _Ended = TypeVar("_Ended", Release, Parked, Sweep)
 
@@ -121,11 +122,17 @@ class MemoryStore(LockStore):
             if held is None and (copies or self._room(name, limit) <= 0):
                 return Refusal(self._held_by(name, copies))
             value = f"{token}\0{facts}".encode()
+            taken = None if repeated else held
+            if taken is not None and starts_run and not self._may_run(name, instead_of, limit):
+                del holders[instead_of or ""]
+                if self._take_out(name, instead_of) is not None:
+                    self._notes[f"again:{instead_of}"] = (b"", now + _AGAIN)
+                return Refusal(self._held_by(name))
             first = self._first_in_line(name) if held is None and (starts_run or limit) else None
             if first is not None:
                 text = f'{first.id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
-            was_in_line = held is not None and not repeated and b'"line":1' in held.value
+            was_in_line = taken is not None and b'"line":1' in taken.value
             if held is None or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
@@ -138,7 +145,7 @@ class MemoryStore(LockStore):
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             several = len(holders) > 1 or not (self._is_alone(name) or self._limit(name, limit or 1) == 1)
             fence = None if several else self._fence
-            return Grant(fence, held is not None and not repeated, now, self._clock(), repeated)
+            return Grant(fence, taken is not None, now, self._clock(), repeated)
 
     def look(
         self, name: str, token: str, *, period: float | None = None, limit: int | None = None
@@ -289,7 +296,9 @@ class MemoryStore(LockStore):
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         with self._lock:
             self.renew([Term(name, id, ttl)])
-            was_there = self._take_out(name, id) is not None
+            is_done = self._live(self._marks, (name, id)) is not None
+            is_anew = self._live(self._notes, f"again:{id}") is not None and not is_done
+            was_there = not is_anew and self._take_out(name, id) is not None
             is_alone = self._is_alone(name)
             if is_alone and name in self._due:
                 self._due[name] = min(self._due[name], self._clock() + _LATEST)
@@ -474,6 +483,13 @@ class MemoryStore(LockStore):
     def _room(self, name: str, limit: int | None) -> int:
         """Return how many more may hold a lock."""
         return 0 if self._is_alone(name) else self._limit(name, limit) - len(self._holders_of(name))
+
+    def _may_run(self, name: str, token: str | None, limit: int | None) -> bool:
+        """Whether one that has a permit may run beside those that run, under whatever limit it has that."""
+        holders = self._holders_of(name)
+        beside = [held.value for each, held in holders.items() if each != token]
+        running = sum(b'"state":"running"' in value for value in beside)
+        return not beside or running < self._limit(name, limit)
 
     def _limit(self, name: str, limit: int | None) -> int:
         told = self._live(self._limits, name)

@@ -25,6 +25,8 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:permits``     zset    token, score expiry ms      with the last permit; as the lock's, where
 ``redislock:{N}:holders``     hash    token -> json               several may hold it: that is a marker then
 ``redislock:{N}:limit``       string  ``N NUL json``              as it was set; limit
+``redislock:{N}:again:ID``    string  empty: ID was refused its   a minute; acquire
+                                      own permit before settled
 ============================  ======  ==========================  ===========================================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does

@@ -41,7 +41,7 @@ LATELY = 2.0
 
 #: Keys that are remembered: of messages in hand, and of those that were parked lately.
 MOST_KEYS = 10_000
-_in_hand: "dict[str, weakref.ref[Any]]" = {}
+_in_hand: "dict[str, list[weakref.ref[Any]]]" = {}
 _parked_at: dict[str, float] = {}
 
 #: Seconds until it is said again that a line is full; and when that was said, by key.
@@ -61,11 +61,28 @@ def waits(options: LockOptions) -> bool:
 def note(header: str, request: Any) -> None:
     """Note that a message is in hand; what comes behind it waits for it."""
     if len(_in_hand) >= MOST_KEYS:
-        for key in [key for key, first in _in_hand.items() if first() is None]:
+        for key in [key for key, last in _in_hand.items() if last[-1]() is None]:
             del _in_hand[key]
         if len(_in_hand) >= MOST_KEYS:
             _in_hand.clear()
-    _in_hand[header[_KEY : header.find(_AFTER_KEY, _KEY)]] = weakref.ref(request)
+    key = header[_KEY : header.find(_AFTER_KEY, _KEY)]
+    ref = weakref.ref(request)
+    _in_hand[key] = [*_refs_in_hand(key), ref] if key in _in_hand else [ref]
+
+
+def _refs_in_hand(key: str) -> "list[weakref.ref[Any]]":
+    """Return the messages of a key that are in hand, in the order of their receipt."""
+    return [ref for ref in _in_hand.get(key, ()) if (request := ref()) is not None and not request.has_ended]
+
+
+def _put_before(token: str, key: str, until: Any, before: str) -> None:
+    """Note the first message in line behind those in hand that came earlier than ``until``."""
+    for ref in _in_hand.get(key, ()):
+        request = ref()
+        if request is until:
+            return
+        if request is not None and request.first_behind == before:
+            request.first_behind = token
 
 
 def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,9 +111,8 @@ def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[.
 
 def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     """Park a message behind another one of its key, if it waits for that; tell whether it is parked."""
-    before = _in_hand.get(key, _nobody)()
-    if before is not None and before.has_ended:
-        before = None
+    in_hand = _refs_in_hand(key)
+    before = in_hand[-1]() if in_hand else None
     if before is None:
         _in_hand.pop(key, None)
         if boottime() - _parked_at.get(key, -LATELY) >= LATELY:
@@ -139,7 +155,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     if answer is None or answer.word in {"runs", "full"}:
         return False
     if before is not None:
-        before.first_behind = before.first_behind or said.token
+        _put_before(said.token, key, None, "")
         token = None if answer.held_by is None else answer.held_by.token
         before.wakes_line = before.wakes_line or token is None or ahead.startswith(f"{token}\0")
     why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
@@ -154,10 +170,10 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     return True
 
 
-def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) -> str | None:
+def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> str | None:
     """Park a message whose run was refused the lock of this name; return why it cannot be, if it cannot.
 
-    It goes before the first one of its key that was parked *behind* it meanwhile.
+    It goes before the first one of its key that was parked *behind* its request meanwhile.
     """
     said = delivery.message
     if said is None:  # its identity travels from now on
@@ -167,6 +183,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
         said = said._replace(was_delivered=True)
     copies = delivery.locks.copies
     lock = copies if copies.key == name else delivery.lock._replace(key=name)
+    before = request.first_behind
     place = before or "last"
     anew = delivery.had_its_turn
     try:
@@ -178,6 +195,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, *, before: str) ->
     if answer is None:
         return "its message cannot be parked"
     if answer.word != "full":
+        _put_before(said.token, str(delivery.lock.key), request, before)
         return None
     _tell_of_full(lock, delivery.options)
     return "the line is full"
@@ -210,7 +228,8 @@ def _park(
     """
     store = lock.store
     priority = (message.properties or {}).get("priority") or 0
-    has_waited = said.parked_at is not None
+    # One that was accepted came before all that wait now.
+    has_waited = said.parked_at is not None or (said.claimed and not said.claimed_beside)
 
     since = time.time() if anew or said.parked_at is None else said.parked_at
     waited = time.time() - since
@@ -287,7 +306,3 @@ def _as_pushed(
 def _may_be_parked(error: RedisLockError) -> bool:
     """Whether the server may have parked the message: its other copy has to find the mark of the first."""
     return isinstance(error, LockUnavailable) and error.was_sent and not error.was_refused
-
-
-def _nobody() -> None:
-    return None

@@ -184,7 +184,7 @@ class LockRequest(Request):
             return  # only its child could tell its lock; it has said why
         why, name, is_copy = error.args
         delivery.was_delivered = delivery.was_delivered or is_copy
-        outcome = parking.park_refused(delivery, self._message, name, before=self.first_behind)
+        outcome = parking.park_refused(delivery, self._message, name, self)
         if outcome is not None:
             pause = jittered(delivery.options.lock_retry_delay)
             raise put_off(delivery, pause, f"{outcome}: {why}", is_copy=is_copy)

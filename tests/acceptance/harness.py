@@ -101,17 +101,22 @@ class Project:
         """Start a worker and return it when it is ready."""
         return self.start_workers(1, pool, *arguments, concurrency=concurrency)[0]
 
-    def start_workers(self, number: int, pool: str, *arguments: str, concurrency: int = 1) -> list[Worker]:
-        """Start several at once."""
+    def start_workers(
+        self, number: int, pool: str, *arguments: str, concurrency: int = 1, **plan: Any
+    ) -> list[Worker]:
+        """Start several at once; ``plan`` is added to the project's own."""
         self.pool = pool
-        started = [self.launch_worker(*arguments, pool=pool, concurrency=concurrency) for _ in range(number)]
+        how: Any = {"pool": pool, "concurrency": concurrency, **plan}
+        started = [self.launch_worker(*arguments, **how) for _ in range(number)]
         for worker in started:
             worker.wait_ready()
         return started
 
-    def launch_worker(self, *arguments: str, pool: str = "prefork", concurrency: int = 1) -> Worker:
-        """Start one that is waited for otherwise, or ends at once."""
-        self.workers.append(Worker(self.plan, pool, concurrency, arguments))
+    def launch_worker(
+        self, *arguments: str, pool: str = "prefork", concurrency: int = 1, **plan: Any
+    ) -> Worker:
+        """Start one that is waited for otherwise, or ends at once; ``plan`` is added to the project's own."""
+        self.workers.append(Worker({**self.plan, **plan}, pool, concurrency, arguments))
         return self.workers[-1]
 
     def launch_beat(self, *arguments: str, plan: Mapping[str, Any] | None = None, **options: Any) -> Beat:

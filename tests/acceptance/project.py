@@ -112,6 +112,9 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "while_executing_by_2": {**_RUNNING, "lock_limit": 2, "lock_ttl": SHORT_LEASE},
     "while_executing_as_said": {**_RUNNING, "lock_limit": _limit_of},
     "executed_by_3": {"lock_limit": 3},
+    #: Their ``lock_limit`` is the plan's ``limit``, and 3 without.
+    "while_executing_of_fleet": _RUNNING,
+    "executed_of_fleet": {"on_conflict": "wait"},
     "until_and_while_by_2": {"lock": "until_and_while_executing", "lock_limit": 2},
     "unlocked": {"lock": None},
     "supering": {"base": _Supering},
@@ -139,6 +142,8 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     _journals.append(app.journal)
     for name, options in DECLARED.items():
         keyed = {"lock_key": RESOURCE, "after_return": _linger, **options}
+        if name.endswith("_of_fleet"):
+            keyed["lock_limit"] = plan.get("limit", 3)
         app.task(name=f"project.{name}", bind=True, shared=False, **keyed)(new_body())
     app.task(name="project.collect", base=Task, shared=False)(_collect)
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")

@@ -153,6 +153,29 @@ def test_fleets_that_know_different_limits_keep_the_smaller_one(
         assert beside == []
 
 
+@pytest.mark.parametrize("path", [FUSED, ELSEWHERE, slow(RABBITMQ)], indirect=True)
+@pytest.mark.parametrize("task", ["while_executing_of_fleet", "executed_of_fleet"])
+def test_in_a_deploy_nothing_runs_beside_a_worker_that_knows_no_limit(
+    new_project: ProjectMaker, key: str, task: str
+) -> None:
+    """A message that was handed its place under 3, or accepted under 3, may come to it; nothing is lost."""
+    project = new_project()
+    project.start_worker("prefork", concurrency=4)
+    (old,) = project.start_workers(1, "prefork", concurrency=4, limit=1)
+    results = [getattr(project, task).delay(key, 0.1) for _ in range(40)]
+    for result in results:
+        result.get(timeout=2 * PATIENCE)
+    bodies = project.wait_ended(key, 40)
+    of_old = [body for body in bodies if body.worker == old.process.pid]
+
+    assert sorted(body.task_id for body in bodies) == sorted(result.id for result in results)
+    assert most_at_once(bodies) <= 3
+    assert of_old
+    for one in of_old:
+        assert [b for b in bodies if b is not one and b.start < one.end and one.start < b.end] == []
+    project.wait_free(key)
+
+
 def test_a_call_that_was_accepted_takes_one_of_the_places(project: Project, key: str) -> None:
     """With until_executed the fourth call is the duplicate; each end of one accepts another."""
     with project.kept_on(key):

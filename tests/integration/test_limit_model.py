@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_redislock.locks.store import Entry, Grant, Promotion, Term, owner_of
+from celery_redislock.locks.store import Entry, Grant, Promotion, Refusal, Term, owner_of
 from tests.integration.test_store_limits import HOME, facts
 from tests.stores import MemoryCase, RedisCase, StoreCase
 
@@ -50,6 +50,7 @@ class Model:
 
     def __init__(self) -> None:
         self.holders: dict[str, int | None] = {}
+        self.running: set[str] = set()
         self.alone: str | None = None
         self.line: list[Waiting] = []
         self.sent: list[str] = []
@@ -72,6 +73,13 @@ class Model:
         if limit is None:
             self.alone = token
         self.holders[token] = limit
+
+    def may_run(self, claim: str, limit: int | None) -> bool:
+        """Whether one that has a place may run beside those that run already."""
+        beside = self.holders.keys() - {claim}
+        known = [each or 1 for each in (limit, *self.holders.values())]
+        most = self.told if self.told and limit else min(known)
+        return not beside or len(beside & self.running) < most
 
     def end(self, token: str) -> bool:
         """End a hold, and serve who waits."""
@@ -115,6 +123,8 @@ class Histories(RuleBasedStateMachine):
         self.case = type(self).make_case()
         self.model = Model()
         self.given: list[str] = []
+        #: Those that were parked anew before their publisher has settled.
+        self.anew: set[str] = set()
         store: Any = getattr(self.case, "memory", None) or getattr(self.case, "redis", None)
         self.store = self.case.store = store
         store.home = HOME
@@ -151,16 +161,19 @@ class Histories(RuleBasedStateMachine):
         waiting = [each for each in self.model.line if not self.model.is_here(each.id)]
         waits = bool(waiting) and (starts or limit is not None)
         expected = self.model.room(limit) > 0 and not waits
-        answer = self.ask("acquire", "n", token, 30.0, facts=facts(limit), limit=limit, starts_run=starts)
+        said = facts(limit, state="running" if starts else "queued")
+        answer = self.ask("acquire", "n", token, 30.0, facts=said, limit=limit, starts_run=starts)
 
         assert isinstance(answer, Grant) == expected
         if expected:
             self.model.grant(token, limit)
+        if expected and starts:
+            self.model.running.add(token)
 
     @precondition(lambda self: self.model.holders)
-    @rule(which=any_of_them, limit=limits)
-    def start(self, which: int, limit: int | None) -> None:
-        """The message of a holder starts; its worker may know another limit, or none."""
+    @rule(which=any_of_them, limit=limits, kind=PARKS["kind"])
+    def start(self, which: int, limit: int | None, kind: str) -> None:
+        """The message of a holder starts; its worker may know another limit. Refused, it waits anew."""
         claim = self.one_of(which)
         if claim not in self.model.holders:
             return
@@ -177,14 +190,22 @@ class Histories(RuleBasedStateMachine):
             starts_run=True,
         )
 
-        assert isinstance(answer, Grant)
-        assert answer.taken_over
+        may_run = self.model.may_run(claim, limit)
         was_alone = self.model.alone == claim
         del self.model.holders[claim]
+        # Memory and scripts take out what was handed from a line only; in this history that says each claim.
+        was_unsettled = self.model.take_out(claim)
+        if not may_run:
+            assert isinstance(answer, Refusal)
+            if was_unsettled:
+                self.anew.add(claim)
+            self.park_it(claim, limit, kind, "refused")
+            return
+        assert isinstance(answer, Grant)
+        assert answer.taken_over
+        self.model.running.add(run)
         self.model.holders[run] = limit
         self.model.alone = run if was_alone else self.model.alone
-        # Memory and scripts take out what was handed from a line only; in this history that says each claim.
-        self.model.take_out(claim)
 
     @rule(which=any_of_them)
     def release(self, which: int) -> None:
@@ -219,8 +240,11 @@ class Histories(RuleBasedStateMachine):
         id_ = self.fresh()
         if copy_of < len(self.model.holders):
             id_ = f"{self.one_of(copy_of).partition('/')[0]}/{next(self.numbers)}1"
+        self.park_it(id_, limit, kind, how)
+
+    def park_it(self, id_: str, limit: int | None, kind: str, how: str) -> None:
         to = {"push": self.case.queue(), "give": HOME}[kind]
-        entry = Entry(kind, to, 30.0, facts(limit, line=1), id_)
+        entry = Entry(kind, to, 30.0, facts(limit, state="queued", line=1), id_)
         runs = how == "ask" and self.model.room(limit) > 0 and not self.model.line
         has_room = self.model.room(limit) > 0
 
@@ -251,7 +275,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         id_ = self.given[-1]
-        was_there = self.model.take_out(id_)
+        was_there = id_ not in self.anew and self.model.take_out(id_)
 
         assert self.ask("settle", "n", id_, 30.0) == was_there
         if not self.model.alone:

@@ -29,7 +29,8 @@ def facts(limit: int | None, **more: object) -> str:
 def take(case: StoreCase, token: str, limit: int | None = 3, ttl: float = 30.0, **options: Any) -> Any:
     """Acquire as a run does."""
     options = {"starts_run": True, **options}
-    return case.store.acquire("n", token, ttl, facts=facts(limit), limit=limit, **options)
+    state = options.pop("state", "running")
+    return case.store.acquire("n", token, ttl, facts=facts(limit, state=state), limit=limit, **options)
 
 
 def park(
@@ -37,7 +38,7 @@ def park(
 ) -> Parked:
     """Park a message whose text is its id."""
     to = {"push": case.queue(), "give": HOME}[kind]
-    entry = Entry(kind, to, 30.0, facts(limit, line=1), id_)
+    entry = Entry(kind, to, 30.0, facts(limit, state="queued", line=1), id_)
     return case.store.park("n", id_, entry, nonce=secrets.token_hex(8), how=how)
 
 
@@ -384,10 +385,10 @@ def test_what_was_given_lives_on_when_it_is_settled_and_leaves_its_line_when_it_
 def test_a_run_that_knows_no_limit_takes_over_the_claim_that_was_made_under_one(
     case: StoreCase, others: int
 ) -> None:
-    """Its worker was not deployed yet. It is the claim's own run: refused, it would be refused for ever."""
+    """Its worker was not deployed yet. Other claims run nothing, and each asks for itself when it starts."""
     for token in (B, C)[:others]:
-        take(case, token)
-    case.store.acquire("n", A, 30.0, facts=facts(3, state="queued"), limit=3)
+        take(case, token, state="queued", starts_run=False)
+    take(case, A, state="queued", starts_run=False)
 
     grant = granted(take(case, "job-a/run", None, instead_of=A))
     assert grant.taken_over
@@ -401,6 +402,53 @@ def test_a_run_that_knows_no_limit_takes_over_the_claim_that_was_made_under_one(
     assert isinstance(take(case, D, 3), Refusal)
     assert case.store.release("n", "job-a/again").released
     assert isinstance(take(case, D, 3), Grant)
+
+
+@pytest.mark.parametrize(
+    ("running", "starting", "told"),
+    [(3, None, None), (3, 1, None), (None, 3, None), (3, 3, 1)],
+    ids=["it knows none", "it knows less", "the one that runs knows none", "one was set"],
+)
+def test_a_claim_made_under_another_limit_gives_its_place_up_where_as_many_run_as_may(
+    case: StoreCase, running: int | None, starting: int | None, told: int | None
+) -> None:
+    """Law 1 in a deploy. It holds nothing that could keep those from ending for whom it waits now."""
+    take(case, A, state="queued", starts_run=False)
+    take(case, B, state="queued", starts_run=False)
+    granted(take(case, "job-a/run", running, instead_of=A))
+    case.store.limit("n", told, ttl=60.0)
+
+    for _ in range(2):  # its answer may get lost
+        assert refused(take(case, "job-b/run", starting, instead_of=B)).hold.token == "job-a/run"
+        assert holders(case) == {"job-a/run"}
+    park(case, B, starting)
+    assert in_line(case) == [B]
+    case.store.release("n", "job-a/run")
+    assert (holders(case), case.pushed()) == ({B}, [B])
+    granted(take(case, "job-b/run", starting, instead_of=B))
+
+
+def test_a_message_that_is_parked_anew_stays_when_its_first_publish_is_settled(case: StoreCase) -> None:
+    """Law 6: it was received, refused and parked before its publisher could take it out of the line."""
+    store: Any = getattr(case, "memory", None) or getattr(case, "redis", None)
+    store.home = HOME
+    take(case, A)
+    take(case, B)
+    park(case, C, 2, kind="give")
+    case.store.release("n", B)
+    assert (holders(case), in_line(case)) == ({A, C}, [C])
+
+    assert refused(take(case, "job-c/run", None, instead_of=C)).hold.token == A
+    assert in_line(case) == []
+    park(case, C, None, kind="give")
+    for _ in range(2):  # its answer may get lost
+        assert not case.store.settle("n", C, 300.0)
+        assert in_line(case) == [C]
+    case.store.release("n", A)
+    assert not case.store.settle("n", C, 300.0)
+    assert (holders(case), in_line(case)) == ({C}, [C])
+    granted(take(case, "job-c/run", None, instead_of=C))
+    assert in_line(case) == []
 
 
 def test_a_message_that_waited_without_a_limit_is_served_when_the_others_have_ended(case: StoreCase) -> None:
@@ -432,8 +480,8 @@ def test_a_copy_that_waits_for_its_own_run_bars_nobody_from_a_free_place(case: S
 
 def test_who_took_over_beside_others_has_no_fence(case: StoreCase) -> None:
     """The limit was lowered to 1 meanwhile."""
-    take(case, A)
-    take(case, B)
+    take(case, A, state="queued")
+    take(case, B, state="queued")
     case.store.limit("n", 1, ttl=60.0)
 
     assert granted(take(case, "job-a/run", instead_of=A)).fence is None
@@ -552,7 +600,7 @@ def expired_and_swept(case: RedisCase) -> object:
 REQUESTS: dict[str, tuple[Callable[[RedisCase], object], str, str]] = {
     "acquire": (lambda case: take(case, F), "ABC", "DE"),
     "acquire, taken over": (lambda case: take(case, "job-a/2", instead_of=A), "ABC", "DE"),
-    "acquire, under another limit": (lambda case: take(case, "job-a/2", None, instead_of=A), "ABC", "DE"),
+    "acquire, under another limit": (lambda case: take(case, "job-a/2", None, instead_of=A), "BC", "DE"),
     "renew": (lambda case: case.redis.renew([Term("n", A, 30.0)]), "ABC", "DE"),
     "release": (lambda case: case.redis.release("n", A), "BCD", "E"),
     "release_and_store": (store_result, "BCD", "E"),

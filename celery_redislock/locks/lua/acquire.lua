@@ -24,6 +24,8 @@
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
+-- Milliseconds: longer than a publisher takes to settle.
+local AGAIN = 60000
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local limit, held, ours, taken, was_in_line, opens_period, permit, copy = ARGV[8]
@@ -90,6 +92,16 @@ else
   if state then
     answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
   elseif is_new and is_full then
+    answer = refused()
+  elseif permit and taken and starts and not permit.may_run(taken, limit) then
+    -- Its place was granted under another limit. It has none from now on, and waits as any other.
+    local token = string.sub(from, 1, -2)
+include('entry')
+    permit.drop(token)
+    if take_out(stem_of(lock), token) then
+      -- Whoever has published it has yet to settle that: it may be in line again by then.
+      call('SET', stem_of(lock) .. 'again:' .. token, '', 'PX', AGAIN)
+    end
     answer = refused()
   elseif first then
     answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}

@@ -68,6 +68,23 @@ permits = function(lock, index, name, held)
     return limit - count, limit
   end
 
+  -- Whether the one with these facts, which has a permit, may run beside those that run. It may not where that was
+  -- granted under another limit than its process knows, or theirs.
+  function self.may_run(own, asked)
+    if call('ZCARD', set) == 1 then
+      return true
+    end
+    local function runs(facts)
+      return string.find(facts, '"state":"running"', 1, true) and 1 or 0
+    end
+    local _, limit = self.room(asked)
+    limit = limit + runs(own)
+    for _, facts in ipairs(call('HVALS', holders)) do
+      limit = limit - runs(facts)
+    end
+    return limit > 0
+  end
+
   -- Another delivery's permit for the same task id: it never has two.
   function self.copy_of(token)
     local owner = string.match(token, '^(.+)/') or token

@@ -16,7 +16,9 @@ local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local home, promoted, text = ARGV[4]
 local stem = stem_of(lock)
 local line, lines = stem .. 'line', lines_beside(index)
-local was_in_line = take_out(stem, id)
+-- Where it was refused meanwhile (acquire.lua), it is in line anew. Its run takes it out, or has done so.
+local is_anew = call('EXISTS', stem .. 'again:' .. id) == 1 and call('EXISTS', stem .. 'mark:' .. id) == 0
+local was_in_line = not is_anew and take_out(stem, id)
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
 if held and string.find(held, id .. '\0', 1, true) == 1 then

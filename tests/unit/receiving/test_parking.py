@@ -1,5 +1,6 @@
 """What becomes of a message that waits in line, without a server: its time, its end, and who hears of it."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +60,40 @@ def test_a_message_waits_behind_one_in_hand_that_is_on_its_way(
 
     assert parking._park_received(task, CONSUMER, shop.message(), KEY) is is_parked
     assert not in_hand.has_ended
+
+
+def test_calls_that_were_accepted_under_another_limit_wait_before_those_that_were_not(shop: Shop) -> None:
+    """In the order in which they came: they had their places, and lost them to the worker's own limit."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, lock_key=KEY, lock_limit=3, on_conflict="wait")
+    with hold(task, 7, task_id="runs"):
+        for number in (1, 2, 3):
+            task.apply_async((7,), task_id=f"t{number}")
+        first, second, third = shop.messages()
+        task.lock_limit = 1
+        for message in (third, first, second):
+            shop.run(shop.receive(message))
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1", "t2", "t3"]
+
+
+@pytest.mark.parametrize("refused", [*itertools.permutations(range(3))], ids=str)
+def test_those_that_children_refuse_wait_in_the_order_of_their_receipt(
+    shop: Shop, refused: tuple[int, ...]
+) -> None:
+    """Where several may run, several of a key are in hand at once, and others wait behind them already."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY, lock_limit=2)
+    for number in range(5):
+        task.apply_async((7,), task_id=f"t{number}")
+    messages = shop.messages()
+    in_hand = [shop.receive(message) for message in messages[:3]]
+    with hold(task, 7, task_id="first"), hold(task, 7, task_id="second"):
+        for message in messages[3:]:
+            assert parking._park_received(task, CONSUMER, message, KEY)
+        for number in refused:
+            shop.run(in_hand[number])
+        owners = [waiter.owner for waiter in task.lock_for(7).waiting()]
+        assert owners == ["t0", "t1", "t2", "t3", "t4"]
 
 
 @pytest.mark.parametrize("where", ["class", "instance"])
