@@ -449,6 +449,11 @@ def test_a_message_that_is_parked_anew_stays_when_its_first_publish_is_settled(c
     assert (holders(case), in_line(case)) == ({C}, [C])
     granted(take(case, "job-c/run", None, instead_of=C))
     assert in_line(case) == []
+    # A copy of it, that goes without the lock.
+    case.store.release("n", "job-c/run", mark=Mark(C, 60.0, is_done=True))
+    park(case, C, None, kind="give")
+    assert case.store.settle("n", C, 300.0)
+    assert in_line(case) == []
 
 
 def test_a_message_that_waited_without_a_limit_is_served_when_the_others_have_ended(case: StoreCase) -> None:
