@@ -22,6 +22,7 @@ from _thread import RLock
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import count
+from multiprocessing.util import Finalize, register_after_fork
 from operator import attrgetter
 from queue import Empty
 from typing import NamedTuple
@@ -347,6 +348,8 @@ def last_call() -> None:
 
 # The watchdog's thread, a daemon, runs until after these functions.
 atexit.register(last_call)
+# A process of multiprocessing ends without them, and forgets its parent's finalizers when it begins.
+register_after_fork(last_call, lambda call: Finalize(None, call, exitpriority=0))
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)

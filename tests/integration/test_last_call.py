@@ -51,12 +51,8 @@ def test_a_claim_whose_grant_got_lost_is_released_before_its_process_is_gone(
     assert case.holder() is None
 
 
-#: A task's body owes a hold, and its pool child ends after it, as with ``worker_max_tasks_per_child=1``.
-CHILD = """
-from billiard.pool import Pool
-from celery.concurrency.prefork import process_destructor
-
-import celery_redislock.task
+#: A process that owes a hold, whose server is away.
+BODY = """
 from celery_redislock.exceptions import LockUnavailable
 
 store.acquire("n", "job/1", 3600.0, facts='{"state": "queued"}')
@@ -72,7 +68,14 @@ def body():
 
     watchdog_of(store).owe(release, within=3600.0, what="the claim")
     return os.getpid()
+"""
 
+#: It is a pool child that ends after its task, as with ``worker_max_tasks_per_child=1``.
+CHILD = """
+from billiard.pool import Pool
+from celery.concurrency.prefork import process_destructor
+
+import celery_redislock.task
 
 with Pool(1, maxtasksperchild=1, on_process_exit=process_destructor) as pool:
     first, second = pool.apply(body), pool.apply(os.getpid)
@@ -84,9 +87,26 @@ with Pool(1, maxtasksperchild=1, on_process_exit=process_destructor) as pool:
 
 def test_a_pool_child_pays_its_debts_before_it_is_replaced(case: RedisCase) -> None:
     """Law 2: it ends without exit functions, and a claim without a message would refuse all for an hour."""
-    told = run_program(PATIENT + CHILD, case.url, case.prefix)
+    told = run_program(PATIENT + BODY + CHILD, case.url, case.prefix)
 
     assert told == "free\n"
+
+
+PROCESS = """
+import multiprocessing
+
+child = multiprocessing.get_context("fork").Process(target=body)
+child.start()
+child.join(30)
+print(store.inspect("n"))
+"""
+
+
+def test_a_process_of_multiprocessing_pays_its_debts_before_it_is_gone(case: RedisCase) -> None:
+    """It ends without exit functions, too; one that is interrupted while it waits owes its place in line."""
+    told = run_program(PATIENT + BODY + PROCESS, case.url, case.prefix)
+
+    assert told == "None\n"
 
 
 def test_a_server_that_stays_away_holds_no_process_up_for_long(proxy: FaultyProxy, case: RedisCase) -> None:
