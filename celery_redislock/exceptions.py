@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "DuplicateTask", "LockBusy", "LockKeyError", "LockLost", "LockOptionError", "LockUnavailable",
-    "RedisLockError",
+    "LockUpgradeError", "RedisLockError",
 ]  # fmt: skip
 
 
@@ -118,6 +118,23 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         return (
             f"the lease on {self.key!r} was lost: {self.reason}; another holder may be running, "
             "so write nothing more that is not guarded by the fence"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class LockUpgradeError(RedisLockError, RuntimeError):
+    """A thread that reads asked for the write lock of the same name: it would wait for itself.
+
+    Attributes:
+        key: the lock's name.
+    """
+
+    key: str
+
+    def __str__(self) -> str:
+        return (
+            f"this thread reads under {self.key!r}, and would wait for itself: release the read lock first, "
+            "or take the write lock from the start, and downgrade() it"
         )
 
 

@@ -13,8 +13,9 @@ from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, fo
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.publishing import promote
-from celery_redislock.publishing.handle import A_YEAR, LockHandle
+from celery_redislock.publishing.handle import LockHandle
 
 
 @click.command()

@@ -14,8 +14,9 @@ from celery_redislock.cli import output
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.store import LockStore
-from celery_redislock.publishing.handle import A_YEAR, Holder, LockHandle
+from celery_redislock.publishing.handle import Holder, LockHandle
 
 #: More names than this are not looked through.
 ALL = 100_000

@@ -75,13 +75,18 @@ from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.lock import Lock
 from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.readwrite import ReadWriteLock
+from celery_redislock.locks.semaphore import Permit, Semaphore
 from celery_redislock.locks.store import Hold, LockStore
 from celery_redislock.locks.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from celery_redislock.locks.redisstore import RedisStore
 
-__all__ = ["Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Watchdog", "connect"]
+__all__ = [
+    "Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Permit", "ReadWriteLock", "Semaphore", "Watchdog",
+    "connect",
+]  # fmt: skip
 
 
 def connect(

@@ -4,40 +4,22 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, LockOptionError, RedisLockError
+from celery_redislock.exceptions import LockBusy, LockLost, RedisLockError
+from celery_redislock.locks.attempt import Attempt, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
-from celery_redislock.locks.lease import Lease, new_token
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import (
-    NOBODY,
-    RUNNING,
-    TEN_YEARS,
-    Entry,
-    Grant,
-    Hold,
-    LockStore,
-    Refusal,
-    Term,
-)
+from celery_redislock.locks.store import Grant, Hold, LockStore, Term
+from celery_redislock.locks.terms import check_terms
 from celery_redislock.locks.watchdog import watchdog_of
-
-#: Seconds between two looks of one that waits at who holds the lock, at most and at least.
-PAUSE = 1.0
-SHORTEST = 0.01
-
-#: With messages of priority 0 on Redis, those that come for the first time.
-BAND = 1
 
 
 @dataclass(eq=False, slots=True)
-class _Entry:
+class Entry:
     """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
 
     lease: Lease
@@ -77,6 +59,7 @@ class Lock:
         timeout: float | None = 10.0,
         owner: str | None = None,
         auto_renew: bool = True,
+        reentrant: bool = True,
         on_lost: Callable[["Lock"], None] | None = None,
         clock: Clock = boottime,
     ) -> None:
@@ -92,6 +75,7 @@ class Lock:
             timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
+            reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
             on_lost: called once with this lock when the hold is found gone, in the thread that learns of
                 it: the watchdog's, which holds nothing itself, or that of :meth:`check` or :meth:`renew`.
             clock: injected by tests.
@@ -99,7 +83,7 @@ class Lock:
         Raises:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
-        _check_terms(name, ttl=ttl, timeout=timeout)
+        check_terms(name, ttl=ttl, timeout=timeout)
         self.name = name
         self._key = lock_name(name)
         self._store = store
@@ -107,6 +91,7 @@ class Lock:
         self._timeout = timeout
         self._owner = owner
         self._auto_renew = auto_renew
+        self._reentrant = reentrant
         self._on_lost = on_lost
         self._clock = clock
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
@@ -126,11 +111,12 @@ class Lock:
                 released in the background, as after any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
-            RuntimeError: another coroutine of this thread holds it.
+            RuntimeError: another coroutine of this thread holds it; or this thread does, and ``reentrant`` is
+                off.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
         """
         if timeout is not None and not is_seconds(timeout):
-            _check_terms(self.name, timeout=timeout)
+            check_terms(self.name, timeout=timeout)
         return self._wait_for(timeout) is None
 
     def release(self) -> bool:
@@ -149,17 +135,8 @@ class Lock:
         entry.depth -= 1
         if entry.depth:
             return lease.held
-        trusted = lease.trusted
-        lease.end()
         del self._local.__dict__[self]
-        if self._auto_renew:
-            watchdog_of(self._store).forget(lease.token)
-        try:
-            answer = self._store.release(lease.key, lease.token)
-        except BaseException as error:
-            self._release_later(lease.term, error)
-            raise
-        return answer.gave_back(trusted=trusted)
+        return end(self._store, lease)
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.
@@ -180,7 +157,7 @@ class Lock:
         if lease.lost:
             return False
         if ttl is not None:
-            _check_terms(self.name, ttl=ttl)
+            check_terms(self.name, ttl=ttl)
             lease.term = Term(lease.key, lease.token, ttl)
             # The server may shorten it, although no answer comes.
             lease.trust_for(ttl)
@@ -244,12 +221,12 @@ class Lock:
             raise LockLost(self.name, why, lease.fence)
 
     @property
-    def _entry(self) -> _Entry | None:
+    def _entry(self) -> Entry | None:
         """This thread's hold, lost or not. A forked child inherits its parent's, and does not hold."""
-        entry: _Entry | None = self._local.__dict__.get(self)
+        entry: Entry | None = self._local.__dict__.get(self)
         return None if entry is None or entry.pid != os.getpid() else entry
 
-    def _required(self) -> _Entry:
+    def _required(self) -> Entry:
         if (entry := self._entry) is None:
             raise RuntimeError(f"this thread does not hold the lock {self.name!r}; acquire it first")
         return entry
@@ -262,117 +239,28 @@ class Lock:
                     f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
                     "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
                 )
+            if not self._reentrant:
+                raise RuntimeError(f"this thread holds the lock {self.name!r} already (reentrant=False)")
             # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
             entry.lease.check()
             entry.depth += 1
             return None
-        give_up = float("inf") if timeout is None else self._clock() + timeout
-        term, pid, refused = self._attempt()
-        if refused is None or give_up <= self._clock():
-            return refused
-        try:
-            return self._stand_in_line(term, pid, refused, give_up)
-        except BaseException:
-            if pid == os.getpid():
-                # It holds the lock by now, or will be handed it, for so long.
-                within = term.ttl + self._store.patience
-                leave = functools.partial(self._store.leave, term.name, term.token)
-                watchdog_of(self._store).owe(leave, within=within, what=repr(self.name))
-            raise
+        return self._attempt().within(timeout)
 
-    def _attempt(self) -> tuple[Term, int, Hold | None]:
-        """Ask once, under a new token; return that, this process, and who refused it, if anybody."""
-        pid = os.getpid()
-        owner = self._owner or _who(pid, threading.get_ident())[0]
-        term = Term(self._key, new_token(owner), self._ttl)
-        try:
-            return term, pid, self._take(term, pid)
-        except BaseException as error:
-            self._release_later(term, error)
-            raise
+    def _attempt(self) -> Attempt:
+        """Return an attempt of this thread to hold it."""
+        return Attempt(self._store, self._key, self._ttl, self._owner, self._keep, self._clock)
 
-    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Hold | None:
-        """Make one request for the lock, and note the hold; return who refused it, if anybody."""
-        facts = _facts(pid)
-        answer = self._store.acquire(term.name, term.token, term.ttl, facts=facts, starts_run=starts_run)
-        if isinstance(answer, Refusal):
-            return answer.hold
-        # No message was named, so no mark can have answered.
-        assert isinstance(answer, Grant)  # noqa: S101
-        lease = Lease(self._store, term, answer, on_lost=self._announce_loss, clock=self._clock)
+    def _keep(self, term: Term, grant: Grant) -> None:
+        """Note a hold of this thread, and have it renewed."""
+        lease = Lease(self._store, term, grant, on_lost=self._announce_loss, clock=self._clock)
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
-        self._local.__dict__[self] = _Entry(lease, _coroutine(), pid)
-        return None
-
-    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Hold | None:
-        """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
-
-        Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
-        have answered, and rings the bell. Where a hold expires nobody does, and other programs do not. So who
-        waits asks once a second, and when the hold that it knows of has expired, who holds the lock; a lock
-        that is free is handed on by this very question. To park again costs as little, and serves one whose
-        entry was lost by a failover, or that found the line full.
-        """
-        store = self._store
-        bell = store.bell(term.name, _nonce())
-        place = "last"
-        holder: Hold | None = refused
-        while True:
-            entry = Entry("ring", bell, store.patience, _facts(pid))
-            parked = store.park(term.name, term.token, entry, nonce=_nonce(), band=BAND, place=place)
-            holder = parked.held_by or holder
-            # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
-            look_in = PAUSE if holder is None else max(SHORTEST, holder.expires_in + 0.001)
-            left = max(0.0, give_up - self._clock())
-            is_handed = store.await_bell(bell, min(PAUSE, look_in, left))
-            if pid != os.getpid():
-                # A fork, with this thread and no other of its parent's: it waits for itself.
-                return self._wait_for(None if give_up == float("inf") else give_up - self._clock())
-            if not is_handed:
-                # Where that finds it free, it is handed to somebody, who may be this one.
-                holder = store.release(term.name, NOBODY).held_by or store.inspect(term.name)
-                is_handed = holder is not None and holder.token == term.token
-                if is_handed:
-                    store.await_bell(bell, SHORTEST)  # it has rung since, or the answer was lost
-            if is_handed:
-                # As a run starts: what is handed to us needs no memory, and what is not is others' who wait.
-                holder = self._take(term, pid, starts_run=True)
-                if holder is None:
-                    return None
-                place = "first"  # the hand-off expired before it could be taken
-            refused = holder or refused
-            if give_up <= self._clock():
-                store.leave(term.name, term.token)
-                return refused
-
-    def _release_later(self, term: Term, error: BaseException) -> None:
-        """Release in the background a hold that an unanswered, or interrupted, request may have left."""
-        if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
-            watchdog_of(self._store).owe(
-                lambda: self._store.release(term.name, term.token), within=term.ttl, what=repr(self.name)
-            )
+        self._local.__dict__[self] = Entry(lease, _coroutine(), os.getpid())
 
     def _announce_loss(self, _lease: Lease) -> None:
         if self._on_lost is not None:
             self._on_lost(self)
-
-
-@functools.lru_cache(maxsize=1024)
-def _who(pid: int, thread: int) -> tuple[str, str]:
-    """Return a thread's name as an owner, and the beginning of the facts that it writes about itself."""
-    facts = f'{{"host":{quoted(hostname())},"pid":{pid},"state":"{RUNNING}"'
-    return f"{hostname()}:{pid}:{thread}", facts
-
-
-def _facts(pid: int) -> str:
-    """Return what this thread writes about itself as a holder from now on."""
-    begin = _who(pid, threading.get_ident())[1]
-    return f'{begin},"since":{time.time():.3f}}}'
-
-
-def _nonce() -> str:
-    return new_token("").lstrip("/")
 
 
 @functools.cache
@@ -385,18 +273,3 @@ def _coroutine() -> object | None:
     """Return the task of asyncio that this thread is running, if it runs any."""
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
-
-
-def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:
-    """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms."""
-    problems = []
-    if not isinstance(name, str):
-        problems.append(f"the name is {name!r}; give a text that names the resource the lock is for")
-    elif not name:
-        problems.append("the name is empty; name the resource the lock is for")
-    if not is_seconds(ttl) or not 0.001 <= ttl <= TEN_YEARS:
-        problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}")
-    if timeout is not None and not is_seconds(timeout):
-        problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
-    if problems:
-        raise LockOptionError(repr(name), problems)

@@ -119,9 +119,10 @@ class MemoryStore(LockStore):
             if mark is not None:
                 return Marked(mark[0] == b"done", mark[1] - now)
             copies = self._copies(name, token) if held is None else []
-            if held is None and (copies or self._room(name, limit) <= 0):
-                return Refusal(self._held_by(name, copies))
             value = f"{token}\0{facts}".encode()
+            if held is None and (copies or self._room(name, limit) < _weight_in(value)):
+                # Nobody holds it where fewer may than one asks for.
+                return Refusal(self._held_by(name, copies) or (Hold(name, b"limit", _OF_ANOTHER_HOME),))
             taken = None if repeated else held
             if taken is not None and starts_run and not self._may_run(name, instead_of, limit):
                 del holders[instead_of or ""]
@@ -218,24 +219,37 @@ class MemoryStore(LockStore):
             answer = Release(ours, promoted=woken.promoted)
         return self._told(answer)
 
+    def downgrade(self, name: str, token: str, ttl: float, *, facts: str) -> Release:
+        with self._lock:
+            holders = self._holders_of(name)
+            if token not in holders:
+                return Release(released=False, held_by=next(iter(self._held_by(name)), None))
+            holders[token] = _Held(f"{token}\0{facts}".encode(), self._clock() + ttl, is_alone=False)
+            answer = Release(released=True, promoted=self._wake(name).promoted)
+        return self._told(answer)
+
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
         place: str = "last", most: int = 10_000, ahead: str = "",
         acknowledge: tuple[str, str, str] | None = None, within: float | None = None,  # noqa: ARG002
     ) -> Parked:  # fmt: skip
         with self._lock:
-            if self._live(self._notes, nonce) is not None or self._entry(name, id) is not None:
+            until = math.inf if within is None else self._clock() + within
+            is_there = self._entry(name, id) is not None
+            if is_there and entry.kind == "ring":
+                self._set_until(name, id, until)
+            if is_there or self._live(self._notes, nonce) is not None:
                 return Parked("repeated")
             held_by = self._held_by(name)
             is_own = id in self._holders_of(name)
-            room = self._room(name, _limit_in(entry.facts.encode()))
-            held = None if room > 0 or not held_by else held_by[0]
+            facts = entry.facts.encode()
+            has_room = self._room(name, _limit_in(facts)) >= _weight_in(facts)
+            held = None if has_room or not held_by else held_by[0]
             line = self._lines.get(name, [])
             if how != "refused" and (is_own or (how == "ask" and held is None and not line)):
                 return Parked("runs")
             if len(line) >= most and not is_own:
                 return Parked("full")
-            until = math.inf if within is None else self._clock() + within
             before = [at for at, each in enumerate(line) if each.id == place]
             of_band = [each.band for each in line]
             if before:
@@ -359,7 +373,8 @@ class MemoryStore(LockStore):
         line = self._lines[name]
         for _, id_, entry, _ in [each for each in line if each.until <= now]:
             if entry.kind != "give":
-                self.queues[entry.to].append(entry.text)
+                if entry.kind != "ring":
+                    self.queues[entry.to].append(entry.text)
                 self._take_out(name, id_)
             elif entry.to == self.home and not self._live(self._notes, id_):
                 self._notes[id_] = (b"", now + entry.ttl)
@@ -393,21 +408,23 @@ class MemoryStore(LockStore):
             self._due[name] = now + _OF_ANOTHER_HOME
             return _NOBODY
         takes = self._live(self._marks, (name, id_)) is None
-        limit = _limit_in(entry.facts.encode())
+        is_dead = entry.kind == "ring" and line[0].until < now and not only
+        if is_dead:
+            self._take_out(name, id_)
+        facts = entry.facts.encode()
+        limit = _limit_in(facts)
         is_waiting = takes and not only
         is_here = id_ in self._holders_of(name) or self._copies(name, id_)
-        if is_waiting and is_here and not self._is_alone(name):
-            return self._wake(name, rank=rank + 1)
-        if is_waiting and self._room(name, limit) <= 0:
-            self._due[name] = min(now + _LATEST, *(each.until for each in self._holders[name].values()))
+        if is_dead or (is_waiting and is_here and not self._is_alone(name)):
+            return self._wake(name, rank=rank if is_dead else rank + 1)
+        if is_waiting and self._room(name, limit) < _weight_in(facts):
+            self._due[name] = min([now + _LATEST, *(each.until for each in self._holders[name].values())])
             return _NOBODY
         has_permit = takes and self._keep(
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
         )
         if entry.kind == "give":
-            self._lines[name] = [
-                each._replace(until=math.inf) if each.id == id_ else each for each in self._lines[name]
-            ]
+            self._set_until(name, id_, math.inf)
             self._due[name] = now + (min(entry.ttl, _LATEST) if takes else entry.ttl)
             return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
         if entry.kind != "hold":
@@ -422,6 +439,10 @@ class MemoryStore(LockStore):
 
     def _entry(self, name: str, id_: str) -> Entry | None:
         return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
+
+    def _set_until(self, name: str, id_: str, until: float) -> None:
+        line = self._lines[name]
+        self._lines[name] = [each._replace(until=until) if each.id == id_ else each for each in line]
 
     def _take_out(self, name: str, id_: str | None) -> Entry | None:
         entry = self._entry(name, id_ or "")
@@ -482,13 +503,14 @@ class MemoryStore(LockStore):
 
     def _room(self, name: str, limit: int | None) -> int:
         """Return how many more may hold a lock."""
-        return 0 if self._is_alone(name) else self._limit(name, limit) - len(self._holders_of(name))
+        taken = sum(_weight_in(held.value) for held in self._holders_of(name).values())
+        return 0 if self._is_alone(name) else self._limit(name, limit) - taken
 
     def _may_run(self, name: str, token: str | None, limit: int | None) -> bool:
         """Whether one that has a permit may run beside those that run, under whatever limit it has that."""
         holders = self._holders_of(name)
         beside = [held.value for each, held in holders.items() if each != token]
-        running = sum(b'"state":"running"' in value for value in beside)
+        running = sum(_weight_in(value) for value in beside if b'"state":"running"' in value)
         return not beside or running < self._limit(name, limit)
 
     def _limit(self, name: str, limit: int | None) -> int:
@@ -578,3 +600,8 @@ def _limit_in(value: bytes) -> int | None:
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:
     return any(token and value.startswith(f"{token}\0".encode()) for token in tokens)
+
+
+def _weight_in(value: bytes) -> int:
+    found = re.search(rb'"permits":(\d+)', value)
+    return int(found[1]) if found else 1

@@ -272,6 +272,11 @@ class RedisStore(LockStore):
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
 
+    def downgrade(self, name: str, token: str, ttl: float, *, facts: str) -> Release:
+        keys = [self._base(name) + "lock", self._index]
+        args = [token, _ms(ttl), facts, name, self.home]
+        return self._ended(self._scripts.begin("downgrade", keys, args, _released, name=name)())
+
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
         cursor = "0"
         while True:

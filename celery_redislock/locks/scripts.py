@@ -24,10 +24,9 @@ from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "claim_and_push", "claim_or_park", "drain", "force_release", "hand_on", "inspect", "leave",
-    "limit", "look", "move", "names", "park", "release", "release_and_store", "release_claims", "renew",
-    "settle", "sweep",
-    "waiting",
+    "acquire", "claim_and_push", "claim_or_park", "downgrade", "drain", "force_release", "hand_on", "inspect",
+    "leave", "limit", "look", "move", "names", "park", "release", "release_and_store", "release_claims",
+    "renew", "settle", "sweep", "waiting",
 )  # fmt: skip
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.

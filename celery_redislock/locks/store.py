@@ -539,6 +539,20 @@ class LockStore(ABC):
             where ``new`` holds already, because this request was repeated.
         """
 
+    def downgrade(self, name: str, token: str, ttl: float, *, facts: str) -> Release:  # noqa: ARG002
+        """Turn an exclusive hold into one of several, for ``ttl`` seconds from now; one round trip.
+
+        It keeps its token. ``facts`` have the ``limit``: so many may hold the lock from now on; those start
+        that are first in line.
+
+        Returns:
+            ``released`` if it was held: it is exclusive no more.
+
+        Raises:
+            LockUnavailable: besides, in a store in which nothing is held by several.
+        """
+        raise LockUnavailable(self.server, "downgrade", "in this store one holds a lock alone")
+
     def park(
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002, ARG002  no line
         place: str = "last", most: int = 10_000, ahead: str = "",  # noqa: ARG002

@@ -110,6 +110,10 @@ class Watchdog:
         """Do not renew this token's lease any more; a renewal that was sent already is not waited for."""
         self._watched.pop(token, None)
 
+    def watched(self, token: str) -> Lease | None:
+        """Return the lease of this token, if this process renews it."""
+        return self._watched.get(token)
+
     def unwatch(self, lease: Lease) -> None:
         """Do not renew this very lease any more; a later one of the same token is still renewed."""
         if self._watched.get(lease.token) is lease:

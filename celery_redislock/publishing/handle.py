@@ -1,22 +1,16 @@
 """A look at a task's lock from outside: who holds it, and taking it away."""
 
-import json
-import os
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
 from celery_redislock.declaring.kinds import COUNT, Seconds
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.process import hostname
+from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.store import QUEUED, Hold, Limit, LockStore, Release
 from celery_redislock.log import logger
 
 __all__ = ["Holder", "LockHandle", "take_away"]
-
-#: Seconds for which a limit counts that is set for no other time.
-A_YEAR = 366 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +157,8 @@ class LockHandle:
             problems.append(f"limit {error}")
         if problems:
             raise LockOptionError(self._task.name, problems)
-        facts = {"by": by, "host": hostname(), "pid": os.getpid(), "since": time.time()}
-        text = json.dumps({name: fact for name, fact in facts.items() if fact is not None})
-        for key in (self._queued_key, self.key):
-            if key is not None:
-                found = self._store.limit(key, None if reset else value, ttl=seconds, facts=text)
-        logger.warning("the limit of %r is %s", self.key, "the task's own again" if reset else value)
-        return found
+        keys = [self.key] if self._queued_key is None else [self._queued_key, self.key]
+        return replace_limit(self._store, keys, None if reset else value, seconds, by=by)
 
     def waiting(self) -> list[Holder]:
         """Return who waits in line for the lock, in order, as they will hold it; one request.

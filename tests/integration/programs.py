@@ -3,12 +3,15 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 #: What every program has: a store, given as ``argv``, and a deadline for waiting.
 _PROLOGUE = """
 import os, signal, sys, threading, time
-from celery_redislock.locks import Lock, connect
+from celery_redislock.locks import Lock, Semaphore, connect
 from celery_redislock.locks.watchdog import watchdog_of
 
 url, prefix, *rest = sys.argv[1:]
@@ -56,3 +59,18 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
     )
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-6000:]}"
     return done.stdout
+
+
+@contextmanager
+def waiting_programs(case: Any, program: str, number: int) -> Iterator["list[subprocess.Popen[bytes]]"]:
+    """Run so many programs that wait for something; they end with the block at the latest."""
+    prologue = _PROLOGUE.replace("prefix=prefix", "prefix=prefix, socket_timeout=0.5", 1)
+    command = [sys.executable, "-c", prologue + textwrap.dedent(program), case.url, case.prefix]
+    started = [subprocess.Popen(command, cwd=Path(__file__).parents[2]) for _ in range(number)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait(30)

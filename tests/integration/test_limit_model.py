@@ -1,6 +1,7 @@
 """Random histories of a lock that several may hold, in memory and on a server, against a model of a page.
 
-Holders and waiters know limits of 1, 2 and 3, or none; a limit may be set, and permits expire one by one.
+Holders and waiters know limits of 1, 2 and 3, none, or one that no number reaches, as those that read do.
+Some take two places. A limit may be set, permits expire one by one, and who is alone may let others in.
 """
 
 import itertools
@@ -19,22 +20,31 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from celery_redislock.locks.readwrite import READERS
 from celery_redislock.locks.store import Entry, Grant, Promotion, Refusal, Term, owner_of
 from tests.integration.test_store_limits import HOME, facts
 from tests.stores import MemoryCase, RedisCase, StoreCase
 
 #: What a process knows: no limit at all, as a task without one, or so many.
-limits = st.sampled_from([1, 2, 3, 3, None])
+limits = st.sampled_from([1, 2, 3, 3, None, READERS])
+#: How many places one takes; a claim of a task takes one.
+weights = st.sampled_from([1, 1, 2])
 any_of_them = st.integers(0, 4)
 
 #: What may be asked of a park.
 PARKS: dict[str, Any] = {
     "limit": limits,
+    "weight": weights,
     "kind": st.sampled_from(["push", "push", "give"]),
     "how": st.sampled_from(["ask", "refused"]),
     #: Seldom another delivery of what holds the lock.
     "copy_of": st.sampled_from([0, 9, 9, 9]),
 }
+
+
+def places(weight: int) -> dict[str, int]:
+    """What one says that takes several places."""
+    return {"permits": weight} if weight > 1 else {}
 
 
 class Waiting(NamedTuple):
@@ -43,6 +53,7 @@ class Waiting(NamedTuple):
     id: str
     limit: int | None
     kind: str
+    weight: int
 
 
 class Model:
@@ -51,6 +62,7 @@ class Model:
     def __init__(self) -> None:
         self.holders: dict[str, int | None] = {}
         self.running: set[str] = set()
+        self.weights: dict[str, int] = {}
         self.alone: str | None = None
         self.line: list[Waiting] = []
         self.sent: list[str] = []
@@ -62,24 +74,26 @@ class Model:
             return 0
         if limit is None:
             return int(not self.holders)
-        return (self.told or min([limit, *(each or 1 for each in self.holders.values())])) - len(self.holders)
+        most = self.told or min([limit, *(each or 1 for each in self.holders.values())])
+        return most - sum(self.weights.get(token, 1) for token in self.holders)
 
     def is_here(self, id_: str) -> bool:
         """Whether it holds the lock, or another delivery of it does."""
         return owner_of(id_) in map(owner_of, self.holders)
 
-    def grant(self, token: str, limit: int | None) -> None:
+    def grant(self, token: str, limit: int | None, weight: int = 1) -> None:
         """Let one hold it: alone, where it knows of no limit."""
         if limit is None:
             self.alone = token
         self.holders[token] = limit
+        self.weights[token] = weight
 
     def may_run(self, claim: str, limit: int | None) -> bool:
         """Whether one that has a place may run beside those that run already."""
         beside = self.holders.keys() - {claim}
         known = [each or 1 for each in (limit, *self.holders.values())]
         most = self.told if self.told and limit else min(known)
-        return not beside or len(beside & self.running) < most
+        return not beside or sum(self.weights.get(each, 1) for each in beside & self.running) < most
 
     def end(self, token: str) -> bool:
         """End a hold, and serve who waits."""
@@ -96,9 +110,9 @@ class Model:
             if self.is_here(first.id):
                 rank += 1
                 continue
-            if self.room(first.limit) <= 0:
+            if self.room(first.limit) < first.weight:
                 return
-            self.grant(first.id, first.limit)
+            self.grant(first.id, first.limit, first.weight)
             self.sent.append(first.id)
             if first.kind == "give":
                 return
@@ -155,18 +169,19 @@ class Histories(RuleBasedStateMachine):
         """A holder, or one that is none."""
         return [*sorted(self.model.holders), self.fresh()][min(which, len(self.model.holders))]
 
-    @rule(limit=limits, starts=st.booleans())
-    def acquire(self, limit: int | None, starts: bool) -> None:
+    @rule(limit=limits, weight=weights, starts=st.booleans())
+    def acquire(self, limit: int | None, weight: int, starts: bool) -> None:
         token = self.fresh()
+        weight = weight if limit else 1
         waiting = [each for each in self.model.line if not self.model.is_here(each.id)]
         waits = bool(waiting) and (starts or limit is not None)
-        expected = self.model.room(limit) > 0 and not waits
-        said = facts(limit, state="running" if starts else "queued")
+        expected = self.model.room(limit) >= weight and not waits
+        said = facts(limit, state="running" if starts else "queued", **places(weight))
         answer = self.ask("acquire", "n", token, 30.0, facts=said, limit=limit, starts_run=starts)
 
         assert isinstance(answer, Grant) == expected
         if expected:
-            self.model.grant(token, limit)
+            self.model.grant(token, limit, weight)
         if expected and starts:
             self.model.running.add(token)
 
@@ -199,7 +214,7 @@ class Histories(RuleBasedStateMachine):
             assert isinstance(answer, Refusal)
             if was_unsettled:
                 self.anew.add(claim)
-            self.park_it(claim, limit, kind, "refused")
+            self.park_it(claim, limit, 1, kind, "refused")
             return
         assert isinstance(answer, Grant)
         assert answer.taken_over
@@ -236,24 +251,37 @@ class Histories(RuleBasedStateMachine):
 
         assert (self.ask("renew", [Term("n", token, 30.0)]).renewed[0] is True) == is_there
 
-    def park(self, limit: int | None, kind: str, how: str, copy_of: int) -> None:
+    @precondition(lambda self: self.model.alone)
+    @rule(limit=st.sampled_from([2, READERS]))
+    def downgrade(self, limit: int) -> None:
+        """The one that holds it alone lets others in."""
+        token = self.model.alone or ""
+
+        assert self.ask("downgrade", "n", token, 30.0, facts=facts(limit)).released
+        self.model.alone = None
+        self.model.running.add(token)
+        self.model.holders[token] = limit
+        self.wake()
+
+    def park(self, limit: int | None, weight: int, kind: str, how: str, copy_of: int) -> None:
         id_ = self.fresh()
         if copy_of < len(self.model.holders):
             id_ = f"{self.one_of(copy_of).partition('/')[0]}/{next(self.numbers)}1"
-        self.park_it(id_, limit, kind, how)
+        self.park_it(id_, limit, weight if limit else 1, kind, how)
 
-    def park_it(self, id_: str, limit: int | None, kind: str, how: str) -> None:
+    def park_it(self, id_: str, limit: int | None, weight: int, kind: str, how: str) -> None:
         to = {"push": self.case.queue(), "give": HOME}[kind]
-        entry = Entry(kind, to, 30.0, facts(limit, state="queued", line=1), id_)
-        runs = how == "ask" and self.model.room(limit) > 0 and not self.model.line
-        has_room = self.model.room(limit) > 0
+        entry = Entry(kind, to, 30.0, facts(limit, state="queued", line=1, **places(weight)), id_)
+        has_room = self.model.room(limit) >= weight
+        # Where nobody holds it, who asks for more than there is learns that from the request for the lock.
+        runs = how == "ask" and (has_room or not self.model.holders) and not self.model.line
 
         word = self.ask("park", "n", id_, entry, nonce=secrets.token_hex(8), how=how).word
         if runs:
             assert word == "runs"
             return
-        self.model.line.append(Waiting(id_, limit, kind))
-        if has_room:
+        self.model.line.append(Waiting(id_, limit, kind, weight))
+        if has_room or not self.model.holders:
             self.model.wake()
         assert word == ("parked" if id_ in [each.id for each in self.model.line] else "woken")
 

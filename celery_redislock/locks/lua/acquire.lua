@@ -44,7 +44,8 @@ end
 local function refused()
   local several = (permit or is_marker(held)) and (permit or permits_now()).holders(copy) or {0}
   if several[1] == 0 then
-    several = {1, held, call('PTTL', lock)}
+    -- Nobody holds it where fewer may than one asks for.
+    several = {1, held or 'limit', held and call('PTTL', lock) or 1000}
   end
   return {'refused', 'held', unpack(several)}
 end
@@ -79,7 +80,7 @@ else
     taken = not ours and permit.facts_of(string.sub(from, 1, -2))
     was_in_line = taken and string.find(taken, '"line":1', 1, true)
     copy = not taken and not ours and permit.copy_of(string.match(value, '^[^%z]*'))
-    is_full = copy or permit.room(limit) <= 0
+    is_full = copy or permit.room(limit) < permit.weight_in(value)
   end
   local is_new = not taken and not ours
   if is_new and not is_full and (starts or permit) then

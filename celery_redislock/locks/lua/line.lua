@@ -3,7 +3,7 @@
 --   {N}:line    sorted set id -> place; the id is the waiting message's identity, and the token of its claim
 --   {N}:parked  hash id -> `kind NUL to NUL ttl NUL facts NUL text`; ttl (ms) and facts are the claim's
 --   {N}:until   sorted set id -> when it goes without the lock (ms, server clock), for those that do not wait
---               for longer; who leaves the line leaves it too
+--               for longer; a process that waits sets it anew as long as it lives. Who leaves the line leaves it too
 --
 --   kind push   the text goes to the front of the list `to`, a queue of the broker on this server
 --        ring   likewise, where `to` is the bell of a process that waits; it lives no longer than the claim
@@ -54,9 +54,13 @@ local function wake(lock, index, name, home, only)
       return
     end
     local kind, to, ttl, facts, text = read(entry)
+    local till = kind == 'ring' and redis.pcall('ZSCORE', stem .. 'until', id)
     if not kind then
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
       redis.pcall('ZREM', stem .. 'until', id)
+      heads = call('ZRANGE', line, rank, rank)
+    elseif type(till) == 'string' and tonumber(till) < now and not only then
+      take_out(stem, id) -- its process is dead, or stands still
       heads = call('ZRANGE', line, rank, rank)
     elseif kind == 'give' and to ~= home then
       -- It is given when its claim has run out.
@@ -76,10 +80,11 @@ local function wake(lock, index, name, home, only)
       local has_permit = permit and permit.facts_of(id)
       local is_here = has_permit or permit and permit.copy_of(id)
       local room = permit and permit.room(limit) or held and 0 or 1
+      local needs = permit and permit.weight_in(facts) or 1
       if takes and is_here and not only then
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
         heads = call('ZRANGE', line, rank, rank)
-      elseif takes and room <= 0 and not only then
+      elseif takes and room < needs and not only then
         local left = permit and permit.ends_in(0) or call('PTTL', lock)
         redis.pcall('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
         return

@@ -19,7 +19,8 @@
 --       10  ahead   `token NUL json`: where the lock is free and it waits 'behind', the claim of the one before it;
 --                   '' for none. Else that one would be refused in favour of those that wait for it
 --       11  tag     of the delivery that is acknowledged; '' for none
---       12  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever
+--       12  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever. A process
+--                   that waits leaves the line then, unless it has parked again
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, n, value, pttl, ...}  by the holder
 --         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
@@ -51,6 +52,9 @@ if call('EXISTS', note) == 1 then
 end
 if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
   acknowledge() -- another delivery of it
+  if ARGV[12] ~= '' and string.sub(entry, 1, 4) == 'ring' then
+    call('ZADD', stem .. 'until', now_ms() + ARGV[12], id)
+  end
   if string.sub(entry, 1, 4) == 'give' then
     redis.pcall('SET', note, '', 'PX', ARGV[9])
   end
@@ -63,7 +67,7 @@ local limit = string.match(facts or '', '"limit":(%d+)')
 local permit = not is_own and (limit or is_marker(held)) and permits(lock, index, name, held)
 if permit then
   is_own = permit.facts_of(id)
-  held = permit.room(limit) <= 0 and held
+  held = permit.room(limit) < permit.weight_in(facts) and held
 end
 local length = call('ZCARD', line)
 if how ~= 'refused' and (is_own or how == 'ask' and not held and length == 0) then

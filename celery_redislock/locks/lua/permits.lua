@@ -1,14 +1,16 @@
 -- Included where a lock may be held by several at once; the including script declares `local permits` before.
 --
 --   {N}:lock     string `permits/N NUL {"limit":N}`, as long as the last permit: who knows only strings, as any
---                client's SET NX, finds the lock held. N: the least limit under which one is held, or less
+--                client's SET NX, finds the lock held. N: the least limit under which one is held, or less.
+--                `{"limit":N,"weighs":1}`: a holder may take more than one place
 --   {N}:permits  sorted set token -> expiry (ms, server clock)
---   {N}:holders  hash token -> facts, json; `"limit"` is the one that its process knows
+--   {N}:holders  hash token -> facts, json; `"limit"` is the one that its process knows, `"permits"` the places
+--                that it takes, where they are several
 --   {N}:limit    string `N NUL json`: replaces what processes know, until it expires
 --
 -- Returns the permits of a lock as they are now; nil where one holder has it alone. `held`: the lock's value.
 permits = function(lock, index, name, held)
-  local marked = held and string.match(held, '^permits/(%d+)%z{"limit":')
+  local marked, weighs = string.match(held or '', '^permits/(%d+)%z{"limit":%d+(,?)')
   if held and not marked then
     return
   end
@@ -20,6 +22,20 @@ permits = function(lock, index, name, held)
   -- One that took over a claim may know of no limit: it counts as one that is to be alone.
   local function limit_in(facts)
     return tonumber(string.match(facts, '"limit":(%d+)') or 1)
+  end
+
+  -- The places that one with these facts takes.
+  function self.weight_in(facts)
+    return tonumber(string.match(facts, '"permits":(%d+)') or 1)
+  end
+
+  -- The places that are taken.
+  local function taken()
+    local count = call('ZCARD', set)
+    for _, facts in ipairs(weighs == ',' and call('HVALS', holders) or {}) do
+      count = count + self.weight_in(facts) - 1
+    end
+    return count
   end
 
   for _, token in ipairs(call('ZRANGEBYSCORE', set, '-inf', now)) do
@@ -41,7 +57,8 @@ permits = function(lock, index, name, held)
       redis.pcall('ZREM', index, name)
       return
     end
-    call('SET', lock, 'permits/' .. marked .. '\0{"limit":' .. marked .. '}', 'PX', left)
+    local weight = weighs == ',' and ',"weighs":1}' or '}'
+    call('SET', lock, 'permits/' .. marked .. '\0{"limit":' .. marked .. weight, 'PX', left)
     call('PEXPIRE', set, left)
     call('PEXPIRE', holders, left)
     list(index, name, now, left)
@@ -50,7 +67,7 @@ permits = function(lock, index, name, held)
   -- How many more may hold it; and the limit that counts: the one that was set, or else the least among the one
   -- that is asked for and those of the holders. Who knows of none holds it alone.
   function self.room(asked)
-    local count = call('ZCARD', set)
+    local count = taken()
     if not asked then
       return 1 - count, 1
     end
@@ -75,7 +92,7 @@ permits = function(lock, index, name, held)
       return true
     end
     local function runs(facts)
-      return string.find(facts, '"state":"running"', 1, true) and 1 or 0
+      return string.find(facts, '"state":"running"', 1, true) and self.weight_in(facts) or 0
     end
     local _, limit = self.room(asked)
     limit = limit + runs(own)
@@ -113,6 +130,7 @@ permits = function(lock, index, name, held)
   -- Gives one, or makes one last for `ttl` from now on, in the place of `from` where that is given.
   function self.grant(token, facts, ttl, from)
     local asked = limit_in(facts)
+    weighs = self.weight_in(facts) > 1 and ',' or weighs
     local _, limit = self.room(asked)
     if from then
       call('ZREM', set, from)

@@ -39,7 +39,7 @@ local function let_go(name, stem)
       if to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
         tell(name, 'promoted', id, text)
       end
-    elseif not kind or type(redis.pcall('RPUSH', to, text)) == 'number' then
+    elseif not kind or kind == 'ring' or type(redis.pcall('RPUSH', to, text)) == 'number' then
       if kind then
         take_out(stem, id)
       else

@@ -9,7 +9,7 @@ import pytest
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, MemoryStore
-from celery_redislock.locks.lock import PAUSE
+from celery_redislock.locks.attempt import PAUSE
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
 from tests.facts import wait_until

@@ -1,0 +1,180 @@
+"""One attempt to get a hold: it asks, waits in line on a bell, and takes back what it left behind."""
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted
+
+from celery_redislock.exceptions import LockKeyError
+from celery_redislock.locks.clock import Clock
+from celery_redislock.locks.lease import Lease, new_token
+from celery_redislock.locks.process import hostname
+from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Refusal, Term
+from celery_redislock.locks.watchdog import watchdog_of
+
+__all__ = ["PAUSE", "SHORTEST", "Attempt", "end"]
+
+#: Seconds between two looks of one that waits at who holds the lock, at most and at least.
+PAUSE = 1.0
+SHORTEST = 0.01
+
+#: With messages of priority 0 on Redis, those that come for the first time.
+BAND = 1
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One thread's attempt to hold a lock, under a token of its own.
+
+    Attributes:
+        store: where the lock is kept; ``key`` is its name there.
+        ttl: seconds of the hold.
+        owner: who holds, shown to those who are refused; host, process and thread by default.
+        keep: called with the term and the grant, before anything else may happen to them.
+        clock: of the store.
+        limit: how many may hold it at once; ``None`` for one alone.
+        says: more facts about the holder, pairs of JSON, each with a comma before it.
+        may_wait: raises when it could wait for ever; asked each second.
+    """
+
+    store: LockStore
+    key: str
+    ttl: float
+    owner: str | None
+    keep: Callable[[Term, Grant], object]
+    clock: Clock
+    limit: int | None = None
+    says: str = ""
+    may_wait: Callable[[], object] | None = None
+
+    def within(self, timeout: float | None) -> Hold | None:
+        """Acquire within so many seconds; ``None`` when held, else who held it at the last request.
+
+        ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`;
+        what is left of it then is released in the background.
+        """
+        give_up = float("inf") if timeout is None else self.clock() + timeout
+        pid = os.getpid()
+        owner = self.owner or _who(pid, threading.get_ident())[0]
+        if self.limit is not None:
+            owner = f"{owner}/{_nonce()}"  # of one owner the server lets only one hold it at once
+        term = Term(self.key, new_token(owner), self.ttl)
+        try:
+            refused = self._take(term, pid)
+        except BaseException as error:
+            _owe(self.store, term, error)
+            raise
+        if refused is None or give_up <= self.clock():
+            return refused
+        try:
+            return self._stand_in_line(term, pid, refused, give_up)
+        except BaseException:
+            if pid == os.getpid():
+                # It holds the lock by now, or will be handed it, for so long.
+                within = term.ttl + self.store.patience
+                leave = functools.partial(self.store.leave, term.name, term.token)
+                watchdog_of(self.store).owe(leave, within=within, what=repr(self.key))
+            raise
+
+    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Hold | None:
+        """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""
+        facts = self.facts(pid)
+        answer = self.store.acquire(*term, facts=facts, starts_run=starts_run, limit=self.limit)
+        if isinstance(answer, Refusal):
+            return answer.hold
+        # No message was named, so no mark can have answered.
+        assert isinstance(answer, Grant)  # noqa: S101
+        self.keep(term, answer)
+        return None
+
+    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Hold | None:
+        """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
+
+        Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
+        have answered, and rings the bell. Where a hold expires nobody does, and other programs do not. So who
+        waits asks once a second, and when the hold that it knows of has expired, who holds the lock; a lock
+        that is free is handed on by this very question. To park again costs as little. It tells that this one
+        is alive, or else it leaves the line as a dead one does; and it serves one whose entry was lost by a
+        failover, or that found the line full.
+        """
+        store = self.store
+        bell = store.bell(term.name, _nonce())
+        place = "last"
+        holder: Hold | None = refused
+        # An entry that is not refreshed for ``patience`` leaves the line.
+        pause = min(PAUSE, store.patience / 2)
+        while True:
+            if self.may_wait is not None:
+                self.may_wait()
+            entry = Entry("ring", bell, store.patience, self.facts(pid))
+            parked = store.park(
+                term.name, term.token, entry, nonce=_nonce(), band=BAND, place=place, within=store.patience
+            )
+            holder = parked.held_by or holder
+            # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
+            look_in = pause if holder is None else max(SHORTEST, holder.expires_in + 0.001)
+            left = max(0.0, give_up - self.clock())
+            is_handed = store.await_bell(bell, min(pause, look_in, left))
+            if pid != os.getpid():
+                # A fork, with this thread and no other of its parent's: it waits for itself.
+                return self.within(None if give_up == float("inf") else give_up - self.clock())
+            if not is_handed:
+                # Where that finds it free, it is handed to somebody, who may be this one.
+                held_by = store.release(term.name, NOBODY).held_by
+                holders = store.holders(term.name) if held_by is None else (held_by,)
+                holder = next(iter(holders), None)
+                is_handed = term.token in {each.token for each in holders}
+                if is_handed:
+                    store.await_bell(bell, SHORTEST)  # it has rung since, or the answer was lost
+            if is_handed:
+                # As a run starts: what is handed to us needs no memory, and what is not is others' who wait.
+                holder = self._take(term, pid, starts_run=True)
+                if holder is None:
+                    return None
+                place = "first"  # the hand-off expired before it could be taken
+            refused = holder or refused
+            if give_up <= self.clock():
+                store.leave(term.name, term.token)
+                return refused
+
+    def facts(self, pid: int) -> str:
+        """Return what this thread writes about itself as a holder from now on."""
+        begin = _who(pid, threading.get_ident())[1]
+        return f'{begin},"since":{time.time():.3f}{self.says}}}'
+
+
+def end(store: LockStore, lease: Lease) -> bool:
+    """Stop renewing a lease and release it; tell whether it was still ours.
+
+    Where the server cannot be reached, it is released in the background. Raises as :meth:`LockStore.release`.
+    """
+    trusted = lease.trusted
+    lease.end()
+    watchdog_of(store).forget(lease.token)
+    try:
+        answer = store.release(lease.key, lease.token)
+    except BaseException as error:
+        _owe(store, lease.term, error)
+        raise
+    return answer.gave_back(trusted=trusted)
+
+
+def _owe(store: LockStore, term: Term, error: BaseException) -> None:
+    """Release in the background a hold that an unanswered, or interrupted, request may have left."""
+    if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
+        release = functools.partial(store.release, term.name, term.token)
+        watchdog_of(store).owe(release, within=term.ttl, what=repr(term.name))
+
+
+@functools.lru_cache(maxsize=1024)
+def _who(pid: int, thread: int) -> tuple[str, str]:
+    """Return a thread's name as an owner, and the beginning of the facts that it writes about itself."""
+    facts = f'{{"host":{quoted(hostname())},"pid":{pid},"state":"{RUNNING}"'
+    return f"{hostname()}:{pid}:{thread}", facts
+
+
+def _nonce() -> str:
+    return new_token("").lstrip("/")

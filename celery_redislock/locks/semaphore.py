@@ -1,0 +1,270 @@
+"""A counting semaphore for anybody: so many holds of one name at once, without Celery."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
+from celery_redislock.locks.attempt import Attempt, end
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.limits import A_YEAR, replace_limit
+from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
+from celery_redislock.locks.terms import check_terms
+from celery_redislock.locks.watchdog import watchdog_of
+
+__all__ = ["Permit", "Semaphore"]
+
+
+class Permit:
+    """One hold of a :class:`Semaphore`: one of its places, or several, with a lease of its own.
+
+    Any thread may use it, and release it; so may another process, by its token
+    (:meth:`Semaphore.release`). It is renewed until it is released, or lost.
+
+    Attributes:
+        name: of the semaphore.
+        permits: the places that it takes.
+        lease: its lease (:class:`~celery_redislock.locks.Lease`).
+    """
+
+    def __init__(self, semaphore: "Semaphore", permits: int, lease: Lease) -> None:
+        """Made by :meth:`Semaphore.acquire`."""
+        self.name = semaphore.name
+        self.permits = permits
+        self.lease = lease
+        self._semaphore = semaphore
+
+    def __repr__(self) -> str:
+        return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
+
+    @property
+    def token(self) -> str:
+        """The term of holding, as ``holders()`` tells it."""
+        return self.lease.token
+
+    @property
+    def held(self) -> bool:
+        """Neither released by this object nor known to be lost."""
+        return self.lease.held
+
+    def check(self) -> None:
+        """Raise :class:`LockLost` if it is lost or was released; as :meth:`Lease.check`."""
+        self.lease.check()
+
+    def release(self) -> bool:
+        """Release its places; atomic, and only if it still has them. A second release changes nothing.
+
+        Returns:
+            Whether it still had them.
+
+        Raises:
+            LockUnavailable: the server cannot be reached; they are released in the background.
+            LockKeyError: the key on the server is not a lock any more.
+        """
+        return self._semaphore._end(self.lease)
+
+    def __enter__(self) -> "Permit":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            released = self.release()
+        except RedisLockError:
+            if error is None:
+                raise
+            return  # the body's own error matters more; it is released in the background, or expires
+        if not released and error is None:
+            # The body believes that no more than the limit were there; they were.
+            why = self.lease.lost_because or "it was gone when it should be released"
+            raise LockLost(self.name, why, None)
+
+
+class Semaphore:
+    """At most ``limit`` holds of one name at once, each for as long as its process lives and renews it.
+
+    ::
+
+        store = connect("redis://localhost:6379/0")
+        seats = Semaphore(store, "licence", 3)
+        with seats.acquire(timeout=10.0) or fail():   # or: with seats:
+            ...
+
+    Strictly first come, first served: who asks for many places is not overtaken by those that ask for one.
+    Each ``acquire`` is a hold of its own, also of one thread, with a lease by the server's clock: that of a
+    killed process returns one ``ttl`` after its last renewal, while the others go on. Semaphores, Locks and
+    tasks with a ``lock_limit`` of one name share holders and line; a Lock is alone. While they disagree about
+    the limit, the least among the holders counts. There is no fence: it orders those that come one by one.
+
+    One object may be shared by threads. Not for coroutines that wait: that would hold up their loop.
+    """
+
+    def __init__(
+        self,
+        store: LockStore,
+        name: str,
+        limit: int,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = 10.0,
+        owner: str | None = None,
+        auto_renew: bool = True,
+        on_lost: Callable[[Permit], None] | None = None,
+        clock: Clock = boottime,
+    ) -> None:
+        """Name a semaphore; nothing is sent yet.
+
+        Args:
+            store: where it is kept, from :func:`celery_redislock.locks.connect`.
+            name: of the resource, as for a :class:`~celery_redislock.locks.Lock`.
+            limit: so many places, from 1 on. :meth:`set_limit` replaces it for all processes.
+            ttl: seconds a hold outlives its last renewal, as for a Lock.
+            timeout: seconds ``with semaphore:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
+            owner: who holds, shown to those who are refused; host, process and thread by default.
+            auto_renew: renew each hold in the background every third of ``ttl``; else it ends with that.
+            on_lost: called once with a hold that is found gone, in the thread that learns of it, normally
+                the watchdog's.
+            clock: injected by tests.
+
+        Raises:
+            LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
+                not a number of seconds in range.
+        """
+        check_terms(name, ttl=ttl, timeout=timeout, limit=limit)
+        self.name = name
+        self.limit = limit
+        self._key = lock_name(name)
+        self._store = store
+        self._ttl = ttl
+        self._timeout = timeout
+        self._owner = owner
+        self._auto_renew = auto_renew
+        self._on_lost = on_lost
+        self._clock = clock
+        self._entered: Any = threading.local()
+
+    def acquire(self, permits: int = 1, *, timeout: float | None = None) -> Permit | None:
+        """Take so many places, all or none, waiting for them if need be.
+
+        Args:
+            permits: places, from 1 to the limit.
+            timeout: seconds to wait, plus some bounded requests; ``None``: no limit; ``0`` or less: one try.
+
+        Returns:
+            The hold, or ``None`` where it could not be had in time.
+
+        Raises:
+            LockOptionError: more places than there are, or than :meth:`set_limit` has left while it waited;
+                or a time is no number of seconds.
+            LockUnavailable: the server cannot be reached; what it has granted is released in the background.
+            LockKeyError: the key on the server is not a lock.
+        """
+        kept = self._wait_for(permits, timeout)
+        return kept if isinstance(kept, Permit) else None
+
+    def release(self, token: str) -> bool:
+        """Release the places of a hold, wherever it was acquired; tell whether it still had them.
+
+        Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
+        """
+        lease = watchdog_of(self._store).watched(token)
+        return self._store.release(self._key, token).released if lease is None else self._end(lease)
+
+    def holders(self) -> tuple[Hold, ...]:
+        """Return who holds places now, the one whose hold ends first before the others; one request.
+
+        The fact ``permits`` of a hold says how many places it takes, where they are several.
+
+        Raises:
+            LockUnavailable: the server cannot be reached.
+            LockKeyError: the key on the server is not a lock.
+        """
+        return tuple(hold for hold in self._store.holders(self._key) if not hold.is_period)
+
+    def available(self) -> int:
+        """Return how many places are free now, also if somebody waits for them; two requests."""
+        told = self._store.limit(self._key)
+        holders = self.holders()
+        limits = [self.limit, *(int(hold.facts.get("limit", 1)) for hold in holders)]
+        taken = sum(int(hold.facts.get("permits", 1)) for hold in holders)
+        return max(0, (min(limits) if told is None else told.value) - taken)
+
+    def waiting(self) -> tuple[Hold, ...]:
+        """Return who waits in line, in order, as they will hold it; one request, as holders()."""
+        return tuple(waiter.hold for waiter in self._store.waiting(self._key)[1])
+
+    def set_limit(
+        self, limit: int | None, *, for_: float | timedelta = A_YEAR, by: str | None = None
+    ) -> Limit | None:
+        """Replace the limit, at once and in all processes; ``None`` takes that back. One request.
+
+        Raised, it lets those start who wait. Lowered, it ends no hold. It is what ``celery redislock limit``
+        sets and ``show`` tells; tasks with a ``lock_limit`` of this name obey it, too.
+
+        Args:
+            limit: so many places, from 1 on.
+            for_: seconds, or a ``timedelta``, after which the processes' own limits count again; a year.
+            by: who sets it, as ``show`` tells it.
+
+        Returns:
+            What is set now.
+
+        Raises:
+            LockOptionError: a value is out of range.
+            LockUnavailable: the server cannot be reached.
+        """
+        seconds = for_.total_seconds() if isinstance(for_, timedelta) else for_
+        check_terms(self.name, for_=seconds, limit=1 if limit is None else limit)
+        return replace_limit(self._store, [self._key], limit, seconds, by=by)
+
+    def __enter__(self) -> Permit:
+        kept = self._wait_for(1, self._timeout)
+        if isinstance(kept, Hold):
+            raise LockBusy(self.name, kept.owner, kept.expires_in)
+        self._entered.__dict__.setdefault("permits", []).append(kept)
+        return kept
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.permits.pop().__exit__(*error)
+
+    def _wait_for(self, permits: int, timeout: float | None) -> Permit | Hold:
+        """Acquire within the timeout: the hold, or else who held it at the last request."""
+        check_terms(self.name, timeout=timeout, permits=permits)
+        kept: list[Permit] = []
+
+        def keep(term: Term, grant: Grant) -> None:
+            def announce(_lease: Lease) -> None:
+                if self._on_lost is not None:
+                    self._on_lost(kept[-1])
+
+            lease = Lease(self._store, term, grant, on_lost=announce, clock=self._clock)
+            kept.append(Permit(self, permits, lease))
+            if self._auto_renew:
+                watchdog_of(self._store).watch(lease)
+
+        says = f',"limit":{self.limit}'
+        may_wait = None
+        if permits > 1:
+            says += f',"permits":{permits}'
+            may_wait = partial(self._check_limit, permits)
+            may_wait()
+        attempt = Attempt(
+            self._store, self._key, self._ttl, self._owner, keep, self._clock, self.limit, says, may_wait
+        )
+        refused = attempt.within(timeout)
+        return kept[-1] if refused is None else refused
+
+    def _check_limit(self, permits: int) -> None:
+        """Raise :class:`LockOptionError` where so many places will never be free."""
+        told = self._store.limit(self._key)
+        limit = self.limit if told is None else told.value
+        if permits > limit:
+            problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"
+            raise LockOptionError(self.name, [problem])
+
+    def _end(self, lease: Lease) -> bool:
+        """Release a hold of this process, once; tell whether it was still ours."""
+        return not lease.ended and end(self._store, lease)

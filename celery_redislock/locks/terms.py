@@ -1,0 +1,36 @@
+"""What a lock without Celery may be told: its name, times and numbers, checked before anything is sent."""
+
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.clock import is_seconds
+from celery_redislock.locks.store import TEN_YEARS
+
+__all__ = ["check_terms"]
+
+#: More places than anybody counts one by one.
+MOST = 1_000_000
+
+
+def check_terms(
+    name: object, *, ttl: object = 1.0, timeout: object = None, for_: object = 1.0, **counts: object
+) -> None:
+    """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
+
+    ``counts``: whole numbers from 1 on, by the names of their arguments.
+    """
+    problems = []
+    if not isinstance(name, str):
+        problems.append(f"the name is {name!r}; give a text that names the resource the lock is for")
+    elif not name:
+        problems.append("the name is empty; name the resource the lock is for")
+    for argument, seconds in (("ttl", ttl), ("for_", for_)):
+        if not is_seconds(seconds) or not 0.001 <= seconds <= TEN_YEARS:
+            problems.append(
+                f"{argument}={seconds!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}"
+            )
+    if timeout is not None and not is_seconds(timeout):
+        problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
+    for argument, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+            problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")
+    if problems:
+        raise LockOptionError(repr(name), problems)

@@ -1,0 +1,274 @@
+"""A read-write lock: many that read or one that writes, in one line, and no thread waits for itself."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from celery_redislock import LockBusy, LockLost
+from celery_redislock.exceptions import LockUpgradeError
+from celery_redislock.locks import Lock, ReadWriteLock, Semaphore
+from tests.facts import wait_until
+from tests.stores import RedisCase, StoreCase
+
+PATIENCE = 20.0
+
+
+def book(case: StoreCase, **options: Any) -> ReadWriteLock:
+    """A lock named ``n``."""
+    return ReadWriteLock(case.store, "n", **{"timeout": PATIENCE, **options})
+
+
+def elsewhere(ask: Callable[[], Any]) -> Any:
+    """What another thread is answered."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result(PATIENCE)
+
+
+@contextmanager
+def in_line(case: StoreCase, *asks: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Let threads ask, each when the one before it is in line; yields their futures."""
+    with ThreadPoolExecutor(max(1, len(asks))) as pool:
+        done = []
+        for place, ask in enumerate(asks, start=1):
+            done.append(pool.submit(ask))
+            assert wait_until(lambda: case.store.waiting("n")[0] == place, PATIENCE)  # noqa: B023  called at once
+        yield done
+
+
+def test_many_read_at_once_or_one_writes(case: StoreCase) -> None:
+    """Law 1, in every order; a Lock of that name writes."""
+    with book(case).read as mine:
+        assert elsewhere(lambda: book(case).read.acquire(timeout=0))
+        assert not elsewhere(lambda: book(case).write.acquire(timeout=0))
+        assert not elsewhere(lambda: Lock(case.store, "n").acquire(timeout=0))
+        assert mine.fence is None
+        assert len(case.store.holders("n")) == 2
+        assert {hold.facts["mode"] for hold in case.store.holders("n")} == {"read"}
+    for hold in case.store.holders("n"):
+        case.store.release("n", hold.token)
+    with book(case).write as mine:
+        assert mine.fence is not None
+        assert not elsewhere(lambda: book(case).read.acquire(timeout=0))
+        assert not elsewhere(lambda: book(case).write.acquire(timeout=0))
+        assert not elsewhere(lambda: Semaphore(case.store, "n", 9).acquire(timeout=0))
+    with Lock(case.store, "n"):
+        assert not elsewhere(lambda: book(case).read.acquire(timeout=0))
+    assert case.store.holders("n") == ()
+
+
+def test_readers_behind_a_writer_that_waits_wait_and_start_together(case: StoreCase) -> None:
+    """One line, in order: nobody starves, and those at the head that may be together are."""
+    order: list[str] = []
+    together = threading.Barrier(2, timeout=PATIENCE)
+
+    def read() -> None:
+        with book(case).read:
+            together.wait()
+            order.append("read")
+
+    def write() -> None:
+        with book(case).write:
+            order.append("write")
+
+    with in_line_behind_a_reader(case, write, read, read, write):
+        assert not elsewhere(lambda: book(case).read.acquire(timeout=0))
+    assert order == ["write", "read", "read", "write"]
+
+
+@contextmanager
+def in_line_behind_a_reader(case: StoreCase, *asks: Callable[[], Any]) -> Iterator[list[Any]]:
+    """While somebody reads."""
+    reads = book(case)
+    reads.read.acquire()
+    with in_line(case, *asks) as done:
+        yield done
+        reads.read.release()
+
+
+def test_a_thread_reads_again_although_a_writer_waits(case: StoreCase) -> None:
+    """It would wait for the writer, and that for it."""
+    mine = book(case)
+    with mine.read, in_line(case, book(case).write.acquire) as (writes,):
+        with mine.read:
+            mine.read.check()
+        assert mine.read.held
+        mine.read.release()
+        assert writes.result(PATIENCE)
+        mine.read.acquire(timeout=0)
+        for hold in case.store.holders("n"):
+            case.store.release("n", hold.token)
+        assert mine.read.acquire(timeout=0)
+
+
+def test_a_writer_may_read_and_reads_on_when_it_has_released_the_write(case: StoreCase) -> None:
+    """Its own read asks nobody; from then on others may read beside it, and none may write."""
+    mine = book(case)
+    with mine.write, mine.read:
+        assert (mine.write.held, mine.read.held) == (True, True)
+        assert len(case.store.holders("n")) == 1
+    assert case.store.holders("n") == ()
+    mine.write.acquire()
+    token = case.holder()
+    mine.read.acquire()
+    assert mine.write.release()
+    assert (mine.write.held, mine.read.held, case.holder()) == (False, True, token)
+    with in_line(case, book(case).write.acquire) as (writes,):
+        mine.read.check()
+        assert mine.read.release()
+        assert writes.result(PATIENCE)
+
+
+def test_a_downgrade_keeps_the_token_and_lets_those_read_that_are_first(case: StoreCase) -> None:
+    """In one step, so that nobody writes in between."""
+    mine = book(case)
+    with mine.write as writes:
+        token = case.holder()
+        with in_line(case, book(case).read.acquire, book(case).write.acquire) as (
+            reads,
+            waits,
+        ):
+            assert writes.downgrade()
+            assert reads.result(PATIENCE)
+            assert not waits.done()
+            assert (mine.write.held, mine.read.held, mine.read.fence) == (False, True, None)
+            tokens = {hold.token for hold in case.store.holders("n")}
+            assert token in tokens
+            assert len(tokens) == 2
+            mine.read.check()
+            with pytest.raises(RuntimeError, match="does not hold"):
+                writes.downgrade()
+            case.store.release("n", (tokens - {token}).pop())
+            mine.read.acquire()
+            mine.read.release()
+            mine.read.release()
+            assert waits.result(PATIENCE)
+        mine.read.acquire(timeout=0)
+        case.store.release("n", case.holder() or "")
+        mine.read.acquire(timeout=0)
+    assert not mine.read.held
+    assert case.store.holders("n") == ()
+
+
+def test_a_thread_that_reads_may_not_ask_to_write(case: StoreCase) -> None:
+    """Two that did so would wait for each other; nothing is sent."""
+    mine = book(case)
+    with mine.read:
+        before = case.store.holders("n")
+        with pytest.raises(LockUpgradeError, match="release the read lock first"):
+            mine.write.acquire()
+        with pytest.raises(LockUpgradeError), mine.write:
+            pytest.fail("it writes")
+        assert case.store.waiting("n")[0] == 0
+        assert [hold.token for hold in case.store.holders("n")] == [hold.token for hold in before]
+    assert mine.write.acquire(timeout=0)
+    assert mine.write.release()
+
+
+def test_a_downgrade_of_a_write_that_is_gone_says_so(case: StoreCase) -> None:
+    """Somebody else may have written: the read that it would go on as is lost."""
+    mine = book(case)
+    mine.write.acquire()
+    case.store.release("n", case.holder() or "")
+
+    assert not mine.write.downgrade()
+    with pytest.raises(LockLost):
+        mine.read.check()
+    assert not mine.read.release()
+    assert case.store.holders("n") == ()
+
+
+def test_inner_writes_are_released_first(case: StoreCase) -> None:
+    mine = book(case)
+    with mine.write, mine.write:
+        with pytest.raises(RuntimeError, match="2 times"):
+            mine.write.downgrade()
+        assert mine.write.held
+
+
+def test_each_side_is_a_lock(case: StoreCase) -> None:
+    """Renewal, loss, another ttl, and an error after the timeout: as a Lock has them."""
+    lost: list[Lock] = []
+    mine = book(case, ttl=0.9, timeout=0.0, owner="me", on_lost=lost.append)
+    for side in (mine.read, mine.write):
+        with side:
+            assert side.renew(30.0)
+            assert (case.store.inspect("n") or pytest.fail("free")).expires_in > 20.0
+            with pytest.raises(LockBusy, match="me"):
+                elsewhere(book(case, timeout=0.0).write.__enter__)
+        side.acquire()
+        case.store.release("n", (case.holder() or ""))
+        assert wait_until(lambda side=side: lost == [side], PATIENCE)
+        assert not side.release()
+        lost.clear()
+
+
+def test_threads_never_write_beside_others(case: StoreCase) -> None:
+    """Ten threads, of which each reads and writes in turn, some by a downgrade."""
+    guard = threading.Lock()
+    inside: list[str] = []
+    seen: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def noted(what: str) -> Iterator[None]:
+        with guard:
+            inside.append(what)
+            seen.append(tuple(inside))
+        yield
+        with guard:
+            inside.remove(what)
+
+    def work(each: int) -> None:
+        mine = book(case)
+        for turn in range(6):
+            if (each + turn) % 3:
+                with mine.read, noted("read"):
+                    pass
+            else:
+                with mine.write:
+                    with noted("write"):
+                        pass
+                    if turn % 2:
+                        mine.write.downgrade()
+                        with noted("read"):
+                            pass
+
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(work, range(10)))
+    assert [each for each in seen if "write" in each and len(each) > 1] == []
+    assert len(seen) > 60
+    assert case.store.holders("n") == ()
+
+
+def test_a_lost_answer_to_a_downgrade_leaves_a_reader(plain_case: RedisCase, monkeypatch: Any) -> None:
+    """Others may read by then, so it never believes that it writes."""
+    mine = book(plain_case)
+    mine.write.acquire()
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(plain_case.store, "downgrade", away)
+    with pytest.raises(TimeoutError):
+        mine.write.downgrade()
+    assert (mine.write.held, mine.read.held) == (False, True)
+    assert mine.read.release()
+    assert plain_case.store.holders("n") == ()
+
+
+def test_a_lock_that_is_not_reentrant_refuses_its_own_thread(plain_case: RedisCase) -> None:
+    """At once, and nothing is sent; other threads wait as ever."""
+    lock = Lock(plain_case.store, "n", reentrant=False)
+    with lock:
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="holds the lock 'n' already"):
+            lock.acquire()
+        assert time.monotonic() - began < 1.0
+        assert plain_case.store.waiting("n")[0] == 0
+        assert not elsewhere(lambda: lock.acquire(timeout=0))
+    with lock:
+        assert lock.held
