@@ -54,6 +54,11 @@ def say(text: str) -> None:
     click.echo(printable(text))
 
 
+def warn(text: str) -> None:
+    """Write one line to standard error."""
+    click.echo(printable(text), err=True)
+
+
 def write_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
     click.echo(json.dumps(document, indent=2, default=as_json))
