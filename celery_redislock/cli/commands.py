@@ -84,7 +84,8 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
     places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
     if as_json:
-        lock = {"lock": found[0] if found else None, "release_command": server.release_command(key)}
+        command = server.release_command(key) if found else None
+        lock = {"lock": found[0] if found else None, "release_command": command}
         waits = {
             "in_line": server.store.waiting(key, last=0)[0],
             "limit": output.limit_as_json(server.store.limit(key)),

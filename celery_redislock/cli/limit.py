@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import SimpleNamespace
 
 import click
 
@@ -16,6 +17,12 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import LockHandle
+
+#: Said where a number was set, and the task of the key is not known.
+_DOUBT = (
+    "nothing shows that a task with this key has a lock_limit above 1, or a callable; without one the number "
+    "has no effect"
+)
 
 
 @click.command()
@@ -44,18 +51,34 @@ def limit(
     *subject, number = words if not (reset or is_look) else (*words, "")
     if not (reset or is_look or re.fullmatch("[0-9]+", number)):
         raise Trouble(f"{number!r} is no whole number: give N last, or --reset")
-    handle = _handle(server, subject)
+    if seconds is not None and (reset or is_look):
+        raise Trouble("--for is how long an N counts: give N, without --reset")
+    try:
+        handle, beginnings = _handle(server, subject)
+    except Trouble as error:
+        if reset and words[-1].isdecimal():
+            raise Trouble(f"{error.message}; --reset takes no N") from None
+        raise
     value = int(number) if number else None
+    is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
+    warning = None if is_sure else _DOUBT
     by = None if is_look else _who()
     found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
+    if warning:
+        output.warn(warning)
     if as_json:
-        what = output.limit_as_json(found)
-        output.write_json({"server": server.store.server, "key": handle.key, "set": what})
+        what = {"set": output.limit_as_json(found), "warning": warning}
+        output.write_json({"server": server.store.server, "key": handle.key, **what})
     elif found is None:
         output.say(f"the limit of {handle.key} is the one that its task says")
     else:
         output.say(f"the limit of {handle.key} is {output.of_limit(found)}")
     ctx.exit(1 if found is None and not reset else 0)
+
+
+def _has_limit(server: LockServer, key: str) -> bool:
+    """Whether one that holds this key says so."""
+    return any("limit" in hold.facts for hold in server.store.holders(key))
 
 
 def _who() -> str:
@@ -65,11 +88,12 @@ def _who() -> str:
         return f"uid {os.getuid()}"
 
 
-def _handle(server: LockServer, subject: list[str]) -> LockHandle:
+def _handle(server: LockServer, subject: list[str]) -> tuple[LockHandle, tuple[str, ...]]:
+    """Return the handle, and how the keys begin of those tasks that have a limit."""
     name, *given = subject
     task = server.tasks().get(name)
     if task is not None:
-        return handle_of(task, given)
+        return handle_of(task, given), ("",)
     if given:
         raise Trouble(f"{name!r} is not a task known here, and a key takes no arguments")
     # Whose key it is cannot be told: a key of a task by its name, or of one that has a limit.
@@ -80,7 +104,9 @@ def _handle(server: LockServer, subject: list[str]) -> LockHandle:
     # Where no task says so, a scope may have two locks.
     has_two = server.app is None or any(each.scope and each.scope.claims_beside for each in options)
     queued = f"queued:{name}" if has_two else None
-    return LockHandle(owner or click.get_current_context().command, server.store, name, queued, has_limit)
+    beginnings = [key.partition("{")[0] for each in options if isinstance(key := each.lock_key, str)]
+    task = owner or SimpleNamespace(name="a task of this key")
+    return LockHandle(task, server.store, name, queued, has_limit), ("",) if owner else tuple(beginnings)
 
 
 def _options(tasks: Iterable[object]) -> Iterator[LockOptions]:

@@ -8,6 +8,7 @@ import click
 
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
+from celery_redislock.declaring.kinds import hint
 from celery_redislock.locks.store import Promotion
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
@@ -30,7 +31,7 @@ _ACTS = {
 @click.option("--first", metavar="ID", help="Move a task id to the front of the line.")
 @click.option("--last", metavar="ID", help="Move a task id to the end of the line.")
 @click.option("--drop", metavar="ID", help="Take a task id out of the line. It ends as REVOKED.")
-@click.option("--reason", help="Why it is moved or dropped; it is logged. --drop wants one.")
+@click.option("--reason", help="Why it is done; it is logged. --drop wants one.")
 @click.option("--drain", is_flag=True, help="Send what waits to its queues, in order, without the lock.")
 @click.option("--task", metavar="NAME", help="With --drain: the messages of a task, in all lines.")
 @click.option("--all", "of_all", is_flag=True, help="With --drain: the lines of all locks.")
@@ -65,19 +66,26 @@ def waiting(
         raise Trouble("give a lock and one of --first ID, --last ID and --drop ID")
     if acts["drop"] is not None and not reason:
         raise Trouble("--drop takes --reason TEXT as well; it is logged")
+    if reason is not None and not (wanted or drain):
+        raise Trouble("--reason goes with --first, --last, --drop and --drain")
+    reason = reason or "no reason given"
     key = find(server, subject)[0] if subject else ""
     # Of all lines the heads are shown, which tell how many wait.
     last = -1 if key or drain else 0
     # Who names a key need not know that calls wait to be its queued one under a second name.
-    seen = server.places(*([key, f"queued:{key}"] if key else []), last=last)
+    seen = [*server.places(*([key, f"queued:{key}"] if key else []), last=last)]
     places = [place for place in seen if task in {None, place.waiter.task}]
+    if task is not None and not places and task not in server.tasks():
+        known = {*server.tasks(), *(place.waiter.task or "" for place in seen)}
+        remedy = hint(task, known, "give its full name, with its module")
+        output.warn(f"no message of {task!r} waits, and no such task is known here; {remedy}")
     if wanted:
         act, word = wanted[0]
         found = [each.waiter for each in places if word in {each.waiter.token, each.waiter.owner}]
-        status = _change(server, key, act, word, found, reason or "no reason given", yes=yes, as_json=as_json)
+        status = _change(server, key, act, word, found, reason, yes=yes, as_json=as_json)
     elif drain and not dry_run:
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
-        status = _drain(server, what, places, yes=yes, as_json=as_json)
+        status = _drain(server, what, places, reason, yes=yes, as_json=as_json)
     else:
         if as_json:
             documents = [place.document() for place in places]
@@ -131,7 +139,9 @@ def _task_to_drop(server: LockServer, waiter: Holder) -> Any:
     return server.tasks()[name]
 
 
-def _drain(server: LockServer, what: str, places: list[Place], *, yes: bool, as_json: bool) -> int:
+def _drain(
+    server: LockServer, what: str, places: list[Place], reason: str, *, yes: bool, as_json: bool
+) -> int:
     """Send to its queues what waits at these places; return the exit status."""
     if places and not (yes or as_json):
         ask(f"Send {len(places)} waiting messages in {what} to their queues?")
@@ -147,7 +157,13 @@ def _drain(server: LockServer, what: str, places: list[Place], *, yes: bool, as_
             moved += store.drain(name, ids=ids[start : start + AT_ONCE])[0]
             while given:
                 moved += promote.publish(server.app, store, given.pop(0))
-    logger.warning("drained %s by hand: %d waiting messages are back in their queues", what, moved)
+    done = "drained %s by hand: %d waiting messages are back in their queues: %r"
+    logger.warning(done, what, moved, reason)
+    if moved < len(places) and server.app is None:
+        output.warn(
+            "without an app nobody can publish what belongs to another broker than the lock server: "
+            "celery -A proj redislock waiting --drain …"
+        )
     if as_json:
         output.write_json({"server": store.server, "drained": moved, "left": len(places) - moved})
     else:

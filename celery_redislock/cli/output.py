@@ -54,6 +54,11 @@ def say(text: str) -> None:
     click.echo(printable(text))
 
 
+def warn(text: str) -> None:
+    """Write one line to standard error."""
+    click.echo(printable(text), err=True)
+
+
 def write_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
     click.echo(json.dumps(document, indent=2, default=as_json))
@@ -75,13 +80,15 @@ def table(rows: Iterable[Iterable[object]]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``.
+    """Write seconds for people: ``0.4 s``, ``0:03:05``, ``4 days, 1:00:00``, ``4 days``.
 
     ``-`` for ``None``, ``no end`` for ``inf``.
     """
     if seconds is None or math.isinf(seconds):
         return "no end" if seconds else "-"
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(min(seconds, YEAR_10000))))
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return str(timedelta(seconds=round(min(seconds, YEAR_10000)))).removesuffix(", 0:00:00")
 
 
 def printable(text: object) -> str:

@@ -159,7 +159,7 @@ class LockServer:
         for name in names or self.store.lines(limit=ALL):
             length, waiters = self.store.waiting(name, last=last)
             for rank, waiter in enumerate(waiters, start=1):
-                yield Place(rank, length, Holder.of(waiter.hold))
+                yield Place(rank, length, Holder.in_line(waiter))
 
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""

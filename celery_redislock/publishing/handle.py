@@ -1,13 +1,14 @@
 """A look at a task's lock from outside: who holds it, and taking it away."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import inf
 from typing import Any, Literal
 
 from celery_redislock.declaring.kinds import COUNT, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR, replace_limit
-from celery_redislock.locks.store import QUEUED, Hold, Limit, LockStore, Release
+from celery_redislock.locks.store import QUEUED, Hold, Limit, LockStore, Release, Waiter
 from celery_redislock.log import logger
 
 __all__ = ["Holder", "LockHandle", "take_away"]
@@ -29,7 +30,7 @@ class Holder:
         pid: of that process.
         since: seconds since the epoch.
         remaining: seconds until the hold ends unless it is renewed; ``inf`` for another program's
-            lock that has no end.
+            lock that has no end, and for one that waits in line.
         token: the term of holding.
         queued: the task id of the call that is queued beside a run, in a scope that has two locks; ``None``
             if there is none, and where this holder is itself the queued call.
@@ -55,6 +56,11 @@ class Holder:
         return cls(
             hold.name, hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token, beside
         )
+
+    @classmethod
+    def in_line(cls, waiter: Waiter) -> "Holder":
+        """Read what one that waits wrote about itself. The hold that it will be handed has not begun."""
+        return replace(cls.of(waiter.hold), remaining=inf)
 
 
 @dataclass(eq=False, repr=False)
@@ -170,7 +176,7 @@ class LockHandle:
             LockUnavailable: the lock server cannot be reached.
         """
         names = [self.key] if self._queued_key is None else [self.key, self._queued_key]
-        return [Holder.of(waiter.hold) for name in names for waiter in self._store.waiting(name)[1]]
+        return [Holder.in_line(waiter) for name in names for waiter in self._store.waiting(name)[1]]
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from its holder, period included; an operator's act, logged as WARNING.

@@ -10,6 +10,7 @@ with our header replaced, and what leaves the line later is the same. It is park
 Where the lock server is the broker, parking and acknowledging are one step.
 """
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -43,6 +44,8 @@ LATELY = 2.0
 MOST_KEYS = 10_000
 _in_hand: "dict[str, list[weakref.ref[Any]]]" = {}
 _parked_at: dict[str, float] = {}
+#: With threads, messages are received while others are refused: who parks sees what was parked before.
+_parking = threading.Lock()
 
 #: Seconds until it is said again that a line is full; and when that was said, by key.
 TOLD_AGAIN = 60.0
@@ -146,7 +149,10 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     how = "behind" if is_behind else "ask"
     ahead = "" if before is None else before.claim_ahead()
     try:
-        answer = _park(lock, message, headers, said, options, how=how, ahead=ahead)
+        with _parking:
+            answer = _park(lock, message, headers, said, options, how=how, ahead=ahead)
+            if answer is not None and answer.word not in {"runs", "full"}:
+                _put_before(said.token, key, None, "")
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
@@ -155,7 +161,6 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     if answer is None or answer.word in {"runs", "full"}:
         return False
     if before is not None:
-        _put_before(said.token, key, None, "")
         token = None if answer.held_by is None else answer.held_by.token
         before.wakes_line = before.wakes_line or token is None or ahead.startswith(f"{token}\0")
     why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
@@ -183,11 +188,14 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
         said = said._replace(was_delivered=True)
     copies = delivery.locks.copies
     lock = copies if copies.key == name else delivery.lock._replace(key=name)
-    before = request.first_behind
-    place = before or "last"
     anew = delivery.had_its_turn
     try:
-        answer = _park(lock, message, message.headers, said, delivery.options, place=place, anew=anew)
+        with _parking:
+            before = request.first_behind
+            place = before or "last"
+            answer = _park(lock, message, message.headers, said, delivery.options, place=place, anew=anew)
+            if answer is not None and answer.word != "full":
+                _put_before(said.token, str(delivery.lock.key), request, before)
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.was_delivered = True
@@ -195,7 +203,6 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     if answer is None:
         return "its message cannot be parked"
     if answer.word != "full":
-        _put_before(said.token, str(delivery.lock.key), request, before)
         return None
     _tell_of_full(lock, delivery.options)
     return "the line is full"

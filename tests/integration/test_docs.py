@@ -267,7 +267,11 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", facts="{}")
         store.release("N", "owner/NONCE")
         admin.delete("the broker's", "redislock:{N}:note:NONCE")
-        store.acquire("N", "one/of/several", 5.0, facts='{"limit":2}', limit=2)
+        store.home = "here"
+        store.acquire("N", "one/of/several", 5.0, facts='{"limit":2,"state":"running"}', limit=2)
+        store.park("N", "ID", Entry("give", "here", 5.0, '{"limit":2,"line":1}'), nonce="NONCE")
+        store.acquire("N", "run/token", 5.0, facts="{}", instead_of="ID", starts_run=True)
+        admin.delete("redislock:{N}:note:NONCE")
         store.limit("N", 2, ttl=5.0)
         admin.delete("redislock:{N}:lock")
         store.acquire("N", "owner/token", 5.0, facts="{}", period=5.0)

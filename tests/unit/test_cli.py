@@ -105,7 +105,13 @@ class TestHolder:
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
-        [(None, "-"), (0.44, "0.4 s"), (185.0, "0:03:05"), (349300.0, "4 days, 1:01:40")],
+        [
+            (None, "-"),
+            (0.44, "0.4 s"),
+            (185.0, "0:03:05"),
+            (349300.0, "4 days, 1:01:40"),
+            (366 * 86400.0, "366 days"),
+        ],
     )
     def test_a_duration_is_written_for_people(self, seconds: float | None, words: str) -> None:
         assert duration(seconds) == words

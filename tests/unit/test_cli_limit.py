@@ -11,10 +11,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from celery_redislock.cli import main, redislock
+from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockOptionError
 from tests.unit.shop import KEY, Shop, body
 
 LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
+
+DOUBT = (
+    "nothing shows that a task with this key has a lock_limit above 1, or a callable; without one the number "
+    "has no effect"
+)
 
 
 def call(shop: Shop, *words: str) -> Result:
@@ -87,6 +93,10 @@ def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop
         (["account:7", "\N{SUPERSCRIPT TWO}"], "is no whole number"),
         (["account:7", "5", "--for", "soon"], "'soon' is no time of up to a year"),
         (["nobody", "7", "5"], "'nobody' is not a task known here"),
+        (["account:7", "5", "--reset"], "a key takes no arguments; --reset takes no N"),
+        (["shop.sync", "7", "1", "5", "--reset"], "that are held); --reset takes no N"),
+        (["account:7", "--for", "10m"], "--for is how long an N counts: give N, without --reset"),
+        (["account:7", "--reset", "--for", "10m"], "--for is how long an N counts: give N, without --reset"),
     ],
 )
 @pytest.mark.usefixtures("task")
@@ -106,8 +116,55 @@ def test_a_task_that_says_one_asks_for_no_limit(shop: Shop, words: list[str]) ->
     done = call(shop, "limit", *words)
 
     assert done.exit_code == 2
-    assert "says lock_limit=1" in done.output
+    of_whom = "shop.sync" if words[0] == "shop.sync" else "a task of this key"
+    assert f"{of_whom} says lock_limit=1" in done.output
     assert shop.store.limit(KEY) is None
+
+
+def test_a_key_that_begins_with_its_tasks_name_has_the_limit_of_that_task(shop: Shop) -> None:
+    """None here, whatever the others say."""
+    shop.unique(body, name="shop.other", **LOCK, lock_limit=3)
+    key = shop.unique(body).lock_for(7).key
+
+    done = call(shop, "limit", key, "5")
+
+    assert done.exit_code == 2
+    assert "shop.sync says lock_limit=1" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "holder", "key", "is_sure"),
+    [
+        (None, None, KEY, False),
+        (None, '{"state":"running"}', KEY, False),
+        (None, '{"state":"running","limit":2}', KEY, True),
+        ({**LOCK, "lock_limit": 3}, None, KEY, True),
+        ({**LOCK, "lock_limit": 3}, None, "customer:7", False),
+        ({"lock_key": lambda _: KEY, "lock_limit": 3}, None, KEY, False),
+    ],
+    ids=["no app", "a holder without", "a holder with", "its template", "another key", "a callable"],
+)
+def test_where_no_task_with_a_limit_shows_it_is_said_that_the_number_may_have_no_effect(
+    shop: Shop, monkeypatch: Any, options: Any, holder: str | None, key: str, is_sure: bool
+) -> None:
+    """It is set: a task elsewhere may have this key, and a limit."""
+    if options is None:
+        server = LockServer(shop.store, "celery-redislock")
+        monkeypatch.setattr(LockServer, "of", lambda _ctx: server)
+    else:
+        shop.unique(body, **options)
+    if holder is not None:
+        shop.store.acquire(key, "a/1", 300.0, facts=holder)
+
+    done = call(shop, "limit", key, "5")
+    document = json.loads(call(shop, "limit", key, "5", "--json").stdout)
+    shown = call(shop, "limit", key)
+
+    said = None if is_sure else DOUBT
+    assert (done.exit_code, done.stderr.strip() or None) == (0, said)
+    assert (document["set"]["limit"], document["warning"]) == (5, said)
+    assert shown.stdout.startswith(f"the limit of {key} is 5, ")
+    assert shown.stderr == ""
 
 
 @pytest.mark.parametrize("words", [["account:7", "4"], ["shop.sync", "7", "4"]], ids=["a key", "a call"])

@@ -1,6 +1,7 @@
 """``waiting`` and ``show`` on lines, without a server: who waits, moved, dropped, and sent to the queue."""
 
 import json
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from click.testing import CliRunner, Result
 
 from celery_redislock.cli import main, redislock
+from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import Entry
 from celery_redislock.publishing import promote
@@ -107,9 +109,21 @@ class TestShown:
         assert shown.exit_code == 0
         assert " 3 of 4 " in shown.stdout
         assert [(each["key"], each["place"]) for each in document["waits"]] == [(KEY, 3)]
-        assert (document["lock"], document["locks"]) == (None, [])
+        assert (document["lock"], document["locks"], document["release_command"]) == (None, [], None)
+        assert of_key["release_command"].endswith(KEY)
         assert (of_key["lock"]["owner"], of_key["in_line"], of_key["waits"]) == ("holder", 4, [])
         assert "in line       4 waiting" in call(shop, "show", KEY).stdout
+
+    def test_a_place_in_line_has_no_end(self, shop: Shop, task: Any) -> None:
+        """What it will be handed has one, which says nothing of how long it waits."""
+        documents = [
+            *answer(shop, "waiting", KEY)["waiting"],
+            *answer(shop, "show", "c")["waits"],
+            answer(shop, "waiting", KEY, "--first", "c")["moved"],
+        ]
+
+        assert {each["remaining"] for each in documents} == {None}
+        assert {each.remaining for each in task.lock_for(7).waiting()} == {inf}
 
 
 class TestMoved:
@@ -182,6 +196,7 @@ def test_where_nobody_can_be_asked_nothing_is_done(shop: Shop, words: list[str])
         (["k", "--dry-run"], "go with --drain"),
         (["--all"], "go with --drain"),
         (["--task", "t"], "go with --drain"),
+        (["k", "--reason", "x"], "--reason goes with --first, --last, --drop and --drain"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
@@ -407,12 +422,12 @@ class TestDrained:
         assert [each["owner"] for each in tried["waiting"]] == gone
         assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7
 
-        document = answer(shop, "waiting", "--drain", *words)
+        document = answer(shop, "waiting", "--drain", "--reason", "a rollback", *words)
 
         assert document == {"server": "memory", "drained": len(gone), "left": 0}
         assert [message.headers["id"] for message in shop.messages()] == gone
         assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7 - len(gone)
-        assert f"by hand: {len(gone)} waiting messages are back in their queues" in caplog.text
+        assert f"by hand: {len(gone)} waiting messages are back in their queues: 'a rollback'" in caplog.text
 
     @pytest.mark.usefixtures("task")
     def test_what_could_not_be_published_is_not_counted(self, shop: Shop, monkeypatch: Any) -> None:
@@ -437,3 +452,36 @@ class TestDrained:
         done = call(shop, "waiting", "--drain", "--all")
 
         assert (done.exit_code, done.stdout) == (1, "0 waiting messages are back in their queues\n")
+
+    @pytest.mark.usefixtures("task")
+    @pytest.mark.parametrize("words", [["--all", "--yes"], [KEY, "--json"]])
+    def test_without_an_app_it_says_why_messages_for_another_broker_stay(
+        self, shop: Shop, monkeypatch: Any, words: list[str]
+    ) -> None:
+        """Only an app can publish them."""
+        shop.store.home = ""
+        server = LockServer(shop.store, "celery-redislock")
+        monkeypatch.setattr(LockServer, "of", lambda _ctx: server)
+
+        done = call(shop, "waiting", "--drain", *words)
+
+        assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c", "d"])
+        assert done.stderr == (
+            "without an app nobody can publish what belongs to another broker than the lock server: "
+            "celery -A proj redislock waiting --drain …\n"
+        )
+
+    @pytest.mark.usefixtures("task")
+    def test_a_task_that_neither_waits_nor_is_known_is_named(self, shop: Shop) -> None:
+        """It may be misspelt. The messages of one that was removed can be sent all the same."""
+        misspelt = call(shop, "waiting", "--drain", "--task", "shop.sink", "--yes")
+        shop.unique(body, name="shop.idle")
+        idle = call(shop, "waiting", "--drain", "--task", "shop.idle", "--yes")
+        shop.app.tasks.pop("shop.sync")
+        removed = call(shop, "waiting", "--drain", "--task", "shop.sync", "--yes")
+
+        said = "no message of 'shop.sink' waits, and no such task is known here; did you mean 'shop.sync'?\n"
+        assert (misspelt.exit_code, misspelt.stderr) == (1, said)
+        assert (idle.exit_code, idle.stderr) == (1, "")
+        assert (removed.exit_code, removed.stderr) == (0, "")
+        assert len(shop.messages()) == 4

@@ -1,6 +1,7 @@
 """What becomes of a message that waits in line, without a server: its time, its end, and who hears of it."""
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,6 +95,31 @@ def test_those_that_children_refuse_wait_in_the_order_of_their_receipt(
             shop.run(in_hand[number])
         owners = [waiter.owner for waiter in task.lock_for(7).waiting()]
         assert owners == ["t0", "t1", "t2", "t3", "t4"]
+
+
+def test_one_that_is_refused_while_another_is_received_goes_before_it(shop: Shop, monkeypatch: Any) -> None:
+    """With threads both are parked at the same moment, and the order is still that of their receipt."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY)
+    for number in (1, 2):
+        task.apply_async((7,), task_id=f"t{number}")
+    first, second = shop.messages()
+    in_hand = shop.receive(first)
+    refused = threading.Thread(target=shop.run, args=(in_hand,))
+    park = shop.store.park
+
+    def park_while_the_first_is_refused(name: str, id_: str, *args: Any, **how: Any) -> Any:
+        answer = park(name, id_, *args, **how)
+        if id_ == carried(second).token:
+            refused.start()
+            refused.join(0.3)  # it is parked by then, if nothing keeps it from that
+        return answer
+
+    monkeypatch.setattr(shop.store, "park", park_while_the_first_is_refused)
+    with hold(task, 7, task_id="runs"):
+        assert parking._park_received(task, CONSUMER, second, KEY)
+        refused.join(60)
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1", "t2"]
 
 
 @pytest.mark.parametrize("where", ["class", "instance"])
