@@ -67,12 +67,12 @@ def lease_on(
     ttl: float = 30.0,
     name: str = "n",
     token: str | None = None,
-    on_lost: Callable[[Lease], None] | None = None,
+    **options: Any,
 ) -> Lease:
     """A lease granted just now."""
     now = renewer.clock()
     term = Term(name, token or f"job/{name}", ttl)
-    return Lease(renewer, term, Grant(1, False, now, now), on_lost=on_lost, clock=renewer.clock)
+    return Lease(renewer, term, Grant(1, False, now, now), clock=renewer.clock, **options)
 
 
 def lock_on(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:

@@ -12,8 +12,13 @@ from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
-_DRIFT = 0.01
+DRIFT = 0.01
 _ROUNDING = 0.002
+
+#: What a holder knows of its lease.
+HELD = "held"
+UNSURE = "unsure"
+LOST = "lost"
 
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -40,8 +45,10 @@ class Lease:
         ended: its holder has released it, or is about to.
         is_new: the lock was free: there was no claim to take over.
         lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
+        state: ``held``; ``unsure``: its renewal got no answer, or its deadline is near; or ``lost``.
     """
 
+    state = HELD
     ended = is_new = False
     lost_because: str | None = None
 
@@ -64,12 +71,19 @@ class Lease:
         grant: Grant,
         *,
         on_lost: Callable[["Lease"], None] | None = None,
+        on_state: Callable[[str], None] | None = None,
+        margin: float = DRIFT,
+        delay: float = 0.0,
         clock: Clock = boottime,
     ) -> None:
         """Record a store's grant, whose times are of this clock.
 
         ``on_lost`` is called once, in the thread that learnt of the loss, normally the watchdog's, which
-        renews nothing meanwhile; with gevent in a greenlet. Its own error is logged.
+        renews nothing meanwhile; with gevent in a greenlet. Its own error is logged. So it is with
+        ``on_state``, which is called with each new ``state``, one after the other.
+
+        ``margin``: part of the ttl for which it is not trusted. ``delay``: seconds of the term's ttl for
+        which the server keeps the lock beyond that.
         """
         self.term = term
         self.key, self.token, ttl = term
@@ -77,11 +91,29 @@ class Lease:
         self.fence, _, sent_at, self.answered_at, _ = grant
         self._store = store
         self._on_lost = on_lost
+        self._on_state = on_state
+        self._untold: list[str] = []
+        self._margin = margin
+        self._delay = delay
         self._clock = clock
         # Reentrant: a signal handler may call check() in the middle of an answer. Native, as the watchdog's
         # thread is.
         self._lock = RLock()
-        self.deadline = sent_at + ttl - max(_margin(ttl), self.answered_at - sent_at)
+        self.deadline = self._deadline(ttl, sent_at, self.answered_at)
+
+    def _deadline(self, ttl: float, sent_at: float, answered_at: float) -> float:
+        """Return until when a term is trusted that an answered request began."""
+        ttl -= self._delay
+        return sent_at + ttl - max(self._margin * ttl + _ROUNDING, answered_at - sent_at)
+
+    def renew_after(self, ttl: float) -> float:
+        """Return the seconds after which a term of so many is renewed; sooner where less of it is trusted."""
+        return (ttl - self._delay) / (3 if self._margin < 0.25 else 4)
+
+    @property
+    def is_near_its_end(self) -> bool:
+        """Less than its margin is left until its deadline."""
+        return self.deadline - self._clock() < self._margin * (self.term.ttl - self._delay)
 
     @property
     def expires_in(self) -> float:
@@ -128,7 +160,7 @@ class Lease:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
         with self._lock:
             now = self._clock()
-            self.deadline = min(self.deadline, now + ttl - _margin(ttl))
+            self.deadline = min(self.deadline, self._deadline(ttl + self._delay, now, now))
             # The answer to a request that was sent before must not make it longer again.
             self.answered_at = max(self.answered_at, now)
 
@@ -137,6 +169,7 @@ class Lease:
         self.ended = True
         # The callable may keep a run alive, with all its arguments.
         self._on_lost = None
+        self._on_state = None
 
     def lose(self, reason: str) -> None:
         """Declare the lease lost; announces it once, never after :meth:`end`."""
@@ -144,9 +177,37 @@ class Lease:
             if self.ended or self.lost_because is not None:
                 return
             self.lost_because = reason
+        self._become(LOST)
         announce = self._on_lost
         if announce is not None:
             tell(self._announce, announce)
+
+    def doubt(self) -> None:
+        """Note that nobody knows whether it is still held."""
+        self._become(UNSURE)
+
+    def _become(self, state: str) -> None:
+        """Change the state, and tell that: once, and in order, whichever threads learn of changes."""
+        with self._lock:
+            if self.state in {state, LOST}:
+                return
+            self.state = state
+            if self._on_state is None:
+                return
+            self._untold.append(state)
+            if len(self._untold) > 1:
+                return  # the thread that tells of the one before tells of this one
+        while self._untold:
+            if (on_state := self._on_state) is not None:
+                tell(self._report, on_state, self._untold[0])
+            with self._lock:
+                del self._untold[0]
+
+    def _report(self, on_state: Callable[[str], None], state: str) -> None:
+        try:
+            on_state(state)
+        except Exception:
+            logger.exception("on_state raised for the lease on %r, which is %s", self.key, state)
 
     def _announce(self, announce: Callable[["Lease"], None]) -> None:
         try:
@@ -167,7 +228,7 @@ class Lease:
         if not renewed:
             self.lose("another holder has the lock, or its key was overwritten")
             return
-        deadline = sent_at + ttl - max(_margin(ttl), answered_at - sent_at)
+        deadline = self._deadline(ttl, sent_at, answered_at)
         with self._lock:
             if sent_at < self.answered_at:
                 # Sent before the last answer was in: nobody knows which of the two the server took last.
@@ -175,10 +236,8 @@ class Lease:
                 answered_at = max(self.answered_at, answered_at)
             self.deadline = deadline
             self.answered_at = answered_at
-
-
-def _margin(ttl: float) -> float:
-    return _DRIFT * ttl + _ROUNDING
+        if self.state == UNSURE and not self.is_near_its_end:
+            self._become(HELD)
 
 
 class InertLease:

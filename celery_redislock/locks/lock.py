@@ -6,12 +6,13 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery_redislock.exceptions import LockBusy, LockLost, RedisLockError
 from celery_redislock.locks.attempt import Attempt, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import DRIFT, Lease
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, LockStore, Term
 from celery_redislock.locks.terms import check_terms
@@ -61,6 +62,9 @@ class Lock:
         auto_renew: bool = True,
         reentrant: bool = True,
         on_lost: Callable[["Lock"], None] | None = None,
+        on_state: Callable[["Lock", str], None] | None = None,
+        margin: float = DRIFT,
+        lock_delay: float = 0.0,
         clock: Clock = boottime,
     ) -> None:
         """Name a lock; nothing is sent yet.
@@ -78,12 +82,21 @@ class Lock:
             reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
             on_lost: called once with this lock when the hold is found gone, in the thread that learns of
                 it: the watchdog's, which holds nothing itself, or that of :meth:`check` or :meth:`renew`.
+            on_state: called with this lock and ``"unsure"`` when a renewal got no answer, or the deadline of
+                the hold is near; with ``"held"`` when the server has confirmed it again; or with ``"lost"``.
+                Each once, in order, in the thread that learns of it, which renews nothing meanwhile.
+            margin: part of the ttl, from 0.01 to 0.5, for which the hold is not trusted any more although the
+                server keeps it: for clocks that run at different rates. From 0.25 on it is renewed every
+                quarter of the ttl.
+            lock_delay: seconds for which the server keeps the lock beyond its ttl where its holder is gone,
+                so that what that has sent may arrive. The holder itself does not trust it then; a release ends
+                both.
             clock: injected by tests.
 
         Raises:
-            LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
+            LockOptionError: the name is no text or empty, or a number is out of its range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout)
+        check_terms(name, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay)
         self.name = name
         self._key = lock_name(name)
         self._store = store
@@ -93,6 +106,9 @@ class Lock:
         self._auto_renew = auto_renew
         self._reentrant = reentrant
         self._on_lost = on_lost
+        self._on_state = on_state
+        self._margin = margin
+        self._lock_delay = lock_delay
         self._clock = clock
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
         self._local: Any = _thread_facts(threading.local)
@@ -158,7 +174,7 @@ class Lock:
             return False
         if ttl is not None:
             check_terms(self.name, ttl=ttl)
-            lease.term = Term(lease.key, lease.token, ttl)
+            lease.term = Term(lease.key, lease.token, ttl + self._lock_delay)
             # The server may shorten it, although no answer comes.
             lease.trust_for(ttl)
         term = lease.term
@@ -249,11 +265,20 @@ class Lock:
 
     def _attempt(self) -> Attempt:
         """Return an attempt of this thread to hold it."""
-        return Attempt(self._store, self._key, self._ttl, self._owner, self._keep, self._clock)
+        ttl = self._ttl + self._lock_delay
+        attempt = Attempt(self._store, self._key, ttl, self._owner, self._keep, self._clock)
+        if self._lock_delay:
+            attempt.says = f',"delay":{self._lock_delay}'
+        return attempt
 
     def _keep(self, term: Term, grant: Grant) -> None:
         """Note a hold of this thread, and have it renewed."""
-        lease = Lease(self._store, term, grant, on_lost=self._announce_loss, clock=self._clock)
+        on_state = None if self._on_state is None else partial(self._on_state, self)
+        lease = Lease(
+            self._store, term, grant,
+            on_lost=self._announce_loss, on_state=on_state,
+            margin=self._margin, delay=self._lock_delay, clock=self._clock,
+        )  # fmt: skip
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
         self._local.__dict__[self] = Entry(lease, _coroutine(), os.getpid())

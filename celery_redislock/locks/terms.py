@@ -11,8 +11,9 @@ MOST = 1_000_000
 
 
 def check_terms(
-    name: object, *, ttl: object = 1.0, timeout: object = None, for_: object = 1.0, **counts: object
-) -> None:
+    name: object, *, ttl: object = 1.0, timeout: object = None, for_: object = 1.0, margin: object = 0.1,
+    lock_delay: object = 0.0, **counts: object,
+) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
     ``counts``: whole numbers from 1 on, by the names of their arguments.
@@ -29,6 +30,10 @@ def check_terms(
             )
     if timeout is not None and not is_seconds(timeout):
         problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
+    if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
+        problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
+    if not is_seconds(lock_delay) or not 0 <= lock_delay <= TEN_YEARS:
+        problems.append(f"lock_delay={lock_delay!r} is not a number of seconds from 0 to {TEN_YEARS:.0f}")
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
             problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")

@@ -96,8 +96,9 @@ class Watchdog:
         since = lease.since = lease.answered_at
         if max_hold is not None:
             lease.max_hold = max_hold
-        # A third of the ttl; sooner where the grant took long and little of its term is left.
-        due = since + min(lease.term.ttl / 3, (lease.deadline - since) / 2, lease.max_hold, first)
+        # A third of the ttl, or a quarter; sooner where the grant took long and little of its term is left.
+        after = lease.renew_after(lease.term.ttl)
+        due = since + min(after, (lease.deadline - since) / 2, lease.max_hold, first)
         lease.due = due
         self._watched[lease.token] = lease
         # Most leases end before they are due: waking the thread for each would double a lock's cost. After
@@ -232,6 +233,7 @@ class Watchdog:
         for lease in live:
             lease.unanswered = reason
             if answer is None:
+                lease.doubt()
                 self._repeat_or_lose(lease)
             if not lease.held:
                 # By itself, not by its token: a worker's main process may watch another lease of that.
@@ -244,6 +246,8 @@ class Watchdog:
         delay = _retry_delay(lease)
         # So that it is renewed soon, if an error cuts its turn short.
         lease.due = now + delay
+        if lease.is_near_its_end:
+            lease.doubt()
         if now >= since + max_hold:
             lease.lose(f"it was held for longer than lock_max_hold ({max_hold:g} s)")
         elif lease.unanswered and 0 <= now - lease.deadline <= delay:
@@ -268,7 +272,7 @@ class Watchdog:
             lease.learn(renewed, sent_at, answered_at, ttl=term.ttl)
             self.renewals += renewed is True
             # Its holder may have given it a shorter term meanwhile, and watches it anew.
-            due = sent_at + min(term.ttl, lease.term.ttl) / 3
+            due = sent_at + lease.renew_after(min(term.ttl, lease.term.ttl))
             if not renewed:
                 # A lease that is still held (a claim that is watched beside its holder) is in no hurry.
                 due = max(due, answered_at + _retry_delay(lease))
