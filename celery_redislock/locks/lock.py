@@ -89,8 +89,8 @@ class Lock:
                 server keeps it: for clocks that run at different rates. From 0.25 on it is renewed every
                 quarter of the ttl.
             lock_delay: seconds for which the server keeps the lock beyond its ttl where its holder is gone,
-                so that what that has sent may arrive. The holder itself does not trust it then; a release ends
-                both.
+                so that what that has sent may arrive. The holder itself does not trust it then. A release
+                ends both.
             clock: injected by tests.
 
         Raises:
