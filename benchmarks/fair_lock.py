@@ -6,7 +6,7 @@
 
 Processes with threads acquire one lock, hold it for a millisecond, release it and acquire it again. Hand-offs
 are given as a ratio to the most there can be: one in each hold and two trips, as measured in the same run;
-those of a semaphore of three to those of the same loop over two bare scripts, without leases, in the same run.
+those of a semaphore of three to those of the same loop over two bare scripts without leases, also in it.
 Starts its own server. ``--quick`` only shows that it runs.
 """
 
