@@ -22,6 +22,11 @@ twice the visibility timeout. Times are the broker's own.
 A name that lapses proves no death: its worker may stand still, or be cut off. What is restored has been in
 hand for ``ttl - vouches`` at least, and a message that has been in hand for half the ``ttl`` leaves a mark
 when it runs (``running/delivery.py``). So of two copies one does nothing, whichever comes first.
+
+Where the broker restarts, Celery forgets what it has received and not started, and kombu leaves that in
+``unacked`` (5.7.0: it restores when it closes the connection, and nobody answers). So a name is good for one
+connection. The next one brings another name, which what still runs is given too. The former name lapses, and
+what has been forgotten is restored as that of a worker that was killed.
 """
 
 import json
@@ -37,6 +42,7 @@ from typing import Any
 
 from celery.bootsteps import StartStopStep
 from celery.worker.consumer.tasks import Tasks
+from celery.worker.state import active_requests
 
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.options import LockSettings
@@ -80,7 +86,9 @@ class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untype
         if self.obj is None:
             self.obj = WorkerName(consumer.app, self._settings, node=consumer.hostname)
         if self.obj.begin(consumer.connection):
-            channel.qos.append = partial(self.obj.write, channel.qos.append)
+            qos = channel.qos
+            qos.append = partial(self.obj.write, qos.append)
+            qos.restore_unacked = partial(_restore, channel, consumer.connection, qos.restore_unacked)
 
     def stop(self, consumer: Any) -> None:
         """Leave the name to lapse: kombu restores what is in hand, and may be killed before it has."""
@@ -97,11 +105,25 @@ def _is_known(channel: Any) -> bool:
     return isinstance(channel, Channel) and channel.QoS is QoS and bool(channel.ack_emulation)
 
 
+def _restore(channel: Any, connection: Any, restore: Any) -> Any:
+    """Restore what is in hand when the connection is closed, as kombu does.
+
+    Celery closes a broken one twice. The second time kombu has forgotten the address, and its AttributeError
+    ends the worker, as does that of each acknowledgement to come (5.7.0). With the address it is a
+    connection error, which is ignored, and they get through. What is not restored is under a name.
+    """
+    transport = channel.connection
+    if transport is not None and transport.client is None:
+        transport.client = connection
+    return restore()
+
+
 class WorkerName:
     """The name of one worker, in what it has in hand and on the broker.
 
     Attributes:
-        name: twelve random characters; another one where somebody has taken it, because it had lapsed.
+        name: twelve random characters; another one for each connection of the consumer, and where somebody
+            has taken it, because it had lapsed.
         ttl: seconds the name outlives its last renewal: ``redislock_restore``.
         pause: seconds between two renewals.
         vouches: seconds after a renewal for which messages are received under the name.
@@ -129,14 +151,16 @@ class WorkerName:
         self._lock: Any = original("threading", "Lock")()
 
     def begin(self, connection: Any) -> bool:
-        """Renew the name over a connection like this one, before the first message comes, and from now on.
+        """Bear a new name over a connection like this one, before the first message comes, and from now on.
 
         Returns ``False`` where the broker lets nobody run scripts.
         """
         self.source = connection
         try:
             with self.connect() as own:
-                self._renew(own.channel(), may_take=False)
+                channel = own.channel()
+                self._leave_behind(channel)
+                self._renew(channel, may_take=False)
         except Exception as error:  # noqa: BLE001  the thread tries again
             if any(words in str(error) for words in _FORBIDDEN):
                 log = logger.debug if self._is_forbidden else logger.info
@@ -190,6 +214,25 @@ class WorkerName:
                 self._steady_since = asked_at
             self._renewed_at = asked_at
         return zip(taken[::2], taken[1::2], strict=True)
+
+    def _leave_behind(self, channel: Any) -> None:
+        """Take another name than that of the last connection, and along what runs here: not to be restored.
+
+        Its leases may have lapsed while the broker was away, so that nobody else could tell.
+        """
+        with self._lock:
+            former = self.name
+            if not former:
+                return
+            self.name = ""
+            try:
+                self._ask(channel, self._bearer, may_take=False)
+                tags = [request.message.delivery_tag for request in tuple(active_requests)]
+                unacked = channel.global_keyprefix + channel.unacked_key
+                run_script(channel, "carry", (unacked,), f'"{former}', f'"{self.name}', *tags)
+            except BaseException:
+                self.name = former
+                raise
 
     def _ask(self, channel: Any, bearer: str, may_take: bool) -> list[str]:
         if not self.name:

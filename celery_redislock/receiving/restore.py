@@ -1,5 +1,7 @@
 """What a worker had in hand whose name has lapsed goes back to its queue. kombu's Redis transport.
 
+The worker is gone, or has another name since it has connected anew (``receiving/in_hand.py``).
+
 The claims of these messages stay as they are, so that calls remain duplicates of a message that is about to
 run. What is decided for each, by what its locks say::
 
@@ -101,7 +103,8 @@ class Restorer:
         waiting: list[Entry] = []
         begun: list[Entry] = []
         is_done = True
-        for entry in found.values():
+        # Each goes to the front of its queue, so the one received last goes first.
+        for entry in sorted(found.values(), key=lambda entry: -entry.received):
             state = self._state_of(entry)
             yield
             if state == _RUNS:
@@ -111,8 +114,6 @@ class Restorer:
             elif _has_queue(channel, entry):
                 (waiting if state == _WAITS or not entry.is_late else begun).append(entry)
         restored = 0
-        # Each goes to the front of its queue, so the one received last goes first.
-        waiting.sort(key=lambda entry: -entry.received)
         for start in range(0, len(waiting), _AT_ONCE):
             restored += _push(channel, waiting[start : start + _AT_ONCE])
             yield
@@ -121,7 +122,10 @@ class Restorer:
             restored += self._restore_begun(channel, entry)
             yield
         if restored:
-            line = "no sign of life of %s for %g s: %d messages that it had in hand are back in their queues"
+            line = (
+                "no sign of life of %s for %g s over the connection that it had: "
+                "%d messages that it had in hand are back in their queues"
+            )
             tell(logger.warning, line, _worker_of(bearer), self._settings.restore, restored)
         if is_done:
             names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.worker.state import active_requests
 from kombu import Consumer, Exchange, Queue
 from kombu.transport.pyamqp import Channel
 
@@ -26,7 +27,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.receiving import restore
+from celery_redislock.receiving import in_hand, restore
 from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF
 from tests.facts import wait_until
@@ -111,9 +112,9 @@ class Yard:
         """Return how many clients wait for a message to come."""
         return int(self.server.info("clients")["blocked_clients"])
 
-    def let_lapse(self, hand: "Hand") -> None:
-        """Let a name lapse, as it does when nobody renews it for its term."""
-        self.server.zadd(f"{self.prefix}redislock:workers", {hand.worker.name: 0})
+    def let_lapse(self, hand: "Hand", name: str = "") -> None:
+        """Let a name lapse, or one that was borne before, as it does when nobody renews it for its term."""
+        self.server.zadd(f"{self.prefix}redislock:workers", {name or hand.worker.name: 0})
 
     def give_again(self, hand: "Hand") -> None:
         """Let the time pass after which a taken name is given to the next worker."""
@@ -148,6 +149,12 @@ class Hand:
             while len(self._got) < number:
                 self._connection.drain_events(timeout=10)
         return self._got[:]
+
+    def connect_anew(self) -> str:
+        """Do as a worker whose connection broke, and return the name it had."""
+        name = self.worker.name
+        self.worker.begin(self._connection)
+        return name
 
     def begin(self, message: Any) -> Callable[[], object]:
         """Begin the run of a message as a child does, and return what ends it."""
@@ -439,7 +446,9 @@ def test_one_line_says_which_worker_gave_no_sign_of_life(
     who = f"the worker celery@one (pid {os.getpid()} on " if bearer == "known" else "a worker for "
     (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert f"no sign of life of {who}" in line
-    assert line.endswith("for 600 s: 2 messages that it had in hand are back in their queues")
+    assert line.endswith(
+        "for 600 s over the connection that it had: 2 messages that it had in hand are back in their queues"
+    )
 
 
 def test_two_workers_that_restore_push_a_message_once(yard: Yard) -> None:
@@ -628,6 +637,93 @@ def test_receiving_costs_no_request_more(yard: Yard) -> None:
     hand.receive(50)
 
     assert calls() - before == {"zadd": 50, "hset": 50}
+
+
+# --- another connection --------------------------------------------------------------------------
+
+
+class Running:
+    """A request whose run has begun."""
+
+    def __init__(self, message: Any) -> None:
+        self.message = message
+
+
+def test_what_a_worker_has_not_begun_when_it_connects_anew_is_restored_by_itself(yard: Yard) -> None:
+    """Celery has forgotten it. The worker lives, and nobody else is there."""
+    results = [yard.tasks["until_executed"].delay(account) for account in range(3)]
+    hand = yard.hand()
+    hand.receive(3)
+    name = hand.connect_anew()
+    yard.let_lapse(hand, name)
+
+    hand.look()
+
+    assert hand.worker.name != name
+    assert yard.ids() == [result.id for result in results]
+    assert not yard.unacked()
+
+
+@pytest.mark.parametrize("name", ["until_executed", "until_executed_late"])
+def test_what_runs_when_a_worker_connects_anew_is_its_own(yard: Yard, name: str) -> None:
+    """Its lease may be gone, and so may its claim: only the worker knows."""
+    result = yard.tasks[name].delay(7)
+    hand = yard.hand()
+    (message,) = hand.receive()
+    yard.plain.delay()
+    (plain,) = hand.receive()
+    hand.begin(message)()
+    running = [Running(message), Running(plain)]
+    active_requests.update(running)
+    former = hand.connect_anew()
+    active_requests.difference_update(running)
+    yard.let_lapse(hand, former)
+
+    hand.look()
+
+    end = "+" if name.endswith("_late") else ""
+    assert yard.unacked()[result.id]["properties"][IN_HAND_OF] == hand.worker.name + end
+    assert IN_HAND_OF not in yard.unacked()[plain.headers["id"]]["properties"]
+    assert yard.ids() == []
+
+    yard.let_lapse(hand)
+    yard.hand().look()
+    assert yard.ids() == ([result.id] if end else [])
+
+
+def test_what_was_acknowledged_meanwhile_does_not_come_back(yard: Yard) -> None:
+    """A pool's thread acknowledges while the worker connects."""
+    yard.tasks["until_executed_late"].delay(7)
+    hand = yard.hand()
+    (message,) = hand.receive()
+    message.ack()
+    running = Running(message)
+    active_requests.add(running)
+
+    hand.connect_anew()
+
+    active_requests.discard(running)
+    assert not yard.unacked()
+
+
+def test_a_worker_that_cannot_take_along_what_runs_keeps_its_name(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke again: under the former name what runs must not lapse."""
+    hand = yard.hand()
+    run = in_hand.run_script
+
+    def carry_fails(channel: Any, name: str, *rest: Any) -> Any:
+        if name == "carry":
+            raise OSError
+        return run(channel, name, *rest)
+
+    monkeypatch.setattr(in_hand, "run_script", carry_fails)
+    name = hand.connect_anew()
+
+    hand.worker.look(hand.channel)
+
+    assert hand.worker.name == name
 
 
 # --- bad input ---------------------------------------------------------------------------------
