@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
+from celery_redislock.locks.lease import DRIFT
 from celery_redislock.locks.store import Entry, Grant, Parked, Release, Renewal, Term
 from tests.clocks import ManualClock
 
@@ -67,12 +68,17 @@ def lease_on(
     ttl: float = 30.0,
     name: str = "n",
     token: str | None = None,
-    **options: Any,
+    on_lost: Callable[[Lease], None] | None = None,
+    margin: float = DRIFT,
+    **trust: Any,
 ) -> Lease:
     """A lease granted just now."""
     now = renewer.clock()
     term = Term(name, token or f"job/{name}", ttl)
-    return Lease(renewer, term, Grant(1, False, now, now), clock=renewer.clock, **options)
+    lease = Lease(renewer, term, Grant(1, False, now, now), on_lost=on_lost, clock=renewer.clock)
+    if trust or margin != DRIFT:
+        lease.limit_trust(margin, now, **trust)
+    return lease
 
 
 def lock_on(store: MemoryStore, clock: ManualClock, **options: Any) -> Lock:

@@ -63,6 +63,13 @@ class Lease:
     due = float("inf")
     #: Why the last renewal got no answer; empty if it got one.
     unanswered = ""
+    #: Renewals of one ttl.
+    pace = 3.0
+
+    _on_state: Callable[[str], None] | None = None
+    _untold: tuple[str, ...] = ()
+    _margin = DRIFT
+    _delay = 0.0
 
     def __init__(
         self,
@@ -71,19 +78,12 @@ class Lease:
         grant: Grant,
         *,
         on_lost: Callable[["Lease"], None] | None = None,
-        on_state: Callable[[str], None] | None = None,
-        margin: float = DRIFT,
-        delay: float = 0.0,
         clock: Clock = boottime,
     ) -> None:
         """Record a store's grant, whose times are of this clock.
 
         ``on_lost`` is called once, in the thread that learnt of the loss, normally the watchdog's, which
-        renews nothing meanwhile; with gevent in a greenlet. Its own error is logged. So it is with
-        ``on_state``, which is called with each new ``state``, one after the other.
-
-        ``margin``: part of the ttl for which it is not trusted. ``delay``: seconds of the term's ttl for
-        which the server keeps the lock beyond that.
+        renews nothing meanwhile; with gevent in a greenlet. Its own error is logged.
         """
         self.term = term
         self.key, self.token, ttl = term
@@ -91,24 +91,44 @@ class Lease:
         self.fence, _, sent_at, self.answered_at, _ = grant
         self._store = store
         self._on_lost = on_lost
-        self._on_state = on_state
-        self._untold: list[str] = []
-        self._margin = margin
-        self._delay = delay
         self._clock = clock
         # Reentrant: a signal handler may call check() in the middle of an answer. Native, as the watchdog's
         # thread is.
         self._lock = RLock()
-        self.deadline = self._deadline(ttl, sent_at, self.answered_at)
+        self.deadline = sent_at + ttl - max(DRIFT * ttl + _ROUNDING, self.answered_at - sent_at)
+
+    def limit_trust(
+        self,
+        margin: float,
+        sent_at: float | None = None,
+        delay: float = 0.0,
+        on_state: Callable[[str], None] | None = None,
+    ) -> None:
+        """Trust it for less of its ttl from now on; for its holder, before anybody else has it.
+
+        Args:
+            margin: part of the ttl for which it is not trusted, although the server keeps it.
+            sent_at: of the grant; without it the term of the grant is trusted for a little less.
+            delay: seconds of the ttl for which the server keeps it beyond that.
+            on_state: called as ``on_lost`` is, with each new ``state``, one after the other.
+        """
+        self._margin = margin
+        self._delay = delay
+        self._on_state = on_state
+        self._set_pace()
+        if sent_at is None:
+            self.deadline -= delay + (margin - DRIFT) * self.term.ttl
+        else:
+            self.deadline = self._deadline(self.term.ttl, sent_at, self.answered_at)
+
+    def _set_pace(self) -> None:
+        ttl = self.term.ttl
+        self.pace = (3 if self._margin < 0.25 else 4) * ttl / (ttl - self._delay)
 
     def _deadline(self, ttl: float, sent_at: float, answered_at: float) -> float:
         """Return until when a term is trusted that an answered request began."""
         ttl -= self._delay
         return sent_at + ttl - max(self._margin * ttl + _ROUNDING, answered_at - sent_at)
-
-    def renew_after(self, ttl: float) -> float:
-        """Return the seconds after which a term of so many is renewed; sooner where less of it is trusted."""
-        return (ttl - self._delay) / (3 if self._margin < 0.25 else 4)
 
     @property
     def is_near_its_end(self) -> bool:
@@ -160,7 +180,8 @@ class Lease:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
         with self._lock:
             now = self._clock()
-            self.deadline = min(self.deadline, self._deadline(ttl + self._delay, now, now))
+            self._set_pace()
+            self.deadline = min(self.deadline, self._deadline(ttl, now, now))
             # The answer to a request that was sent before must not make it longer again.
             self.answered_at = max(self.answered_at, now)
 
@@ -194,14 +215,14 @@ class Lease:
             self.state = state
             if self._on_state is None:
                 return
-            self._untold.append(state)
+            self._untold += (state,)
             if len(self._untold) > 1:
                 return  # the thread that tells of the one before tells of this one
         while self._untold:
             if (on_state := self._on_state) is not None:
                 tell(self._report, on_state, self._untold[0])
             with self._lock:
-                del self._untold[0]
+                self._untold = self._untold[1:]
 
     def _report(self, on_state: Callable[[str], None], state: str) -> None:
         try:

@@ -176,7 +176,7 @@ class Lock:
             check_terms(self.name, ttl=ttl)
             lease.term = Term(lease.key, lease.token, ttl + self._lock_delay)
             # The server may shorten it, although no answer comes.
-            lease.trust_for(ttl)
+            lease.trust_for(lease.term.ttl)
         term = lease.term
         try:
             answer = self._store.renew([term])
@@ -273,12 +273,10 @@ class Lock:
 
     def _keep(self, term: Term, grant: Grant) -> None:
         """Note a hold of this thread, and have it renewed."""
-        on_state = None if self._on_state is None else partial(self._on_state, self)
-        lease = Lease(
-            self._store, term, grant,
-            on_lost=self._announce_loss, on_state=on_state,
-            margin=self._margin, delay=self._lock_delay, clock=self._clock,
-        )  # fmt: skip
+        lease = Lease(self._store, term, grant, on_lost=self._announce_loss, clock=self._clock)
+        if self._lock_delay or self._margin != DRIFT or self._on_state is not None:
+            on_state = None if self._on_state is None else partial(self._on_state, self)
+            lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
         self._local.__dict__[self] = Entry(lease, _coroutine(), os.getpid())

@@ -19,7 +19,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
-from celery_redislock.locks.lease import DRIFT, Lease
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.process import hostname, is_dead, whereabouts_of
 from celery_redislock.locks.store import (
     ACCEPTED,
@@ -114,7 +114,6 @@ class TaskLock(NamedTuple):
         accepted: bool,
         max_hold: float | None,
         on_lost: Callable[[Lease], None],
-        margin: float = DRIFT,
     ) -> Lease | Refusal | Marked:
         """Turn the message's claim into a lease, or acquire where there is none; renewed from now on.
 
@@ -128,7 +127,6 @@ class TaskLock(NamedTuple):
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: as for :meth:`Watchdog.watch`.
             on_lost: as for :class:`Lease`.
-            margin: likewise.
         """
         acquire = partial(
             self.store.acquire,
@@ -145,8 +143,7 @@ class TaskLock(NamedTuple):
         answer = self.past_the_dead(acquire)
         if not isinstance(answer, Grant):
             return answer
-        term = Term(self.key, token, self.ttl)
-        lease = Lease(self.store, term, answer, on_lost=on_lost, margin=margin)
+        lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
         lease.is_new = not (answer.taken_over or answer.repeated)
         return lease

@@ -97,8 +97,7 @@ class Watchdog:
         if max_hold is not None:
             lease.max_hold = max_hold
         # A third of the ttl, or a quarter; sooner where the grant took long and little of its term is left.
-        after = lease.renew_after(lease.term.ttl)
-        due = since + min(after, (lease.deadline - since) / 2, lease.max_hold, first)
+        due = since + min(lease.term.ttl / lease.pace, (lease.deadline - since) / 2, lease.max_hold, first)
         lease.due = due
         self._watched[lease.token] = lease
         # Most leases end before they are due: waking the thread for each would double a lock's cost. After
@@ -272,7 +271,7 @@ class Watchdog:
             lease.learn(renewed, sent_at, answered_at, ttl=term.ttl)
             self.renewals += renewed is True
             # Its holder may have given it a shorter term meanwhile, and watches it anew.
-            due = sent_at + lease.renew_after(min(term.ttl, lease.term.ttl))
+            due = sent_at + min(term.ttl, lease.term.ttl) / lease.pace
             if not renewed:
                 # A lease that is still held (a claim that is watched beside its holder) is in no hurry.
                 due = max(due, answered_at + _retry_delay(lease))

@@ -19,7 +19,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
-from celery_redislock.locks.lease import DRIFT, Lease
+from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.retrying import keep_trying
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.locks.tasklock import TaskLock
@@ -69,8 +69,6 @@ def _acquire(run: Run) -> None:
         accepted=lock.period is None or run.is_accepted,
         max_hold=options.max_hold(limit) if limit else options.lock_max_hold,
         on_lost=run.announce_loss,
-        # A body that is interrupted needs time to unwind while nobody else has the lock.
-        margin=1 / 3 if options.on_lock_lost == "terminate" else DRIFT,
     )
     try:
         answer: Lease | Refusal | Marked | None = attempt()

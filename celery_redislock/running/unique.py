@@ -30,6 +30,9 @@ def run_unique(
         return body(*args, **kwargs)
     start(run)
     if run.options.on_lock_lost == "terminate" and run.locks.lease is not None:
+        if run.lease is not None:
+            # A body that is interrupted needs time to end while nobody else has the lock.
+            run.lease.limit_trust(1 / 3)
         body = partial(run_interruptible, run, body)
     run.in_body = True
     try:

@@ -580,7 +580,7 @@ def test_where_a_limit_is_set_a_run_that_knows_of_none_has_no_fence(case: StoreC
 
 def test_all_of_many_holders_are_told(case: StoreCase) -> None:
     for number in range(1200):
-        take(case, f"job-{number}/1", 2000)
+        take(case, f"job-{number}/1", 2000, 600.0)
 
     assert len(case.store.holders("n")) == 1200
 

@@ -23,6 +23,7 @@ OTHER_NAMES = {
     "lock_released",
     "lock_lost",
     "lock_conflict",
+    "lock_delay",  # of a Lock
     "redislock_memory",
     "redislock_off",
     "redislock_skipped",

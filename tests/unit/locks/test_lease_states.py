@@ -105,13 +105,23 @@ def test_a_lease_is_trusted_for_its_ttl_less_margin_and_delay_and_renewed_in_tim
     lease = watchdog.watched(ttl=30.0, **options)
 
     assert lease.expires_in == pytest.approx(trusted)
-    assert watchdog._next_due() == pytest.approx(1000.0 + min(renewed_after, trusted / 2))
-    watchdog.run_until(1000.0 + min(renewed_after, trusted / 2))
+    due = 1000.0 + min(renewed_after, trusted / 2)
+    assert watchdog._next_due() == pytest.approx(due)
+    watchdog.run_until(due)
     assert watchdog.renewer.calls[0][0].ttl == 30.0
     assert lease.expires_in == pytest.approx(trusted)
     watchdog.renewer.then(*[unavailable() for _ in range(100)])
     watchdog.run_until(1100.0)
     assert lease.lost
+
+
+def test_a_lease_whose_grant_was_sent_nobody_knows_when_is_trusted_for_less(renewer: ScriptedRenewer) -> None:
+    """Never for more: a run's, which is to be terminated when it is lost."""
+    exact = lease_on(renewer, margin=1 / 3)
+    other = lease_on(renewer)
+    other.limit_trust(1 / 3)
+
+    assert exact.deadline - 0.1 < other.deadline <= exact.deadline
 
 
 def test_a_lock_with_a_delay_keeps_others_out_for_longer_than_it_trusts_itself(
