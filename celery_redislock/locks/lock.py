@@ -25,6 +25,7 @@ from celery_redislock.locks.store import (
     LockStore,
     Refusal,
     Term,
+    too_short,
 )
 from celery_redislock.locks.watchdog import watchdog_of
 
@@ -99,7 +100,7 @@ class Lock:
         Raises:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
-        _check_terms(name, ttl=ttl, timeout=timeout)
+        _check_terms(name, ttl=ttl, timeout=timeout, least=store.least_ttl)
         self.name = name
         self._key = lock_name(name)
         self._store = store
@@ -180,7 +181,7 @@ class Lock:
         if lease.lost:
             return False
         if ttl is not None:
-            _check_terms(self.name, ttl=ttl)
+            _check_terms(self.name, ttl=ttl, least=self._store.least_ttl)
             lease.term = Term(lease.key, lease.token, ttl)
             # The server may shorten it, although no answer comes.
             lease.trust_for(ttl)
@@ -387,7 +388,7 @@ def _coroutine() -> object | None:
     return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
 
 
-def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> None:
+def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None, least: float = 0.0) -> None:
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms."""
     problems = []
     if not isinstance(name, str):
@@ -396,6 +397,8 @@ def _check_terms(name: object, *, ttl: object = 1.0, timeout: object = None) -> 
         problems.append("the name is empty; name the resource the lock is for")
     if not is_seconds(ttl) or not 0.001 <= ttl <= TEN_YEARS:
         problems.append(f"ttl={ttl!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}")
+    elif ttl < least:
+        problems.append(too_short("ttl", ttl, least))
     if timeout is not None and not is_seconds(timeout):
         problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
     if problems:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer
+from tests.clients import NAMED, cannot_pass, named_case
 from tests.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
 
 #: Both protocols, and a URL that asks for text instead of bytes: the store must not care.
@@ -35,19 +36,19 @@ def url_of() -> Iterator[Callable[[str], str]]:
         yield url
 
 
-@pytest.fixture(params=[None, *SERVER_CASES], ids=["memory", *SERVER_IDS])
+@pytest.fixture(params=[None, *SERVER_CASES, *NAMED], ids=["memory", *SERVER_IDS, *NAMED])
 def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
     """One of all stores."""
     if request.param is None:
         yield MemoryCase()
     else:
-        yield from _redis_case(url_of, *request.param)
+        yield from _redis_case(request, url_of)
 
 
-@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
+@pytest.fixture(params=[*SERVER_CASES, *NAMED], ids=[*SERVER_IDS, *NAMED])
 def server_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
     """One of the stores on a server, for what only a server shows: raw keys, foreign clients, types."""
-    yield from _redis_case(url_of, *request.param)
+    yield from _redis_case(request, url_of)
 
 
 @pytest.fixture
@@ -88,7 +89,13 @@ def sentinel(primary: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
         yield f"sentinel://127.0.0.1:{sentinel.port}"
 
 
-def _redis_case(url_of: Callable[[str], str], server: str, options: str) -> Iterator[RedisCase]:
-    case = RedisCase(url_of(server), options)
+def _redis_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+    if request.param in NAMED:
+        if reason := cannot_pass(request.param, request.node.nodeid):
+            pytest.skip(reason)
+        case = named_case(request.param, url_of("embedded"))
+    else:
+        server, options = request.param
+        case = RedisCase(url_of(server), options)
     yield case
     case.close()
