@@ -16,12 +16,13 @@ from redis.connection import AbstractConnection
 from redis.exceptions import NoScriptError
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
-from celery_redislock.exceptions import LockOptionError
+from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections, no_cluster, place_of, pool_of
 from celery_redislock.locks.scripts import OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, failure, script
-from celery_redislock.locks.thread import beside, has_greenlets
+from celery_redislock.locks.thread import beside, has_greenlets, tell
 from celery_redislock.locks.wire import Nonsense
+from celery_redislock.log import logger
 
 #: What names a lock server: a URL, a client, or a callable that returns a new client.
 Named: TypeAlias = "str | redis.Redis | redis.RedisCluster | Callable[[], redis.Redis]"
@@ -172,7 +173,7 @@ class ClientScripts(Scripts):
         understand: Understand[Any] | None = None,
         waits: float = 0.0,  # noqa: ARG002  the store keeps to ``longest_wait``
     ) -> Any:
-        """Send a plain command, and wait for its answer, also where nobody wants to understand it."""
+        """Send a plain command, and wait for its answer; a refusal that nobody is to understand is logged."""
         words = [*map(str.encode, command)]
 
         def ask(client: Any) -> Any:
@@ -181,7 +182,12 @@ class ClientScripts(Scripts):
                 return "\n".join(f"{field}:{value}" for field, value in reply.items()).encode()
             return reply
 
-        return self._ask(ask, operation, (), understand or (lambda *_: None), operation)
+        try:
+            return self._ask(ask, operation, (), understand or (lambda *_: None), operation)
+        except LockUnavailable as error:
+            if understand or not error.was_refused:
+                raise
+            tell(logger.debug, "a request whose answer was not awaited failed: %s", error)
 
     def _ask(
         self,
