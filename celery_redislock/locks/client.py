@@ -81,13 +81,13 @@ class Client:
         self.confirms = hasattr(client, "pipeline") and not is_fake  # which knows neither WAIT nor WAITAOF
         self._make = make
         self._clients: dict[Any, Any] = {None: client}
-        made_so = f"{type(client).__qualname__}(…, "
+        name = type(client).__qualname__
         problem = ""
         if self.socket_timeout > LONGEST_CALL:
             takes = f"take {self.socket_timeout:.1f} s" if self.socket_timeout < inf else "wait for ever"
             problem = (
                 f"one call of it may {takes} (its timeouts, for each of its tries, and the pauses), and a "
-                f"lock needs an answer in {LONGEST_CALL:g} s; make it as {made_so}socket_timeout=1.0, "
+                f"lock needs an answer in {LONGEST_CALL:g} s; make it as {name}(…, socket_timeout=1.0, "
                 "socket_connect_timeout=1.0, retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0))"
             )
             if hasattr(pool, "sentinel_manager"):
@@ -95,7 +95,7 @@ class Client:
         elif make is None and has_greenlets():
             problem = (
                 "gevent has replaced the sockets, and the native thread that renews leases needs a client of "
-                f"its own; give a callable that makes one: lambda: {made_so}…)"
+                f"its own; give a callable that makes one: lambda: {name}(…)"
             )
         if problem:
             raise LockOptionError(where, [f"a {_kind_of(client)} cannot be used so: {problem}"])
