@@ -45,6 +45,9 @@ _OWN = {
     SentinelManagedSSLConnection,
 }
 
+#: How redis-py's own pools make them; one that does it in another way knows more than its options.
+_MADE_BY = {redis.ConnectionPool.make_connection, redis.BlockingConnectionPool.make_connection}
+
 #: Bytes are wanted whatever ``decode_responses`` says: what others wrote may be no text.
 _RAW: Mapping[str, Any] = {NEVER_DECODE: []}
 
@@ -111,7 +114,7 @@ class Client:
         return known
 
     def leads_to(self, _address: Mapping[str, Any]) -> bool:
-        """Return false: what a client of another class sees, no option tells."""
+        """Return false: no option tells what a client of any class sees."""
         return False
 
     def drop_idle(self) -> None:
@@ -199,10 +202,10 @@ class ClientScripts(Scripts):
     ) -> T:
         server = self._client.server
         sent_at = self._clock()
-        self._client.is_open = False
         try:
             reply = ask(self._client.client)
         except Exception as error:  # a client of any class raises errors of any class
+            self._client.is_open = False
             # Refused may be the repetition of a script that was carried out.
             was_refused = not keys and isinstance(error, redis.ResponseError)
             raise failure(server, operation, name, keys, error, was_refused) from error
@@ -246,7 +249,8 @@ def reach(
     if problem:
         remedy = "give a redis.Redis, a callable that returns one, or a URL"
         raise LockOptionError(where, [f"a {_kind_of(client)} cannot be used: {problem}; {remedy}"])
-    if connects in _OWN and not through:
+    is_own = connects in _OWN and getattr(type(pool), "make_connection", None) in _MADE_BY
+    if is_own and not through:
         note = f" (options of a {_kind_of(client)})"
         return Connections(pool, socket_timeout=socket_timeout, bounds_sentinels=True, note=note)
     return Client(client, make, socket_timeout=socket_timeout, where=where)

@@ -168,7 +168,7 @@ def _asking_anew(proxy: Any, bound: float | None = None) -> Any:
     manager = copy(proxy.sentinel_manager)
     addresses = [each.connection_pool.connection_kwargs for each in manager.sentinels]
     if bound is not None:
-        manager.sentinel_kwargs = {**manager.sentinel_kwargs, **impatient(bound / len(addresses))}
+        manager.sentinel_kwargs = {**manager.sentinel_kwargs, **impatient(bound / max(1, len(addresses)))}
     manager.sentinels = [redis.Redis(at["host"], at["port"], **manager.sentinel_kwargs) for at in addresses]
     asking.sentinel_manager = manager
     return asking

@@ -41,6 +41,13 @@ class OwnConnection(redis.Connection):
     """A connection of a class of the user's."""
 
 
+class OwnPool(redis.ConnectionPool):
+    """A pool that makes connections in a way of its own, with a token that lives for an hour, say."""
+
+    def make_connection(self) -> Any:
+        return super().make_connection()
+
+
 def with_pool(connection_class: type, **options: Any) -> redis.Redis:
     pool = redis.ConnectionPool(connection_class=connection_class, **{**BOUNDED, **options})
     return redis.Redis(connection_pool=pool)
@@ -81,6 +88,7 @@ def test_of_redis_pys_own_connections_only_the_options_are_taken(
     "make",
     [
         lambda: with_pool(OwnConnection),
+        lambda: redis.Redis(connection_pool=OwnPool(**BOUNDED)),
         fakeredis.FakeRedis,
         lambda: fakeredis.FakeRedis(socket_timeout=None),
         lambda: lambda: fakeredis.FakeRedis(decode_responses=True),
