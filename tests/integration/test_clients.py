@@ -191,6 +191,30 @@ def test_an_instrumented_client_sees_every_call(redis_url: str) -> None:
         assert Traced.calls == before + 2
 
 
+def test_a_fork_calls_its_parents_client(plain_case: RedisCase) -> None:
+    """While the parent holds a lock, and its watchdog renews it."""
+    program = f"""
+        from celery_redislock.locks import connect
+        from tests.forks import gets_through
+        from tests.kinds import BOUNDED, client_at
+        quick = dict(BOUNDED, socket_timeout=0.3, socket_connect_timeout=0.3)
+        through = connect(client_at({plain_case.url!r}, **quick), prefix=store.prefix, through=True)
+
+        def renew_and_release(name):
+            lock = Lock(through, name, ttl=2.0)
+            with lock:
+                before = watchdog_of(through).renewals
+                until(lambda: lock.check() or watchdog_of(through).renewals > before)
+            assert lock.holder() is None
+
+        with Lock(through, "n", ttl=2.0) as lock:
+            assert gets_through(lambda: renew_and_release("child"), within=20)
+            lock.check()
+            renew_and_release("other")
+    """
+    run_program(program, plain_case.url, plain_case.prefix)
+
+
 @pytest.mark.parametrize("named", [True, False], ids=["callable", "client"])
 def test_with_gevent_a_native_thread_renews_through_a_client_of_its_own(
     plain_case: RedisCase, *, named: bool
