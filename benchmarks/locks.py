@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cores import pin, places
-from benchmarks.pairs import Figure, report, rounds, say
+from benchmarks.pairs import Figure, ratios, report, rounds, say
 from benchmarks.peers import run_beside_peers
 
 LEASES = 1000
@@ -58,6 +58,7 @@ def main() -> None:
         figures += _on_the_server(url, 1 if arguments.quick else 9)
         for ttl, wait in ((3.0, 4.0),) if arguments.quick else ((3.0, 10.0), (30.0, 32.0)):
             figures += _renewing(url, ttl, wait)
+    figures += client(quick=arguments.quick)
     report("locks without Celery", figures, json_path=arguments.json)
 
 
@@ -149,6 +150,60 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
         "redis-py Lock": by_redis_py,
         "python-redis-lock": by_python_redis_lock,
     }
+
+
+def client(*, quick: bool) -> list[Figure]:
+    """What a lock costs whose store was made from a client, against redis-py's Lock of the same client.
+
+    The process and its server share one core, where one can be chosen.
+    """
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    from celery_redislock.embedded import EmbeddedServer
+    from celery_redislock.locks import Lock, connect
+
+    say("locks of a client's")
+    times, pairs = (2, 50) if quick else (61, 100)
+    place = places()[0]
+    before = os.sched_getaffinity(0) if place.client else ()
+    with EmbeddedServer(port=0) as server:
+        pin(place.client, os.getpid())
+        pin(place.server, server.pid)
+        theirs = redis.Redis(
+            port=server.port, socket_timeout=1.0, socket_connect_timeout=1.0, retry=Retry(NoBackoff(), 0)
+        )
+
+        def by(lock_of: Callable[[str], object]) -> Callable[[str], None]:
+            def once(name: str) -> None:
+                lock = lock_of(name)
+                assert lock.acquire(blocking=False) if isinstance(lock, redis.lock.Lock) else lock.acquire(0)
+                lock.release()
+
+            return once
+
+        stores = {
+            "its calls": connect(theirs, prefix="calls", through=True),
+            "its options": connect(theirs, prefix="options"),
+        }
+        contenders = {"redis-py Lock": by(lambda name: theirs.lock(name, timeout=30))}
+        for name, store in stores.items():
+            contenders[name] = by(lambda name, store=store: Lock(store, name))
+        found = rounds(times, {name: _cost(once, pairs) for name, once in contenders.items()})
+    pin(before, os.getpid())
+    figures = []
+    for name in contenders:
+        if name in stores:
+            wall, cpu = (ratios(found, what, name, "redis-py Lock") for what in ("wall", "cpu"))
+            target = 1.5 if name == "its calls" else None
+            figures += [
+                Figure(f"a client, {name}: Lock: wall / redis-py Lock", wall, target),
+                Figure(f"a client, {name}: Lock: CPU / redis-py Lock", cpu),
+            ]
+        microseconds = [wall * 1e6 for wall in found[name]["wall"]]
+        figures.append(Figure(f"a client:   {name}", microseconds, unit="us"))
+    return figures
 
 
 def _on_the_server(url: str, times: int) -> list[Figure]:

@@ -153,13 +153,21 @@ class RedisCase(StoreCase):
     """The store on a server, with a client beside it."""
 
     def __init__(
-        self, url: str, options: str = "", *, client_url: str | None = None, **store_options: Any
+        self,
+        url: str,
+        options: str = "",
+        *,
+        client_url: str | None = None,
+        named: Any = None,
+        beside: redis.Redis | None = None,
+        **store_options: Any,
     ) -> None:
+        """``named``: a client, or a callable, that names the server in place of its URL."""
         self.url = url
         self.prefix = f"test-{secrets.token_hex(6)}"
-        self.redis = connect(with_options(url, options), prefix=self.prefix, **store_options)
+        self.redis = connect(named or with_options(url, options), prefix=self.prefix, **store_options)
         self.store = _watched(self.redis, self)
-        self.client: redis.Redis = redis.Redis.from_url(client_url or url)
+        self.client: redis.Redis = beside or redis.Redis.from_url(client_url or url)
 
     def key(self, name: str = "n", part: str = "lock") -> str:
         """The raw key."""

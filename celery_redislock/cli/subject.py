@@ -131,9 +131,7 @@ class LockServer:
         if url is None:
             raise Trouble("no lock server: give --url redis://host:port/db, or set REDIS_URL")
         command = shlex.join(["celery-redislock", "--url", mask_password(url), "--prefix", prefix])
-        # Celery's way to write a unix socket, into redis-py's.
-        plain = re.sub(r"^redis\+socket://", "unix://", url).replace("virtual_host=", "db=")
-        return cls(connect(plain, prefix=prefix), command)
+        return cls(connect(url, prefix=prefix), command)
 
     def tasks(self) -> dict[str, Any]:
         """Return the app's tasks by name, those of included and discovered modules among them."""

@@ -16,7 +16,7 @@ from celery_redislock.declaring.server import DECLARATION, settings_of, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import LockStore, owner_name
+from celery_redislock.locks.store import LockStore, owner_name, too_short
 
 if TYPE_CHECKING:
     from celery_redislock.locks.tasklock import TaskLock
@@ -54,8 +54,19 @@ class Declaration:
 
     @cached_property
     def store(self) -> LockStore:
-        """Keeps the locks; connects at the first one. Raises as :func:`store_of`."""
-        return store_of(self.task.app, self.settings)
+        """Keeps the locks; connects at the first one.
+
+        Raises:
+            LockOptionError: as :func:`store_of`; and where ``lock_ttl`` is too short for a client's calls.
+        """
+        store = store_of(self.task.app, self.settings)
+        self._insist_on_ttl(self.options, store)
+        return store
+
+    def _insist_on_ttl(self, options: LockOptions, store: LockStore) -> None:
+        if options.lock_ttl < store.least_ttl:
+            problem = too_short("lock_ttl", options.lock_ttl, store.least_ttl)
+            raise LockOptionError(self.task.name, [problem])
 
     def task_lock(
         self,
@@ -121,6 +132,7 @@ class Declaration:
         limit = 1 if callable(options.lock_limit) else options.lock_limit
         # A limit of 1 for all calls needs no permits.
         several = None if limit == 1 == self.options.lock_limit else limit
+        self._insist_on_ttl(options, self.store)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several)
         return rule, partial(TaskLock, self.store, where, *lives)
 

@@ -55,7 +55,7 @@ class Seconds(Kind):
 
 
 class Url(Kind):
-    """Where the lock server is. The value is never shown: it may hold a password."""
+    """Where the lock server is, or a client of it. The value is never shown: it may hold a password."""
 
     def refusal(self, value: object) -> ValueError:
         """Return the error for what is no URL; :mod:`celery_redislock.declaring.server` reads its parts."""
@@ -124,7 +124,13 @@ PREFIX = Kind(
     "a text without braces, white space and control characters",
     lambda value: isinstance(value, str) and re.fullmatch(r"[^{}\s\x00-\x1f\x7f]+", value) is not None,
 )
-URL = Url("a URL such as 'redis://localhost:6379/0'", lambda value: isinstance(value, str) and "://" in value)
+URL = Url(
+    "a URL such as 'redis://localhost:6379/0', a `redis.Redis`, or a callable that returns one",
+    lambda value: (
+        (isinstance(value, str) and "://" in value)
+        or (not isinstance(value, str) and (callable(value) or hasattr(value, "execute_command")))
+    ),
+)
 ENTRIES = Entries("'unique', 'all', False, or a list of patterns such as 'report-*'")
 #: ``lock_key``; :func:`celery_redislock.declaring.keys.parse_key` checks it with the parameters.
 KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', or a callable")

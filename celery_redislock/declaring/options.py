@@ -66,7 +66,7 @@ class LockOptions(NamedTuple):
 class LockSettings(NamedTuple):
     """What holds for the whole app: the settings without ``redislock_``. Times are float seconds."""
 
-    url: str | None = DEFAULTS["redislock_url"]
+    url: Any = DEFAULTS["redislock_url"]
     prefix: str = DEFAULTS["redislock_prefix"]
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
@@ -81,7 +81,7 @@ class LockSettings(NamedTuple):
     check: str = DEFAULTS["redislock_check"]
 
     def __repr__(self) -> str:
-        """Leave the URL out: it may hold a password."""
+        """Leave the URL, or client, out: it may hold a password."""
         return f"LockSettings{self[1:]}"
 
 

@@ -1,7 +1,7 @@
 """From a Celery app's settings to its lock store.
 
 URLs are read by Celery itself (``celery.app.backends.by_url``), so that every form it knows (TLS, Unix
-sockets, Sentinel, credential providers) means here what it means there.
+sockets, Sentinel, credential providers) means here what it means there. ``redislock_url`` may be a client.
 """
 
 import os
@@ -79,12 +79,16 @@ def setting_problems(app: Any) -> list[str]:
 
 
 def _make_store(app: Any, settings: LockSettings) -> LockStore:
+    from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
     from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
 
     address = _address(app, settings)
+    bound = settings.socket_timeout
     return RedisStore(
-        Connections(_pool(app, address, settings.socket_timeout), socket_timeout=settings.socket_timeout),
+        Connections(_pool(app, address, bound), socket_timeout=bound)
+        if address.is_celerys
+        else reach(address.url, socket_timeout=bound, where=address.setting),
         prefix=f"{address.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,
@@ -93,9 +97,9 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
 
 
 class _Address(NamedTuple):
-    """The lock server's URL, with the setting it was taken from and that one's transport and TLS options."""
+    """The lock server's URL or client, the setting it is from, and that one's transport and TLS options."""
 
-    url: str
+    url: Any
     setting: str
     options: Mapping[str, Any]
     use_ssl: object
@@ -103,6 +107,12 @@ class _Address(NamedTuple):
     @property
     def tls(self) -> Mapping[str, Any]:
         return self.use_ssl if isinstance(self.use_ssl, Mapping) else {}
+
+    @property
+    def is_celerys(self) -> bool:
+        """Whether Celery reads it: neither a client, nor Sentinels whose URL names their primary."""
+        is_ours = self.setting == "redislock_url" and "master_name=" in str(self.url)
+        return isinstance(self.url, str) and not is_ours
 
     @property
     def is_broker(self) -> bool:
@@ -116,12 +126,15 @@ class _Address(NamedTuple):
 
 
 def _address(app: Any, settings: LockSettings) -> _Address:
+    from celery_redislock.locks.connection import plain_url  # noqa: PLC0415  imports redis
+
     conf = app.conf
     of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
     if settings.url is not None:
         address = _Address(settings.url, "redislock_url", *of_backend)
-        if _scheme(settings.url) in _REDIS_SCHEMES:
+        if not isinstance(settings.url, str) or _scheme(settings.url) in _REDIS_SCHEMES:
             return address
+        plain_url(settings.url, address.setting)
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
         problem = f"{address.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
         raise LockOptionError(address.setting, [problem])
@@ -156,13 +169,18 @@ def _pool(app: Any, address: _Address, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks.connection import check_options, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import (  # noqa: PLC0415  imports redis
+        check_options,
+        misread,
+        plain_url,
+        pool_of,
+    )
 
-    url = re.sub(r"^valkey(s?)://", r"redis\1://", address.url)
+    url = plain_url(address.url, address.setting)
     # The virtual host "/" is database 0 to kombu, and none to Celery's class (5.7.0, backends/redis.py).
     url = re.sub(r"(?<!:)/(/|%2[Ff])(?=[;?]|$)", "/", url)
     if _scheme(url) == "unix":
-        return pool_of(url)
+        return pool_of(url, address.setting)
     if _scheme(url) == "sentinel" and not address.options.get("master_name"):
         # Celery would make a pool nevertheless (5.7.0, backends/redis.py), and no lock would ever succeed.
         setting = "broker_transport_options" if address.is_broker else "result_backend_transport_options"
@@ -180,9 +198,10 @@ def _pool(app: Any, address: _Address, bound: float) -> "redis.ConnectionPool":
         check_options(pool)
     except (ValueError, TypeError, ImportError, RedisError) as error:
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
+        vaguely = "its port or its database is no number, or an option is of the wrong kind"
+        what = f"cannot be read ({type(error).__name__}): {misread(url, error) or vaguely}"
         problem = (
-            f"{address.masked} cannot be read ({type(error).__name__}): its port or its database "
-            "is no number, or an option is unknown or of the wrong kind; use a URL as for result_backend, "
+            f"{address.masked} {what}; use a URL as for result_backend, "
             "and quote special characters of a password (urllib.parse.quote)"
         )
         raise LockOptionError(address.setting, [problem]) from None

@@ -81,6 +81,7 @@ from celery_redislock.locks.store import Hold, LockStore
 from celery_redislock.locks.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from celery_redislock.locks.client import Named
     from celery_redislock.locks.redisstore import RedisStore
 
 __all__ = [
@@ -90,38 +91,47 @@ __all__ = [
 
 
 def connect(
-    url: str,
+    url: "Named",
     *,
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
     min_replicas: int = 0,
+    through: bool = False,
 ) -> "RedisStore":
     """Return a store for the server at ``url``; opens no connection before the first verb.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them;
-            ``valkey://`` and ``valkeys://`` are taken for the first two.
+        url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them, and as Celery
+            and Django write them (``?ssl=True``, ``?ssl_cert_reqs=CERT_NONE``, ``redis+socket://``);
+            ``valkey://`` and ``valkeys://``; ``sentinel://host:port;sentinel://…/db?master_name=…``. Or a
+            ``redis.Redis``, or a callable that returns a new one. Where its pool makes redis-py's own
+            connections, its options are taken, and the store connects by itself: its timeouts, retries and
+            decoding do not count. A client of any other kind is called itself. ``store.server`` says which.
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
-            where it must connect to a server that answers slowly.
+            where it must connect to a server that answers slowly. It does not count where a client is
+            called: its own timeouts and retries do, and a call may take five seconds at most.
         strict_fence: draw fences from a counter on the server, which grows although the server's clock
             is set back, instead of that clock alone.
         min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
             also one that was taken over, and ``LockUnavailable`` raised. It narrows the gap a failover
             opens, it does not close it.
+        through: call the client also where its options could be taken. A ttl is at least three times as
+            long then as a call may take. It is called by several threads, and with gevent by a native one,
+            so that there it must be a callable.
 
     Raises:
-        LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range.
+        LockOptionError: the URL or the client cannot be used, or the timeout is no number in range.
     """
-    from celery_redislock.locks.connection import Connections, pool_of  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
 
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
         raise LockOptionError("connect", [problem])
     return RedisStore(
-        Connections(pool_of(url), socket_timeout=socket_timeout),
+        reach(url, socket_timeout=socket_timeout, through=through),
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,

@@ -18,7 +18,9 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.thread import beside
@@ -44,12 +46,26 @@ class Connections:
     is put back into its ``redislock_idle``.
     """
 
-    def __init__(self, pool: "redis.ConnectionPool", *, socket_timeout: float) -> None:
+    #: A script, and a command that waits for its effects elsewhere, can share a connection.
+    confirms = True
+    #: Seconds that one command may wait on the server.
+    longest_wait = float("inf")
+
+    def __init__(
+        self,
+        pool: "redis.ConnectionPool",
+        *,
+        socket_timeout: float,
+        bounds_sentinels: bool = False,
+        note: str = "",
+    ) -> None:
         """Take over how to connect from a redis-py pool; ``socket_timeout``: seconds for each step.
 
-        The pool is kept alive because a Sentinel connection gets the primary from it.
+        The pool is kept alive because a Sentinel connection gets the primary from it. ``bounds_sentinels``:
+        all its Sentinels together are given one socket timeout. ``note``: for :attr:`server`.
         """
         self._pool = pool
+        self._note = note
         self.socket_timeout = socket_timeout
         self._kwargs = {
             **{name: value for name, value in pool.connection_kwargs.items() if not _RELAXED.match(name)},
@@ -62,20 +78,14 @@ class Connections:
             "encoding": "utf-8",
             "health_check_interval": 0,
         }
+        if bounds_sentinels and "connection_pool" in self._kwargs:
+            self._kwargs["connection_pool"] = _asking_anew(self._kwargs["connection_pool"], socket_timeout)
         self._forget()
 
     @property
     def server(self) -> str:
-        """Where the server is, without credentials."""
-        kwargs = self._kwargs
-        if "path" in kwargs:
-            return f"unix://{kwargs['path']}?db={kwargs.get('db') or 0}"
-        service = getattr(self._pool, "service_name", None)
-        if service is not None:
-            return f"sentinel service {service!r}, db {kwargs.get('db') or 0}"
-        scheme = "rediss" if issubclass(self._pool.connection_class, redis.SSLConnection) else "redis"
-        host = kwargs.get("host", "localhost")
-        return f"{scheme}://{host}:{kwargs.get('port', 6379)}/{kwargs.get('db') or 0}"
+        """Where the server is, without credentials, and how it is reached where no URL says so."""
+        return place_of(self._pool) + self._note
 
     @property
     def is_open(self) -> bool:
@@ -131,11 +141,34 @@ class Connections:
         return connection
 
 
-def _asking_anew(proxy: Any) -> Any:
-    """Return the proxy of a Sentinel's pool with connections of its own to the Sentinels."""
+def place_of(pool: Any) -> str:
+    """Return where the server of a redis-py pool is, without credentials."""
+    kwargs = pool.connection_kwargs
+    db = kwargs.get("db") or 0
+    if "path" in kwargs:
+        return f"unix://{kwargs['path']}?db={db}"
+    service = getattr(pool, "service_name", None)
+    if service is not None:
+        return f"sentinel service {service!r}, db {db}"
+    scheme = "rediss" if issubclass(pool.connection_class, redis.SSLConnection) else "redis"
+    return f"{scheme}://{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{db}"
+
+
+def impatient(seconds: float) -> dict[str, Any]:
+    """Return redis-py's options by which a client tries once, and waits so long for each step."""
+    return {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
+
+
+def _asking_anew(proxy: Any, bound: float | None = None) -> Any:
+    """Return the proxy of a Sentinel's pool with connections of its own to the Sentinels.
+
+    ``bound``: seconds that all of them together have for an answer.
+    """
     asking = copy(proxy)
     manager = copy(proxy.sentinel_manager)
     addresses = [each.connection_pool.connection_kwargs for each in manager.sentinels]
+    if bound is not None:
+        manager.sentinel_kwargs = {**manager.sentinel_kwargs, **impatient(bound / max(1, len(addresses)))}
     manager.sentinels = [redis.Redis(at["host"], at["port"], **manager.sentinel_kwargs) for at in addresses]
     asking.sentinel_manager = manager
     return asking
@@ -155,29 +188,86 @@ def _seen_by(options: Mapping[str, Any], connection_class: type) -> tuple[object
     )
 
 
-def pool_of(url: str) -> "redis.ConnectionPool":
+def pool_of(url: str, where: str = "lock server") -> "redis.ConnectionPool":
     """Return a redis-py pool that knows how to reach ``url``; connects to nothing yet.
 
+    *where* the URL was found, for errors.
+
     Raises:
-        LockOptionError: the URL cannot be read; its password is masked in the text.
+        LockOptionError: the URL cannot be read, or is a Cluster's; its password is masked in the text.
     """
-    plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
+    plain = plain_url(url, where)
+    if plain.startswith("redis+socket://"):  # Celery's way to write a unix socket
+        plain = plain.replace("redis+socket", "unix", 1).replace("virtual_host=", "db=")
+    is_sentinels = plain.startswith("sentinel://")
     try:
-        pool = redis.ConnectionPool.from_url(plain)
+        pool = _sentinels_pool(plain) if is_sentinels else redis.ConnectionPool.from_url(plain)
         check_options(pool)
-        scheme, _, rest = plain.partition("://")
-        database = rest.partition("?")[0].partition("/")[2].strip("/")
-        if scheme != "unix" and database and not database.isdigit():
+        database = plain.partition("?")[0].rpartition("://")[2].partition("/")[2].strip("/")
+        if not plain.startswith("unix") and database and not database.isdigit():
             raise ValueError(database)  # noqa: TRY301  redis-py takes 0 for it (redis 8.1.0, ``parse_url``)
-    except (ValueError, TypeError, redis.RedisError):
+    except (ValueError, TypeError, redis.RedisError) as error:
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
+        what = misread(url, error) or "is not a URL of a Redis or Valkey server"
         problem = (
-            f"{mask_password(url)!r} is not a URL of a Redis or Valkey server, or has an unknown option; "
-            "use redis://host:port/db, rediss://… or unix:///path?db=0, and quote special characters "
-            "of a password (urllib.parse.quote)"
+            f"{mask_password(url)!r} {what}; use redis://host:port/db, rediss://…, unix:///path?db=0 "
+            "or sentinel://host:port;…/db?master_name=…, and quote special characters of a password "
+            "(urllib.parse.quote)"
         )
-        raise LockOptionError("lock server", [problem]) from None
+        raise LockOptionError(where, [problem]) from None
     return pool
+
+
+def plain_url(url: str, where: str) -> str:
+    """Return a URL as redis-py writes it: the scheme, TLS and the checking of certificates.
+
+    Raises:
+        LockOptionError: it is a Cluster's.
+    """
+    if re.match(r"(?i)[\w+]*cluster://", url):
+        raise no_cluster(where, repr(mask_password(url)))
+    plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
+    plain = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1].lower(), plain)
+    tls = re.search(r"(?i)[?&]ssl=(true|1|yes|false|0|no)(?=&|$)", plain)
+    if tls is None or plain.startswith("sentinel"):
+        return plain
+    plain = plain[: tls.start() + 1] + plain[tls.end() + 1 :]
+    return re.sub(r"^redis://", "rediss://", plain) if tls[1].lower() in _TRUE else plain
+
+
+def no_cluster(where: str, what: str) -> LockOptionError:
+    """Return the error for a Cluster."""
+    problem = f"{what} leads to a Cluster, which this version does not support yet; name a single server"
+    return LockOptionError(where, [f"{problem} or Sentinels (sentinel://host:port?master_name=…)"])
+
+
+def _sentinels_pool(url: str) -> "redis.ConnectionPool":
+    """Return the pool of ``sentinel://host:port;sentinel://…/db?master_name=…``, in redis-py's words.
+
+    Options that begin with ``sentinel_`` are of the connections to the Sentinels: their password.
+    """
+    hosts = [re.sub(r"^sentinel://", "redis://", each) for each in url.split(";")]
+    every = [parse_url(each) for each in hosts]  # type: ignore[no-untyped-call]
+    addresses = [(each.pop("host", "localhost"), each.pop("port", 26379)) for each in every]
+    options: dict[str, Any] = {name: value for each in every for name, value in each.items()}
+    theirs = {name[9:]: options.pop(name) for name in [*options] if name.startswith("sentinel_")}
+    service = options.pop("master_name", None)
+    if service is None:
+        raise ValueError(_NO_MASTER)
+    options["ssl"] = str(options.pop("ssl", "")).lower() in _TRUE
+    manager = redis.Sentinel(addresses, sentinel_kwargs=theirs)  # type: ignore[no-untyped-call]
+    return SentinelConnectionPool(service, manager, **options)  # type: ignore[no-untyped-call]
+
+
+def misread(url: str, error: Exception) -> str | None:
+    """Return what is wrong with a URL, where that is no secret: an option that redis-py does not know."""
+    if str(error) == _NO_MASTER:
+        return _NO_MASTER
+    found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    query = mask_password(url).partition("?")[2]  # what a password could be is not in there
+    if found is None or not re.search(rf"(?:^|&){found[1]}=", query):
+        return None
+    return f"has the option {found[1]!r}, which redis-py does not know for this kind of URL"
 
 
 def check_options(pool: "redis.ConnectionPool") -> None:
@@ -193,6 +283,8 @@ def check_options(pool: "redis.ConnectionPool") -> None:
         raise TypeError("credential_provider must be an object")
 
 
+_TRUE = {"true", "1", "yes"}
+_NO_MASTER = "does not say which primary to ask the Sentinels for (?master_name=…)"
 _SECRET = re.compile(r"[\w-]*(?:pass|secret|token|credential)[\w-]*=", re.IGNORECASE)
 
 

@@ -96,7 +96,9 @@ class Lock:
         Raises:
             LockOptionError: the name is no text or empty, or a number is out of its range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay)
+        check_terms(
+            name, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
+        )
         self.name = name
         self._key = lock_name(name)
         self._store = store
@@ -173,7 +175,7 @@ class Lock:
         if lease.lost:
             return False
         if ttl is not None:
-            check_terms(self.name, ttl=ttl)
+            check_terms(self.name, ttl=ttl, least=self._store.least_ttl)
             lease.term = Term(lease.key, lease.token, ttl + self._lock_delay)
             # The server may shorten it, although no answer comes.
             lease.trust_for(lease.term.ttl)

@@ -41,10 +41,11 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
-from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.exceptions import LockOptionError, LockUnavailable
+from celery_redislock.locks.client import CALLS_PER_TTL, Client, ClientScripts
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.scripts import Scripts
+from celery_redislock.locks.scripts import SCRIPTS, Scripts
 from celery_redislock.locks.store import (
     Entry,
     Grant,
@@ -91,7 +92,7 @@ class RedisStore(LockStore):
 
     def __init__(
         self,
-        connections: Connections,
+        connections: Connections | Client,
         *,
         prefix: str = "redislock",
         strict_fence: bool = False,
@@ -103,7 +104,16 @@ class RedisStore(LockStore):
 
         Arguments: see :func:`celery_redislock.locks.connect`; ``syncs_parked``: a message of another broker
         is parked when it is on the server's disk; ``clock`` is injected by tests.
+
+        Raises:
+            LockOptionError: something has to confirm what is written, and no client can ask for that.
         """
+        if (min_replicas or syncs_parked) and not connections.confirms:
+            problem = (
+                f"min_replicas, and park_sync, take one connection for a script and a WAIT, which "
+                f"{connections.server} does not offer; leave them out, or give a URL"
+            )
+            raise LockOptionError("lock server", [problem])
         self.connections = connections
         self.prefix = prefix
         self._start = f"{prefix}:{{"
@@ -115,7 +125,9 @@ class RedisStore(LockStore):
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
         self._note_ms = _ms(3 * connections.socket_timeout)
-        self._scripts = Scripts(connections, clock=clock)
+        self._scripts = self.scripts(SCRIPTS, __package__)
+        if isinstance(connections, Client):
+            self.least_ttl = CALLS_PER_TTL * connections.socket_timeout
 
     @property
     def server(self) -> str:
@@ -206,6 +218,8 @@ class RedisStore(LockStore):
         return self.connections.is_open
 
     def scripts(self, names: Sequence[str], package: str) -> Scripts:
+        if isinstance(self.connections, Client):
+            return ClientScripts(self.connections, names=names, package=package, clock=self._clock)
         return Scripts(self.connections, names=names, package=package, clock=self._clock)
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
@@ -332,7 +346,7 @@ class RedisStore(LockStore):
         return self._scripts.begin("move", keys, [id, place], _moved, name=name)()
 
     def await_bell(self, bell: str, seconds: float) -> bool:
-        seconds = max(0.001, seconds)  # 0 would wait for ever
+        seconds = max(0.001, min(seconds, self.connections.longest_wait))  # 0 would wait for ever
         command = ("BLPOP", bell, f"{seconds:.3f}")
         rung: bool = self._scripts.send("await_bell", *command, understand=_rung, waits=seconds)
         return rung

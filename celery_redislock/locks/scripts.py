@@ -19,7 +19,7 @@ from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.thread import tell
-from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, whole
+from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, told, whole
 from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
@@ -32,6 +32,11 @@ SCRIPTS = (
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
 _OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")
+
+#: The words of a server without Lua, or that forbids it.
+_NO_SCRIPTS = re.compile(
+    r"(unknown command|permissions to run the) .?eval(sha)?\b|scripting engine", re.IGNORECASE
+).search
 
 #: A word of a request; how one begins that names its script by digest, and one that carries it.
 _WORD = b"$%d\r\n%b\r\n"
@@ -256,18 +261,8 @@ class Scripts:
             if not repeated:
                 connection = self._connections.take_new()
                 begun = None
-        words = "no answer in time" if isinstance(lost, TimeoutError) else str(lost) or type(lost).__name__
         server = self._connections.server
-        if "WRONGTYPE" not in words:
-            unavailable = LockUnavailable(server, operation, words)
-            unavailable.was_refused = was_refused
-            unavailable.was_sent = was_sent
-            raise unavailable from lost
-        problem = (
-            f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
-            "delete or rename it, or choose another name (lock_key) or redislock_prefix"
-        )
-        raise LockKeyError(name, problem) from lost
+        raise failure(server, operation, name, keys, lost, was_refused, was_sent) from lost
 
     def _request(self, operation: str, keys: Sequence[str], args: Sequence[str]) -> bytes:
         """Return the bytes that run a script, or, where the operation is none, those of a plain command."""
@@ -283,6 +278,35 @@ class Scripts:
             if len(words) <= _KEPT_WORDS:
                 self._templates[operation, len(keys), len(words)] = template
         return template % (*_flat(zip(map(len, words), words)),)  # noqa: B905  of one length
+
+
+def failure(
+    server: str,
+    operation: str,
+    name: str,
+    keys: Sequence[str],
+    lost: Exception,
+    was_refused: bool,
+    was_sent: bool = True,
+) -> LockUnavailable | LockKeyError:
+    """Return the error for a request of this operation, about this lock, that was *lost*, or refused."""
+    is_late = isinstance(lost, TimeoutError | redis.TimeoutError)
+    words = "no answer in time" if is_late else told(str(lost).encode(), 300) or type(lost).__name__
+    if "WRONGTYPE" in words:
+        problem = (
+            f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
+            "delete or rename it, or choose another name (lock_key) or redislock_prefix"
+        )
+        return LockKeyError(name, problem)
+    if _NO_SCRIPTS(words):
+        words = (
+            f"it runs no Lua scripts, of which locks are made ({words.partition(',')[0]}); load its Lua "
+            "module (fakeredis: its extra 'lua'), allow EVAL and EVALSHA, or use another server"
+        )
+    unavailable = LockUnavailable(server, operation, words)
+    unavailable.was_refused = was_refused
+    unavailable.was_sent = was_sent
+    return unavailable
 
 
 def _ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:

@@ -133,7 +133,7 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout, limit=limit)
+        check_terms(name, ttl=ttl, timeout=timeout, least=store.least_ttl, limit=limit)
         self.name = name
         self.limit = limit
         self._key = lock_name(name)

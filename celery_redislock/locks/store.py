@@ -55,6 +55,14 @@ def owner_of(token: str) -> str:
     return token.rpartition("/")[0] or token
 
 
+def too_short(option: str, ttl: float, least: float) -> str:
+    """Say that a hold of this *ttl* would not outlive the calls of a client that renew it."""
+    return (
+        f"{option}={ttl:g} is less than three times the longest call of the client that the store calls "
+        f"({least:g} s in all); make it longer, or the client's timeouts shorter"
+    )
+
+
 class Hold:
     """A holder as the store knew it when it answered. Advisory: it may be gone by now.
 
@@ -373,6 +381,8 @@ class LockStore(ABC):
         is_shared: other processes see these locks.
         prefix: the beginning of all keys.
         patience: seconds after which every verb has answered or raised, but for a slow new connection.
+        least_ttl: seconds that a hold must live at least if it is renewed: three of the longest calls, where
+            calls are made through a client of the user's. Shorter ones are refused with ``LockOptionError``.
     """
 
     home: str = ""
@@ -380,6 +390,7 @@ class LockStore(ABC):
     is_shared: bool = False
     prefix: str = ""
     patience: float = 2.0
+    least_ttl: float = 0.0
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
-from celery_redislock.locks.store import TEN_YEARS
+from celery_redislock.locks.store import TEN_YEARS, too_short
 
 __all__ = ["check_terms"]
 
@@ -12,11 +12,12 @@ MOST = 1_000_000
 
 def check_terms(
     name: object, *, ttl: object = 1.0, timeout: object = None, for_: object = 1.0, margin: object = 0.1,
-    lock_delay: object = 0.0, **counts: object,
+    lock_delay: object = 0.0, least: float = 0.0, **counts: object,
 ) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
-    ``counts``: whole numbers from 1 on, by the names of their arguments.
+    ``least``: seconds that a ttl is at least. ``counts``: whole numbers from 1 on, by the names of their
+    arguments.
     """
     problems = []
     if not isinstance(name, str):
@@ -28,6 +29,8 @@ def check_terms(
             problems.append(
                 f"{argument}={seconds!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}"
             )
+    if is_seconds(ttl) and ttl < least:
+        problems.append(too_short("ttl", ttl, least))
     if timeout is not None and not is_seconds(timeout):
         problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:

@@ -27,10 +27,15 @@ def original(module: str, name: str) -> Any:
     return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)
 
 
+def has_greenlets() -> bool:
+    """Whether gevent has replaced threads, or their sockets."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and any(map(monkey.is_module_patched, ("threading", "socket")))
+
+
 def start_thread(run: Callable[[], None], name: str) -> None:
     """Start a daemon thread: a native one where gevent has replaced threads, or their sockets."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is None or not any(map(monkey.is_module_patched, ("threading", "socket"))):
+    if not has_greenlets():
         threading.Thread(target=run, name=name, daemon=True).start()
         return
     theirs = greenlets.get()
@@ -43,7 +48,7 @@ def start_thread(run: Callable[[], None], name: str) -> None:
         threading.current_thread().name = name
         run()
 
-    monkey.get_original("_thread", "start_new_thread")(run_beside, ())
+    original("_thread", "start_new_thread")(run_beside, ())
 
 
 def tell(report: Callable[..., object], *args: object, **facts: object) -> None:

@@ -50,10 +50,10 @@ class Nonsense(OSError):  # noqa: N818  as KeyboardInterrupt does
     """The bytes that came are no answer to the request; the connection is of no use any more."""
 
     def __init__(self, data: bytes) -> None:
-        super().__init__(f"it answered {_told(data, 100)!r}, which is no answer to this")
+        super().__init__(f"it answered {told(data, 100)!r}, which is no answer to this")
 
 
-def _told(data: bytes, most: int) -> str:
+def told(data: bytes, most: int) -> str:
     """Return the beginning of an answer as text, without passwords."""
     # A secret that begins in the part that is kept may end later.
     text = data[:1000].decode("utf-8", "backslashreplace")
@@ -134,7 +134,7 @@ class Answers:
         text = self.data[self._at + 1 : end]
         self._at = end + 2
         if kind == b"-":
-            return ErrorReply(_told(text, 300))
+            return ErrorReply(told(text, 300))
         if kind == b"+":
             expect(_LINE(b"+%b\r\n" % text) is not None)
             return text.split()

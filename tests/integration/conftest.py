@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults import FaultyProxy, faulty_proxy
+from tests.kinds import CALLED, SERVERS, ids_of, store_case
 from tests.servers import EmbeddedServer
-from tests.stores import MemoryCase, RedisCase, StoreCase, server_names, start_server
-
-#: Both protocols, and a URL that asks for text instead of bytes: the store must not care.
-URL_OPTIONS = ["", "protocol=2&decode_responses=true", "protocol=3"]
-
-SERVER_CASES = [(server, options) for server in server_names() for options in URL_OPTIONS]
-SERVER_IDS = [f"{server.rpartition('/')[2]}-{options or 'plain'}" for server, options in SERVER_CASES]
+from tests.stores import RedisCase, StoreCase, start_server
 
 
 @pytest.fixture(scope="session")
@@ -35,19 +30,16 @@ def url_of() -> Iterator[Callable[[str], str]]:
         yield url
 
 
-@pytest.fixture(params=[None, *SERVER_CASES], ids=["memory", *SERVER_IDS])
+@pytest.fixture(params=["memory", *SERVERS, *CALLED], ids=ids_of)
 def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
-    """One of all stores."""
-    if request.param is None:
-        yield MemoryCase()
-    else:
-        yield from _redis_case(url_of, *request.param)
+    """One of all stores that differ in more than how they are named."""
+    yield from store_case(request, url_of)
 
 
-@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
-def server_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+@pytest.fixture(params=[*SERVERS, *CALLED], ids=ids_of)
+def server_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
     """One of the stores on a server, for what only a server shows: raw keys, foreign clients, types."""
-    yield from _redis_case(url_of, *request.param)
+    yield from store_case(request, url_of)
 
 
 @pytest.fixture
@@ -86,9 +78,3 @@ def sentinel(primary: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
     config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
     with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
         yield f"sentinel://127.0.0.1:{sentinel.port}"
-
-
-def _redis_case(url_of: Callable[[str], str], server: str, options: str) -> Iterator[RedisCase]:
-    case = RedisCase(url_of(server), options)
-    yield case
-    case.close()

@@ -21,7 +21,7 @@ from celery_redislock.scheduling.state import (
 )
 from tests.clocks import ManualClock
 from tests.facts import wait_until
-from tests.integration.conftest import SERVER_CASES, SERVER_IDS
+from tests.kinds import SERVERS, ids_of
 from tests.states import MemoryStates, state_of
 from tests.stores import RedisCase
 
@@ -67,7 +67,7 @@ def sent(case: Case, known: str = NOTHING, *, nonce: str = "a", entry: str = "e"
     return after
 
 
-@pytest.fixture(params=[None, *SERVER_CASES], ids=["memory", *SERVER_IDS])
+@pytest.fixture(params=[None, *SERVERS], ids=lambda param: ids_of(param or "memory"))
 def case(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
     if request.param is None:
         yield Case(MemoryStates(ManualClock(1_780_000_000.0)), prefix)
@@ -75,7 +75,7 @@ def case(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: s
     yield from on_server(url_of, *request.param, prefix)
 
 
-@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
+@pytest.fixture(params=SERVERS, ids=ids_of)
 def server(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
     yield from on_server(url_of, *request.param, prefix)
 
@@ -268,7 +268,7 @@ def test_a_server_that_is_only_read_cannot_take_ticks(
     url_of: Callable[[str], str], prefix: str, refuses: str
 ) -> None:
     """The probe fails as the tick does, so that beat does not think every second that the server is back."""
-    for case in on_server(url_of, *SERVER_CASES[0], prefix):
+    for case in on_server(url_of, *SERVERS[0], prefix):
         case.take()
         setting = ("maxmemory", "1") if refuses == "no memory" else ("min-replicas-to-write", "3")
         before = case.client.config_get(setting[0])[setting[0]]

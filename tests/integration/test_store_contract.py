@@ -1,15 +1,23 @@
 """What every store promises, verb by verb: acquire, release, renew, inspect, force_release."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Term
+from tests.kinds import CALLED, NAMED, SERVERS, ids_of, store_case
 from tests.stores import ABOUT, FACTS, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
+
+
+@pytest.fixture(params=["memory", *SERVERS, *CALLED, *NAMED], ids=ids_of)
+def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
+    """One of all stores, however its server is named."""
+    yield from store_case(request, url_of)
+
 
 #: A request for a lock, and a look at who would refuse it.
 either = pytest.mark.parametrize(

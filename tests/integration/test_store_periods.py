@@ -8,7 +8,7 @@ import pytest
 
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Mark, Term
-from tests.integration.conftest import SERVER_CASES, SERVER_IDS
+from tests.kinds import SERVERS, ids_of
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
@@ -206,7 +206,7 @@ class TestFence:
         assert 1_600_000_000_000_000 < fence < 2**53
 
 
-@pytest.fixture(params=SERVER_CASES, ids=SERVER_IDS)
+@pytest.fixture(params=SERVERS, ids=ids_of)
 def strict_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
     """A server's store with strict fences."""
     server, options = request.param

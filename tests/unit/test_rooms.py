@@ -43,7 +43,7 @@ CELERYS = {
     "declaring.server",
     "declaring.keys.digest",
 }
-REDIS = {"locks.connection", "locks.scripts", "declaring.server"}
+REDIS = {"locks.client", "locks.connection", "locks.scripts", "declaring.server"}
 
 #: The exceptions to "import at the top": a process that only declares tasks pays for none of these.
 LOADED_ON_FIRST_USE = {"publishing", "running", "locks.tasklock"}

@@ -10,14 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import celery
+import fakeredis
 import pytest
 import redis
+import redis.asyncio
 from celery import Celery
 from kombu import Connection
 from kombu.transport import redis as redis_transport
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
+from celery_redislock import SingletonTask
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockSettings
-from celery_redislock.declaring.server import store_of, use_store
+from celery_redislock.declaring.server import settings_of, store_of, use_store
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.memory import MemoryStore
 
@@ -289,7 +295,7 @@ def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str,
     ("settings", "said"),
     [
         ({"url": "http://h/0"}, "scheme 'http' cannot be used; use one of redis://, "),
-        ({"url": "redis+cluster://h/0"}, r"scheme 'redis\+cluster' cannot be used; .*sentinel://"),
+        ({"url": "redis+cluster://h/0"}, r"redislock_url: .* a Cluster, which this version does not support"),
         (
             {"broker_url": "amqp://bob:hunter2@h//"},
             r"neither the broker \(amqp\) nor the result backend \(none\)",
@@ -305,6 +311,81 @@ def test_the_key_prefix_of_the_servers_place_is_put_in_front(settings: dict[str,
 def test_an_unusable_place_is_told_with_a_remedy(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(LockOptionError, match=said):
         reached(**settings)
+
+
+@pytest.mark.parametrize("place", ["url", "broker_url"])
+def test_an_option_that_nobody_knows_is_named(place: str) -> None:
+    settings: dict[str, Any] = {place: "redis://:hunter2@h/0?socket_timeot=1"}
+    with pytest.raises(LockOptionError, match="has the option 'socket_timeot', which redis-py does not know"):
+        reached(**settings)
+
+
+@pytest.mark.parametrize("named", [redis.Redis(host="own", password="x"), lambda: redis.Redis(host="own")])  # noqa: S106
+def test_the_lock_server_can_be_a_client(named: Any) -> None:
+    """Its keys are those of a URL in its place."""
+    options = {"result_backend_transport_options": {"global_keyprefix": "b:"}}
+    app = app_with(redislock_url=named, **options)
+
+    settings = settings_of(app)
+    store = store_of(app, settings)
+
+    assert store.server == "redis://own:6379/0 (options of a redis.client.Redis)"
+    assert store.prefix == "b:redislock"
+    assert store_of(app, settings_of(app)) is store
+    assert "Redis" not in repr(settings)
+
+
+def test_sentinels_whose_url_names_their_primary_need_no_other_setting() -> None:
+    """As ``connect`` reads it; together they are given one timeout."""
+    found = connections("sentinel://:pw@a:26379;sentinel://b/2?master_name=mine")
+
+    assert found.server == "sentinel service 'mine', db 2"
+    sentinels = found.take().connection_pool.sentinel_manager.sentinels
+    assert [each.connection_pool.connection_kwargs["socket_timeout"] for each in sentinels] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (6379, "redislock_url is of type int; give a URL such as .*, a `redis.Redis`, or a callable"),
+        (redis.asyncio.Redis(), "redislock_url: a redis.asyncio.client.Redis cannot be used: its calls must"),
+        (fakeredis.FakeAsyncRedis, "its calls must be awaited"),
+        (redis.RedisCluster.__new__(redis.RedisCluster), "to a Cluster, which this version does not support"),
+    ],
+)
+def test_what_is_no_client_of_ours_is_refused_with_a_remedy(named: Any, said: str) -> None:
+    app = app_with(redislock_url=named)
+
+    with pytest.raises(LockOptionError, match=said):
+        store_of(app, settings_of(app))
+
+
+def sell(number: int) -> int:
+    return number
+
+
+def test_a_task_whose_ttl_is_too_short_for_a_clients_calls_is_refused() -> None:
+    """Before anything is taken; for the task, and for one call."""
+    app = app_with(redislock_url=lambda: with_own_connection(socket_timeout=1.0, socket_connect_timeout=1.0))
+    short = app.task(base=SingletonTask, name="short", lock_ttl=5.9)(sell)
+    enough = app.task(base=SingletonTask, name="enough", lock_ttl=6.0)(sell)
+
+    with pytest.raises(LockOptionError, match=r"short: lock_ttl=5.9 is less than three times the"):
+        _ = declaration_of(short).store
+    declaration = declaration_of(enough)
+    assert declaration.task_lock((1,), {}, "id").ttl == 6.0
+    with pytest.raises(LockOptionError, match=r"enough: lock_ttl=5 is less"):
+        declaration.task_lock((1,), {}, "id", options=declaration.options._replace(lock_ttl=5.0))
+
+
+class OwnConnection(redis.Connection):
+    """A connection of a class of the user's."""
+
+
+def with_own_connection(**options: Any) -> redis.Redis:
+    retry = Retry(NoBackoff(), 0)
+    pool = redis.ConnectionPool(connection_class=OwnConnection, retry=retry, **options)
+    return redis.Redis(connection_pool=pool)
 
 
 def test_sentinels_together_are_given_as_long_as_the_lock_server() -> None:

@@ -1,5 +1,6 @@
 """URLs and connections, without a server."""
 
+import ssl
 from typing import Any
 
 import pytest
@@ -91,6 +92,62 @@ def test_a_wrong_url_is_reported_at_once_with_a_remedy(url: str) -> None:
 )
 def test_a_store_says_where_it_is_without_credentials(url: str, server: str) -> None:
     assert connect(url).server == server
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("rediss://h/0?ssl_cert_reqs=CERT_NONE", {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}),
+        ("rediss://h/0?ssl_cert_reqs=CERT_OPTIONAL", {"cert_reqs": ssl.CERT_OPTIONAL}),
+        ("valkeys://h/0?ssl_cert_reqs=none", {"cert_reqs": ssl.CERT_NONE}),
+        ("redis://h/1?ssl=True", {"cert_reqs": ssl.CERT_REQUIRED, "db": 1}),
+        ("redis://h/1?ssl=true&db=2&ssl_cert_reqs=CERT_NONE", {"cert_reqs": ssl.CERT_NONE, "db": 2}),
+        ("redis://h/1?db=2&ssl=False", {"db": 2}),
+        ("rediss://h/1?ssl=1", {"cert_reqs": ssl.CERT_REQUIRED}),
+        ("redis://:s@h?db=1", {"db": 1, "password": "s"}),
+        ("redis+socket:///run/s?virtual_host=3", {"path": "/run/s", "db": 3}),
+        ("redis+socket:///run/s", {"path": "/run/s"}),
+        ("unix://:s@/run/s?db=1", {"path": "/run/s", "db": 1, "password": "s"}),
+        ("sentinel://:s@a:1;sentinel://b/2?master_name=mine", {"db": 2, "password": "s"}),
+        ("sentinel://a/2?master_name=mine&ssl=True", {"cert_reqs": ssl.CERT_REQUIRED}),
+        ("sentinel://a/2?master_name=mine&ssl=False", {"db": 2}),
+    ],
+)
+def test_a_url_is_read_as_celery_and_django_users_write_it(url: str, expected: dict[str, Any]) -> None:
+    connection = connect(url).connections.take()
+
+    assert {name: getattr(connection, name, None) for name in expected} == expected
+    assert hasattr(connection, "cert_reqs") == ("cert_reqs" in expected)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("redis://h?socket_timeot=1", "has the option 'socket_timeot', which redis-py does not know"),
+        (
+            "redis://h/0?ssl_cert_reqs=none",
+            "'ssl_cert_reqs', which redis-py does not know for this kind of URL",
+        ),
+        ("sentinel://a?master_name=m&nonsense=1", "'nonsense'"),
+        ("sentinel://:hunter2@a/0", r"does not say which primary to ask the Sentinels for \(\?master_name="),
+        ("redis+cluster://:hunter2@h/0", "leads to a Cluster, which this version does not support yet"),
+        ("rediss+cluster://h:1/0", "name a single server or Sentinels"),
+        ("valkey+cluster://h:1/0", "does not support yet"),
+    ],
+)
+def test_what_a_url_asks_for_in_vain_is_named(url: str, named: str) -> None:
+    with pytest.raises(LockOptionError, match=named) as refusal:
+        connect(url)
+
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("url", ["redis://:p?hunter2=x@h/0", "redis://h/0?password=p&hunter2=x"])
+def test_what_may_be_a_piece_of_a_password_is_not_named(url: str) -> None:
+    with pytest.raises(LockOptionError) as refusal:
+        connect(url)
+
+    assert "hunter2" not in str(refusal.value)
 
 
 def test_what_a_url_asks_for_does_not_change_what_the_store_needs() -> None:
