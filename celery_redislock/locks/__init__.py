@@ -65,10 +65,13 @@ holder killed              expires one ttl after its last renewal; a task's leas
                            the next one that it refuses on its machine and in its pid namespace
 holder paused              expires; on waking the holder's next ``check()`` raises
 server loses its data      the next renewal finds the lease missing: lost
+one of a quorum is away    the others decide; it is tried once a second, and keeps what it holds until that
+                           expires. A majority away: as the server away, above
 =========================  ==================================================================
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
@@ -85,7 +88,7 @@ __all__ = ["Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Watchdog", "con
 
 
 def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
@@ -96,18 +99,22 @@ def connect(
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them;
-            ``valkey://`` and ``valkeys://`` are taken for the first two.
+            ``valkey://`` and ``valkeys://`` are taken for the first two. A list of three or more, an odd
+            number, of independent servers: a quorum of them keeps exclusive locks (``Lock``, nothing else)
+            and goes on while fewer than half are away (docs/redlock.md).
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
-            where it must connect to a server that answers slowly.
+            where it must connect to a server that answers slowly. On a quorum each round to all servers is
+            bounded by twice this, also where it must connect; acquiring takes two rounds, or three.
         strict_fence: draw fences from a counter on the server, which grows although the server's clock
-            is set back, instead of that clock alone.
+            is set back, instead of that clock alone. A quorum always does.
         min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
             also one that was taken over, and ``LockUnavailable`` raised. It narrows the gap a failover
-            opens, it does not close it.
+            opens, it does not close it. Not on a quorum, which is instead of replicas.
 
     Raises:
-        LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range.
+        LockOptionError: the URL cannot be read, or the timeout is no number of seconds in range; or the
+            servers of a list are too few, an even number, two the same, or have replicas to wait for.
     """
     from celery_redislock.locks.connection import Connections, pool_of  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
@@ -115,9 +122,23 @@ def connect(
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
         raise LockOptionError("connect", [problem])
+    if isinstance(url, list | tuple):
+        return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)
+    if not isinstance(url, str):
+        problem = f"{type(url).__name__} is no URL; give one, or a list of three or more"
+        raise LockOptionError("connect", [problem])
     return RedisStore(
         Connections(pool_of(url), socket_timeout=socket_timeout),
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,
     )
+
+
+def _quorum(urls: Sequence[str], min_replicas: int, **options: Any) -> "RedisStore":
+    from celery_redislock.locks.redlock import QuorumStore  # noqa: PLC0415  imports redis
+
+    if min_replicas:
+        problem = f"min_replicas={min_replicas!r}: the servers of a quorum are independent; leave it out"
+        raise LockOptionError("connect", [problem])
+    return QuorumStore([connect(each, **options) for each in urls], prefix=options["prefix"])

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import random
 import sys
 import threading
 import time
@@ -32,6 +33,12 @@ from celery_redislock.locks.watchdog import watchdog_of
 PAUSE = 1.0
 SHORTEST = 0.01
 
+#: Where there is no line: seconds of the longest pause before one asks again. The shortest is as above.
+LONGEST = 0.2
+
+#: The system's: several programs that seed theirs alike would pause alike.
+_chance = random.SystemRandom()
+
 #: With messages of priority 0 on Redis, those that come for the first time.
 BAND = 1
 
@@ -61,7 +68,8 @@ class Lock:
     each other, in one thread too. Who waits is served in order: tasks and Locks of
     one name share one line. Two exceptions: where a hold has expired, one that
     comes just then may be first; and messages of RabbitMQ, which have priorities
-    of their own, wait behind Locks. A lock that is acquired without ``with`` and
+    of their own, wait behind Locks. On a quorum of servers there is no line: who
+    waits asks again after random pauses, in no order. A lock that is acquired without ``with`` and
     never released is renewed until the process ends.
 
     Not for coroutines, which would hold it together; a second one of the same
@@ -270,6 +278,8 @@ class Lock:
         term, pid, refused = self._attempt()
         if refused is None or give_up <= self._clock():
             return refused
+        if not self._store.keeps_lines:
+            return self._ask_again(refused, give_up)
         try:
             return self._stand_in_line(term, pid, refused, give_up)
         except BaseException:
@@ -345,6 +355,18 @@ class Lock:
             if give_up <= self._clock():
                 store.leave(term.name, term.token)
                 return refused
+
+    def _ask_again(self, refused: Hold, give_up: float) -> Hold | None:
+        """Ask after random pauses; ``None`` when held, else who held it when time was up.
+
+        Where servers vote, waiters that ask at once each get some votes and none enough: nothing but chance
+        keeps them apart.
+        """
+        holder: Hold | None = refused
+        while holder is not None and (left := give_up - self._clock()) > 0:
+            time.sleep(min(left, _chance.uniform(SHORTEST, LONGEST)))
+            holder = self._attempt()[2]
+        return holder
 
     def _release_later(self, term: Term, error: BaseException) -> None:
         """Release in the background a hold that an unanswered, or interrupted, request may have left."""

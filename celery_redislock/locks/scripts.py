@@ -24,10 +24,9 @@ from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "claim_and_push", "claim_or_park", "drain", "force_release", "hand_on", "inspect", "leave",
-    "limit", "look", "move", "names", "park", "release", "release_and_store", "release_claims", "renew",
-    "settle", "sweep",
-    "waiting",
+    "acquire", "claim_and_push", "claim_or_park", "drain", "fence", "force_release", "hand_on", "inspect",
+    "leave", "limit", "look", "move", "names", "park", "release", "release_and_store", "release_claims",
+    "renew", "settle", "sweep", "waiting",
 )  # fmt: skip
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
@@ -224,9 +223,7 @@ class Scripts:
                     replies = answers.read(count, of_script=is_script, of_wait=waits > 0 and not is_script)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
-                    text, sha = map(str.encode, self._scripts[operation])
-                    in_full = request.replace(_EVALSHA % sha, _EVAL % (len(text), text), 1)
-                    send(sock, in_full, give_up, clock)
+                    send(sock, self._in_full(operation, request), give_up, clock)
                     answers = Answers(sock, sock.recv(PIECE), give_up, clock)
                     replies = answers.read(count, of_script=is_script)
                 sock.settimeout(self._socket_timeout)  # at rest again
@@ -257,18 +254,33 @@ class Scripts:
             if not repeated:
                 connection = self._connections.take_new()
                 begun = None
+        failure = self._failure(
+            operation, keys, name, self._connections, lost, was_refused=was_refused, was_sent=was_sent
+        )
+        raise failure from lost
+
+    def _failure(
+        self, operation: str, keys: Sequence[str], name: str, connections: Connections, lost: Any,
+        *, was_refused: bool = False, was_sent: bool = True,
+    ) -> LockUnavailable | LockKeyError:  # fmt: skip
+        """Return the error of a request that was not answered, or refused; *lost*: what there was instead."""
         words = "no answer in time" if isinstance(lost, TimeoutError) else str(lost) or type(lost).__name__
-        server = self._connections.server
+        server = connections.server
         if "WRONGTYPE" not in words:
             unavailable = LockUnavailable(server, operation, words)
             unavailable.was_refused = was_refused
             unavailable.was_sent = was_sent
-            raise unavailable from lost
+            return unavailable
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
             "delete or rename it, or choose another name (lock_key) or redislock_prefix"
         )
-        raise LockKeyError(name, problem) from lost
+        return LockKeyError(name, problem)
+
+    def _in_full(self, operation: str, request: bytes) -> bytes:
+        """Return a script's request with its text, for a server that does not know it by its digest."""
+        text, sha = map(str.encode, self._scripts[operation])
+        return request.replace(_EVALSHA % sha, _EVAL % (len(text), text), 1)
 
     def _request(self, operation: str, keys: Sequence[str], args: Sequence[str]) -> bytes:
         """Return the bytes that run a script, or, where the operation is none, those of a plain command."""
