@@ -191,13 +191,8 @@ def _granted(answers: Sequence[Any], majority: int) -> Grant | Refusal:
     if len(grants) < majority:
         holds = [hold for each in told if isinstance(each, Refusal) for hold in each.holds]
         return Refusal((_favourite(holds),))
-    return Grant(
-        max(each.fence or 0 for each in grants),
-        taken_over=False,
-        sent_at=min(each.sent_at for each in grants),
-        answered_at=max(each.answered_at for each in grants),
-        repeated=any(each.repeated for each in grants),
-    )
+    fence = max(each.fence or 0 for each in grants)
+    return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
 
 
 def _favourite(holds: Sequence[Hold]) -> Hold:
@@ -237,12 +232,13 @@ def _renewed(answers: Sequence[Any], majority: int) -> Renewal:
 
 def _released(answers: Sequence[Any], majority: int) -> Release:
     told: list[Release] = _told(answers, majority)
-    released = sum(each.released for each in told)
+    released = sum([each.released for each in told])
+    held_by = _majority_of([each.held_by for each in told if each.held_by is not None], majority)
+    if released >= majority:
+        return Release(True, held_by)
     # A server that did not answer, or only when it was asked again, may have released it.
     perhaps = len(answers) - len(told) + sum(each.repeated and not each.released for each in told)
-    held_by = _majority_of([each.held_by for each in told if each.held_by is not None], majority)
-    is_released = released >= majority
-    return Release(is_released, held_by, repeated=not is_released and released + perhaps >= majority)
+    return Release(False, held_by, repeated=released + perhaps >= majority)
 
 
 def _held(answers: Sequence[Any], majority: int) -> tuple[Hold, ...]:
@@ -252,6 +248,8 @@ def _held(answers: Sequence[Any], majority: int) -> tuple[Hold, ...]:
 
 def _majority_of(holds: Sequence[Hold], majority: int) -> Hold | None:
     """Return the hold that a majority knows, as it is on the server with which it stops to be one."""
+    if len(holds) < majority:
+        return None
     of_token: dict[str, list[Hold]] = {}
     for hold in sorted(holds, key=lambda hold: -hold.expires_in):
         of_token.setdefault(hold.token, []).append(hold)

@@ -102,68 +102,68 @@ class Servers(Scripts):
             again: dict[int, _Attempt] = {}
             try:
                 unsent = _send_all(lent, left, give_up, clock)
-                for at in list(lent):
-                    listen = partial(self._hear, call, at, lent[at], left[at])
-                    found[at], more = listen(unsent.get(at), first_sent_at, by)
+                for at in [*lent]:
+                    connection = lent[at]
+                    answer, more = self._hear(call, at, connection, left[at], unsent, first_sent_at, by)
+                    found[at] = answer
                     if more is not None:
                         again[at] = more
-                    connection = lent.pop(at)
+                    del lent[at]
                     if connection._sock is not None:
                         connection.redislock_idle.append(connection)
             finally:
                 # A signal's SystemExit between request and answer: these streams are out of step.
                 for connection in lent.values():
                     connection.disconnect()
-            left = again
-            if not left:
+            if not again:
                 break
+            left = again
         return found
 
     def _hear(
         self, call: _Call, at: int, connection: Any, attempt: _Attempt,
-        unsent: OSError | None, sent_at: float, by: float,
+        unsent: Mapping[int, OSError], sent_at: float, by: float,
     ) -> tuple[Any, _Attempt | None]:  # fmt: skip
-        """Return one server's answer, or an error, and how it is to be asked again, if at all."""
+        """Return one server's answer, or an error, and how it is to be asked again, if at all.
+
+        An answer is waited for until ``by``, a reading of the clock; after that it must be there.
+        """
         server = self._servers[at]
+        timeout = self._socket_timeout
+        clock = self._clock
         try:
-            if unsent is not None:
-                raise unsent
-            reply = self._reply(connection, by)
+            if at in unsent:
+                raise unsent[at]
+            sock = connection._sock
+            left = by - clock()
+            if is_late := left < 0.99 * timeout:
+                sock.settimeout(max(AT_ONCE, left))
+            data = sock.recv(PIECE)
+            reply = whole(data)
+            if reply is None:
+                is_late = True
+                reply = Answers(sock, data, max(by, clock() + AT_ONCE), clock).read(1, of_script=True)[0]
+            if is_late:
+                sock.settimeout(timeout)  # at rest again
             if reply.__class__ is not ErrorReply:
-                answer = _understood(call, reply, sent_at, self._clock(), attempt.is_repeated)
+                answer = call.understand(call.name, reply, sent_at, clock(), attempt.is_repeated)
                 server.trouble = None
                 return answer, None
-        except OSError as error:
+        except (OSError, *OTHER_SHAPES) as error:
             connection.disconnect()
             server.connections.drop_idle()
-            failure = self._failed(call, server, error)
-            if isinstance(error, TimeoutError):
-                server.is_away(error)
-            elif not attempt.is_repeated:
-                return failure, _Attempt(attempt.request, is_repeated=True)
-            return failure, None
+            lost = error if isinstance(error, OSError) else Nonsense(data)
+            if isinstance(lost, TimeoutError):
+                server.is_away(lost)
+            is_to_repeat = not (attempt.is_repeated or isinstance(lost, TimeoutError))
+            more = _Attempt(attempt.request, is_repeated=True) if is_to_repeat else None
+            return self._failed(call, server, lost), more
+        more = None
         if str(reply).startswith("NOSCRIPT"):
-            in_full = self._in_full(call.operation, call.request)
-            return self._failed(call, server, reply, was_refused=True), attempt._replace(request=in_full)
+            more = attempt._replace(request=self._in_full(call.operation, call.request))
         if any(code in str(reply) for code in _OF_CONNECTION):
             connection.disconnect()
-        return self._failed(call, server, reply, was_refused=True), None
-
-    def _reply(self, connection: Any, by: float) -> Any:
-        """Read the answer to a script's call, until a reading of the clock, or at once if it is past that."""
-        sock = connection._sock
-        now = self._clock()
-        timeout = self._socket_timeout
-        if by - now < 0.99 * timeout:
-            sock.settimeout(max(AT_ONCE, by - now))
-        data = sock.recv(PIECE)
-        reply = whole(data)
-        if reply is None:
-            answers = Answers(sock, data, max(by, now + AT_ONCE), self._clock)
-            reply = answers.read(1, of_script=True)[0]
-        if sock.gettimeout() != timeout:
-            sock.settimeout(timeout)  # at rest again
-        return reply
+        return self._failed(call, server, reply, was_refused=True), more
 
     def _lend(self, call: _Call, asked: Iterable[int], found: list[Any], by: float) -> dict[int, Any]:
         """Return connections to the servers that are asked, new ones where none is at rest.
@@ -183,6 +183,8 @@ class Servers(Scripts):
                 openings[at].start()
             else:
                 found[at] = self._failed(call, server, server.trouble, was_sent=False)
+        if not openings:
+            return lent
         hopeful = [at for at, opening in openings.items() if not opening.was_in_trouble]
         is_hopeless = len(lent) + len(hopeful) < self._majority
         for at, opening in openings.items():
@@ -280,21 +282,19 @@ def no_quorum(what: str) -> LockOptionError:
     return LockOptionError("a quorum", [problem])
 
 
-def _understood(call: _Call, reply: Any, *when: Any) -> Any:
-    try:
-        return call.understand(call.name, reply, *when)
-    except OTHER_SHAPES:
-        raise Nonsense(repr(reply).encode()) from None
-
-
 def _send_all(
     lent: Mapping[int, Any], attempts: Mapping[int, _Attempt], give_up: float, clock: Clock
-) -> dict[int, OSError]:
+) -> Mapping[int, OSError]:
     """Send a request on each connection; return why it could not be sent on some."""
     unsent: dict[int, OSError] = {}
     for at, connection in lent.items():
+        request = attempts[at].request
         try:
-            send(connection._sock, attempts[at].request, give_up, clock)
+            if len(request) <= PIECE:
+                connection._sock.sendall(request)
+            else:
+                send(connection._sock, request, give_up, clock)
+                connection._sock.settimeout(connection.socket_timeout)
         except OSError as error:
             unsent[at] = error
     return unsent
