@@ -363,9 +363,13 @@ class Lock:
         keeps them apart.
         """
         holder: Hold | None = refused
+        longest = LONGEST
         while holder is not None and (left := give_up - self._clock()) > 0:
-            time.sleep(min(left, _chance.uniform(SHORTEST, LONGEST)))
+            time.sleep(min(left, _chance.uniform(SHORTEST, longest)))
+            before = self._clock()
             holder = self._attempt()[2]
+            # Those who ask for long need more room between them.
+            longest = max(LONGEST, 5 * (self._clock() - before))
         return holder
 
     def _release_later(self, term: Term, error: BaseException) -> None:
