@@ -9,11 +9,10 @@ from itertools import count, pairwise
 from typing import Any
 
 from benchmarks.cores import Place, pin
-from benchmarks.networks import through_networks
 from benchmarks.pairs import Figure, ratios, rounds
 
-#: Seconds that data is held back in each direction: a trip takes a millisecond more.
-ONE_WAY = 0.0005
+#: Seconds by which each trip is longer: an answer that comes sooner is held back.
+DELAY = 0.001
 
 _ABOUT = '{"host":"somewhere","pid":1,"since":0.0,"state":"running"}'
 _numbers = count(1)
@@ -49,9 +48,12 @@ def redlock(places: Sequence[Place], *, quick: bool) -> list[Figure]:
                     for name in found
                 ),
             ]
-        ports = stack.enter_context(through_networks([server.port for server in servers], ONE_WAY))
-        far = [f"redis://127.0.0.1:{port}/0" for port in ports]
-        contenders = {"redlock of 5": _by_lock(connect(far)), "one server": _by_lock(connect(far[0]))}
+        # Where they are now: on two cores, if there are as many.
+        one = connect(urls[0])
+        contenders = {"redlock of 5": cycle, "one server": _by_lock(one)}
+        contenders["one server"]("to warm up")
+        for connections in (one.connections, *store._servers):
+            _wrap(connections, _Far)
         found = rounds(times, {name: _wall(once, cycles) for name, once in contenders.items()})
         shares = ratios(found, "wall", "redlock of 5", "one server")
     return [
@@ -97,27 +99,53 @@ def _bare(store: Any, ports: Sequence[int]) -> Callable[[str], None]:
     return once
 
 
+class _Noted:
+    """A socket that notes what is called of it."""
+
+    def __init__(self, sock: Any, said: list[str]) -> None:
+        self.sock = sock
+        self.said = said
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"sendall", "recv"}:
+            self.said.append(name)
+        return getattr(self.sock, name)
+
+
+class _Far:
+    """A socket whose answers come no sooner than a while after what was sent."""
+
+    def __init__(self, sock: Any) -> None:
+        self.sock = sock
+        self.due = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
+
+    def sendall(self, data: bytes) -> None:
+        self.sock.sendall(data)
+        self.due = time.perf_counter() + DELAY
+
+    def recv(self, size: int) -> bytes:
+        if (left := self.due - time.perf_counter()) > 0:
+            time.sleep(left)
+        return self.sock.recv(size)
+
+
+def _wrap(connections: Any, wrapper: Callable[[Any], Any]) -> Any:
+    """Put a wrapper around the socket of the connection at rest."""
+    connection = connections.take()
+    connection._sock = wrapper(connection._sock)
+    connection.redislock_idle.append(connection)
+    return connection
+
+
 def _waits(store: Any, cycle: Callable[[str], None]) -> float:
-    """How often a cycle begins to listen after it has sent something: the waits that a network prolongs."""
+    """How often a cycle listens after it has sent something: the waits that a network prolongs."""
     said: list[str] = []
-
-    class Noted:
-        """A socket that notes what is called; what is read of one that has been heard is no new wait."""
-
-        def __init__(self, sock: Any) -> None:
-            self.sock = sock
-
-        def __getattr__(self, name: str) -> Any:
-            if name in {"sendall", "recv"}:
-                said.append(name)
-            return getattr(self.sock, name)
-
-    connections = [server.connections.take() for server in store._scripts._servers]
-    for connection in connections:
-        connection._sock = Noted(connection._sock)
-        connection.redislock_idle.append(connection)
+    wrapped = [_wrap(each, lambda sock: _Noted(sock, said)) for each in store._servers]
     cycle("counted")
-    for connection in connections:
+    for connection in wrapped:
         connection._sock = connection._sock.sock
     assert (said.count("sendall"), said.count("recv")) == (15, 15)
     return sum(before == "sendall" and after == "recv" for before, after in pairwise(said))

@@ -107,7 +107,7 @@ class QuorumStore(RedisStore):
             took = f"{answered_at - grant.sent_at:.3f} s of a ttl of {ttl:g} s"
             reason = f"no majority held the lock when its fence was to be written back, after {took}"
             raise LockUnavailable(self.server, "acquire", reason)
-        return grant._replace(answered_at=answered_at)
+        return Grant(grant.fence, False, grant.sent_at, answered_at, grant.repeated)
 
     @property
     def is_open(self) -> bool:
@@ -191,8 +191,10 @@ def _granted(answers: Sequence[Any], majority: int) -> Grant | Refusal:
     if len(grants) < majority:
         holds = [hold for each in told if isinstance(each, Refusal) for hold in each.holds]
         return Refusal((_favourite(holds),))
-    fence = max(each.fence or 0 for each in grants)
-    return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
+    fence = max([each.fence or 0 for each in grants])
+    return Grant(
+        fence, False, grants[0].sent_at, grants[-1].answered_at, True in [each.repeated for each in grants]
+    )
 
 
 def _favourite(holds: Sequence[Hold]) -> Hold:
@@ -233,7 +235,7 @@ def _renewed(answers: Sequence[Any], majority: int) -> Renewal:
 def _released(answers: Sequence[Any], majority: int) -> Release:
     told: list[Release] = _told(answers, majority)
     released = sum([each.released for each in told])
-    held_by = _majority_of([each.held_by for each in told if each.held_by is not None], majority)
+    held_by = _majority_of([each.held_by for each in told if each.held_by], majority)
     if released >= majority:
         return Release(True, held_by)
     # A server that did not answer, or only when it was asked again, may have released it.

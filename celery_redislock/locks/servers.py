@@ -6,7 +6,7 @@ the others are not kept waiting for it again. It is tried in the background once
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeAlias
@@ -86,28 +86,41 @@ class Servers(Scripts):
         All answers are said to be to requests that were sent when the first one was.
         """
         clock = self._clock
-        patience = self._socket_timeout
-        if within is not None:
-            patience = min(patience, max(within, 0.002) / 2)
-        give_up = clock() + 2 * patience
+        timeout = self._socket_timeout
+        patience = timeout if within is None else min(timeout, max(within, 0.002) / 2)
+        sent_at = now = clock()
+        give_up = now + 2 * patience
         found: list[Any] = [None] * len(self._servers)
         left = dict.fromkeys(range(len(found)), _Attempt(call.request))
-        first_sent_at = math.inf
+        is_long = len(call.request) > PIECE  # then sending it has set other timeouts
         # Again where a connection broke, and then in full where the server is new and knows no script.
         for _ in range(3):
-            lent = self._lend(call, left, found, min(clock() + patience, give_up))
-            sent_at = clock()
-            first_sent_at = min(first_sent_at, sent_at)
-            by = min(sent_at + patience, give_up)
+            lent: dict[int, Any] = {}
             again: dict[int, _Attempt] = {}
             try:
-                unsent = _send_all(lent, left, give_up, clock)
+                unsent = self._send_all(call, left, lent, found, now + patience, give_up)
+                by = min(clock() + patience, give_up)
                 for at in [*lent]:
                     connection = lent[at]
-                    answer, more = self._hear(call, at, connection, left[at], unsent, first_sent_at, by)
-                    found[at] = answer
-                    if more is not None:
-                        again[at] = more
+                    attempt = left[at]
+                    data = b""
+                    try:
+                        if at in unsent:
+                            raise unsent[at]
+                        sock = connection._sock
+                        if is_late := is_long or by - now < 0.99 * timeout:
+                            sock.settimeout(max(AT_ONCE, by - now))
+                        data = sock.recv(PIECE)
+                        now = clock()
+                        found[at] = call.understand(call.name, whole(data), sent_at, now, attempt.is_repeated)
+                        if is_late:
+                            sock.settimeout(timeout)  # at rest again
+                    except (OSError, *OTHER_SHAPES) as error:
+                        what = call, self._servers[at], connection, attempt
+                        found[at], more = self._hear(*what, data, error, sent_at, by)
+                        now = clock()
+                        if more is not None:
+                            again[at] = more
                     del lent[at]
                     if connection._sock is not None:
                         connection.redislock_idle.append(connection)
@@ -118,45 +131,37 @@ class Servers(Scripts):
             if not again:
                 break
             left = again
+            now = clock()
         return found
 
     def _hear(
-        self, call: _Call, at: int, connection: Any, attempt: _Attempt,
-        unsent: Mapping[int, OSError], sent_at: float, by: float,
+        self, call: _Call, server: "_Server", connection: Any, attempt: _Attempt,
+        data: bytes, error: Exception, sent_at: float, by: float,
     ) -> tuple[Any, _Attempt | None]:  # fmt: skip
-        """Return one server's answer, or an error, and how it is to be asked again, if at all.
+        """Return an answer that is not of the usual kinds, or an error; and how to ask again, if at all.
 
-        An answer is waited for until ``by``, a reading of the clock; after that it must be there.
+        *data* is what came of it, *error* why that was no answer.
         """
-        server = self._servers[at]
-        timeout = self._socket_timeout
         clock = self._clock
         try:
-            if at in unsent:
-                raise unsent[at]
-            sock = connection._sock
-            left = by - clock()
-            if is_late := left < 0.99 * timeout:
-                sock.settimeout(max(AT_ONCE, left))
-            data = sock.recv(PIECE)
-            reply = whole(data)
-            if reply is None:
-                is_late = True
-                reply = Answers(sock, data, max(by, clock() + AT_ONCE), clock).read(1, of_script=True)[0]
-            if is_late:
-                sock.settimeout(timeout)  # at rest again
+            if isinstance(error, OSError):
+                raise error
+            answers = Answers(connection._sock, data, max(by, clock() + AT_ONCE), clock)
+            reply = answers.read(1, of_script=True)[0]
+            connection._sock.settimeout(self._socket_timeout)  # at rest again
             if reply.__class__ is not ErrorReply:
-                answer = call.understand(call.name, reply, sent_at, clock(), attempt.is_repeated)
-                server.trouble = None
-                return answer, None
-        except (OSError, *OTHER_SHAPES) as error:
+                try:
+                    return call.understand(call.name, reply, sent_at, clock(), attempt.is_repeated), None
+                except OTHER_SHAPES:
+                    raise Nonsense(answers.data) from None
+        except OSError as lost:
             connection.disconnect()
             server.connections.drop_idle()
-            lost = error if isinstance(error, OSError) else Nonsense(data)
+            more = None
             if isinstance(lost, TimeoutError):
                 server.is_away(lost)
-            is_to_repeat = not (attempt.is_repeated or isinstance(lost, TimeoutError))
-            more = _Attempt(attempt.request, is_repeated=True) if is_to_repeat else None
+            elif not attempt.is_repeated:
+                more = attempt._replace(is_repeated=True)
             return self._failed(call, server, lost), more
         more = None
         if str(reply).startswith("NOSCRIPT"):
@@ -165,37 +170,52 @@ class Servers(Scripts):
             connection.disconnect()
         return self._failed(call, server, reply, was_refused=True), more
 
-    def _lend(self, call: _Call, asked: Iterable[int], found: list[Any], by: float) -> dict[int, Any]:
-        """Return connections to the servers that are asked, new ones where none is at rest.
+    def _send_all(
+        self, call: _Call, attempts: Mapping[int, _Attempt], lent: dict[int, Any], found: list[Any],
+        by: float, give_up: float,
+    ) -> Mapping[int, OSError]:  # fmt: skip
+        """Send the requests, and return why some could not be sent; *lent* gets the connections.
 
-        All that are missing are opened at once, each by a thread, so that several that do not answer take no
-        longer than one. *found* gets an error for each server there is no connection to.
+        Those that are missing are opened until ``by``. *found* gets an error for each server without one.
         """
-        lent: dict[int, Any] = {}
+        missing: dict[int, Any] = {}
+        for at in attempts:
+            connection = self._servers[at].connections.take()
+            (missing if connection._sock is None else lent)[at] = connection
+        unsent = _send_each(lent, attempts, give_up, self._clock)
+        if missing:
+            opened = self._opened(call, missing, found, len(lent), by)
+            lent |= opened
+            unsent |= _send_each(opened, attempts, give_up, self._clock)
+        return unsent
+
+    def _opened(
+        self, call: _Call, missing: Mapping[int, Any], found: list[Any], at_rest: int, by: float
+    ) -> dict[int, Any]:
+        """Open connections, all at once, each in a thread: several silent servers take no longer than one.
+
+        Those to servers that are away are not waited for, unless there is no majority without them.
+        """
+        opened: dict[int, Any] = {}
         openings: dict[int, _Opening] = {}
-        for at in asked:
+        for at, connection in missing.items():
             server = self._servers[at]
-            connection = server.connections.take()
-            if connection._sock is not None:
-                lent[at] = connection
-            elif server.may_be_tried():
+            if server.may_be_tried():
                 openings[at] = _Opening(server, connection, self._socket_timeout, self._clock)
                 openings[at].start()
             else:
                 found[at] = self._failed(call, server, server.trouble, was_sent=False)
-        if not openings:
-            return lent
         hopeful = [at for at, opening in openings.items() if not opening.was_in_trouble]
-        is_hopeless = len(lent) + len(hopeful) < self._majority
+        is_hopeless = at_rest + len(hopeful) < self._majority
         for at, opening in openings.items():
             if is_hopeless or at in hopeful:
                 opening.join(max(0.0, by - self._clock()))
             error = opening.leave()
             if error is None:
-                lent[at] = opening.connection
+                opened[at] = opening.connection
             else:
                 found[at] = self._failed(call, self._servers[at], error, was_sent=False)
-        return lent
+        return opened
 
     def _failed(
         self, call: _Call, server: "_Server", lost: Any, **how: bool
@@ -282,19 +302,13 @@ def no_quorum(what: str) -> LockOptionError:
     return LockOptionError("a quorum", [problem])
 
 
-def _send_all(
+def _send_each(
     lent: Mapping[int, Any], attempts: Mapping[int, _Attempt], give_up: float, clock: Clock
-) -> Mapping[int, OSError]:
-    """Send a request on each connection; return why it could not be sent on some."""
+) -> dict[int, OSError]:
     unsent: dict[int, OSError] = {}
     for at, connection in lent.items():
-        request = attempts[at].request
         try:
-            if len(request) <= PIECE:
-                connection._sock.sendall(request)
-            else:
-                send(connection._sock, request, give_up, clock)
-                connection._sock.settimeout(connection.socket_timeout)
+            send(connection._sock, attempts[at].request, give_up, clock)
         except OSError as error:
             unsent[at] = error
     return unsent
