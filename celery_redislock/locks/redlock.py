@@ -9,7 +9,7 @@ before the longest ttl has passed, has given its vote twice.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -90,9 +90,6 @@ class QuorumStore(RedisStore):
             raise no_quorum("release with a period or a mark")
         return super().release(name, token)
 
-    def lines(self, *, limit: int = 1000) -> list[str]:  # noqa: ARG002  it keeps none
-        return []
-
     def _write_back(self, name: str, token: str, ttl: float, grant: Grant) -> Grant:
         """Write the fence back to a majority; return the grant as of then.
 
@@ -109,18 +106,8 @@ class QuorumStore(RedisStore):
             raise LockUnavailable(self.server, "acquire", reason)
         return Grant(grant.fence, False, grant.sent_at, answered_at, grant.repeated)
 
-    @property
-    def is_open(self) -> bool:
-        return sum(each.is_open for each in self._servers) >= len(self._servers) // 2 + 1
-
     def scripts(self, names: Sequence[str], package: str) -> Scripts:  # noqa: ARG002  none of them
         raise no_quorum(names[0])
-
-    def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  it is not one database
-        return False
-
-    def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002  likewise
-        return False
 
     def close(self) -> None:
         for each in self._servers:

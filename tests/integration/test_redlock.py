@@ -428,6 +428,36 @@ def test_a_majority_that_does_not_answer_grants_nothing_and_is_released_later(
     assert wait_until(lambda: far.tokens == [None] * 5, 10)
 
 
+def test_an_interrupt_between_request_and_answer_leaves_no_answer_to_the_next_request(
+    case: QuorumCase,
+) -> None:
+    """Ctrl-C while the third server is listened to: what was sent is given back, on connections in step."""
+
+    class Interrupted:
+        """A socket whose next answer is not waited for."""
+
+        def __init__(self, sock: Any) -> None:
+            self.sock = sock
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.sock, name)
+
+        def recv(self, _size: int) -> bytes:
+            raise KeyboardInterrupt
+
+    store: Any = case.quorum
+    connection = store._servers[2].take()
+    connection._sock = Interrupted(connection._sock)
+    connection.redislock_idle.append(connection)
+
+    with pytest.raises(KeyboardInterrupt):
+        Lock(store, "n").acquire(0)
+
+    assert _pay(case)
+    assert case.tokens == [None] * 5
+    _cycle(case)
+
+
 def test_answers_that_come_too_late_grant_nothing(far: QuorumCase, proxies: list[FaultyProxy]) -> None:
     """What the acquire took is no part of the lease: of a short ttl nothing is left, and all is released."""
     for proxy in proxies:
