@@ -2,9 +2,9 @@
 
 ::
 
-    python benchmarks/locks.py [--quick] [--json PATH]
+    python benchmarks/locks.py [--quick] [--only NAME] [--json PATH]
 
-Starts its own server. ``--quick`` only shows that it runs.
+Starts its own servers. ``--quick`` only shows that it runs.
 """
 
 import argparse
@@ -12,15 +12,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.cores import pin, places
+from benchmarks.cores import Place, pin, places
 from benchmarks.pairs import Figure, ratios, report, rounds, say
 from benchmarks.peers import run_beside_peers
+from benchmarks.redlock import redlock
 
 LEASES = 1000
 
@@ -37,8 +38,13 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 
 
 def main() -> None:
+    sections: Mapping[str, Callable[..., list[Figure]]] = {
+        "acquiring": _acquiring, "on-the-server": _on_the_server, "renewing": _renewing, "client": client,
+        "redlock": redlock,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
+    parser.add_argument("--only", metavar="NAME", choices=sections, help=f"one of {', '.join(sections)}")
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
     parser.add_argument("--renew", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -46,23 +52,27 @@ def main() -> None:
     if arguments.renew:
         _renew(*arguments.renew)
         return
-    from celery_redislock.embedded import EmbeddedServer
-
     everywhere, figures = places(), []
-    with EmbeddedServer(port=0) as server:
-        url = server.url
-        for place in everywhere:
-            pin(place.client, os.getpid())
-            pin(place.server, server.pid)
-            figures += _acquiring(url, place.name, quick=arguments.quick)
-        figures += _on_the_server(url, 1 if arguments.quick else 9)
-        for ttl, wait in ((3.0, 4.0),) if arguments.quick else ((3.0, 10.0), (30.0, 32.0)):
-            figures += _renewing(url, ttl, wait)
-    figures += client(quick=arguments.quick)
+    for name, section in sections.items():
+        if arguments.only in {None, name}:
+            say(name)
+            figures += section(everywhere, quick=arguments.quick)
     report("locks without Celery", figures, json_path=arguments.json)
 
 
-def _acquiring(url: str, where: str, *, quick: bool) -> list[Figure]:
+def _acquiring(everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
+    from celery_redislock.embedded import EmbeddedServer
+
+    figures = []
+    with EmbeddedServer(port=0) as server:
+        for place in everywhere:
+            pin(place.client, os.getpid())
+            pin(place.server, server.pid)
+            figures += _acquiring_at(server.url, place.name, quick=quick)
+    return figures
+
+
+def _acquiring_at(url: str, where: str, *, quick: bool) -> list[Figure]:
     times, pairs = (2, 50) if quick else (61, 100)
     say(f"acquiring and releasing, {where}")
     found = rounds(times, {name: _cost(once, pairs) for name, once in _contenders(url).items()})
@@ -152,7 +162,7 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
     }
 
 
-def client(*, quick: bool) -> list[Figure]:
+def client(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
     """What a lock costs whose store was made from a client, against redis-py's Lock of the same client.
 
     The process and its server share one core, where one can be chosen.
@@ -206,13 +216,19 @@ def client(*, quick: bool) -> list[Figure]:
     return figures
 
 
-def _on_the_server(url: str, times: int) -> list[Figure]:
+def _on_the_server(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
     """What a task's lock costs there: the time of its three scripts, and the memory of its claim."""
+    from celery_redislock.embedded import EmbeddedServer
+
+    with EmbeddedServer(port=0) as server:
+        return _on_server(server.url, 1 if quick else 9)
+
+
+def _on_server(url: str, times: int) -> list[Figure]:
     import redis
 
     from celery_redislock.locks import connect
 
-    say("what a task's lock costs its server")
     client, store = redis.Redis.from_url(url), connect(url)
     # As long as the names, tokens and facts of real tasks are.
     lives = [
@@ -248,7 +264,15 @@ def _cost(once: Callable[[str], None], pairs: int) -> Callable[[], Mapping[str, 
     return measure
 
 
-def _renewing(url: str, ttl: float, wait: float) -> list[Figure]:
+def _renewing(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
+    from celery_redislock.embedded import EmbeddedServer
+
+    times = ((3.0, 4.0),) if quick else ((3.0, 10.0), (30.0, 32.0))
+    with EmbeddedServer(port=0) as server:
+        return [figure for ttl, wait in times for figure in _renewing_for(server.url, ttl, wait)]
+
+
+def _renewing_for(url: str, ttl: float, wait: float) -> list[Figure]:
     say(f"renewing {LEASES} leases of {ttl:g} s for {wait:g} s")
     command = [sys.executable, __file__, "--renew", url, str(ttl), str(wait)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout

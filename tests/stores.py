@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, cast
 
@@ -236,6 +236,47 @@ class RedisCase(StoreCase):
     def scripts(self) -> dict[str, Any]:
         """The scripts the store sends; a test may put a mutant among them."""
         return self.redis._scripts._scripts
+
+
+class QuorumCase(StoreCase):
+    """The store on several servers, with a client beside each."""
+
+    def __init__(self, urls: Sequence[str], **store_options: Any) -> None:
+        self.prefix = f"test-{secrets.token_hex(6)}"
+        self.quorum = connect(urls, prefix=self.prefix, **store_options)
+        self.store = _watched(self.quorum, self)
+        self.each = [RedisCase(url) for url in urls]
+        for case in self.each:
+            case.prefix = self.prefix
+
+    @property
+    def tokens(self) -> list[str | None]:
+        """Who holds the lock ``n`` on each server."""
+        values: list[Any] = [case.client.get(case.key()) for case in self.each]
+        return [value and value.partition(b"\0")[0].decode() for value in values]
+
+    def expire(self, name: str = "n", part: str = "lock") -> None:
+        for case in self.each:
+            case.expire(name, part)
+
+    def remaining(self, name: str = "n", part: str = "lock") -> float | None:
+        left = [case.remaining(name, part) or 0.0 for case in self.each]
+        return sorted(left)[len(left) // 2] or None
+
+    def check_every_key_expires(self) -> None:
+        for case in self.each:
+            case.check_every_key_expires()
+
+    def close(self) -> None:
+        """Remove this test's keys and close its connections."""
+        for case in self.each:
+            case.close()
+        self.quorum.close()
+
+    def _nothing(self, *_: object) -> Any:
+        raise NotImplementedError("a quorum keeps neither lines nor permits")
+
+    expire_permit = pushed = lines = make_due = make_late = bounded = _nothing
 
 
 def with_options(url: str, options: str) -> str:

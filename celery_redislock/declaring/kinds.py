@@ -59,6 +59,11 @@ class Url(Kind):
 
     def refusal(self, value: object) -> ValueError:
         """Return the error for what is no URL; :mod:`celery_redislock.declaring.server` reads its parts."""
+        if isinstance(value, list | tuple):
+            return ValueError(
+                "is a list, and tasks have no locks on a quorum of servers (Redlock); give the URL of one "
+                "server, and use celery_redislock.locks.connect([...]) for a Lock without tasks"
+            )
         found = "has no scheme ('://')" if isinstance(value, str) else f"is of type {type(value).__name__}"
         return ValueError(f"{found}; give {self.wording}")
 

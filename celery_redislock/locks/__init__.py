@@ -65,10 +65,13 @@ holder killed              expires one ttl after its last renewal; a task's leas
                            the next one that it refuses on its machine and in its pid namespace
 holder paused              expires; on waking the holder's next ``check()`` raises
 server loses its data      the next renewal finds the lease missing: lost
+one of a quorum is away    the others decide; it is tried once a second, and keeps what it holds until that
+                           expires. A majority away: as the server away, above
 =========================  ==================================================================
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
@@ -91,7 +94,7 @@ __all__ = [
 
 
 def connect(
-    url: "Named",
+    url: "Named | list[Named] | tuple[Named, ...]",
     *,
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
@@ -108,21 +111,26 @@ def connect(
             ``redis.Redis``, or a callable that returns a new one. Where its pool makes redis-py's own
             connections, its options are taken, and the store connects by itself: its timeouts, retries and
             decoding do not count. A client of any other kind is called itself. ``store.server`` says which.
+            A list of three or more, an odd number, of independent servers: a quorum of them keeps exclusive
+            locks (``Lock``, nothing else) and goes on while fewer than half are away (docs/redlock.md).
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
             where it must connect to a server that answers slowly. It does not count where a client is
-            called: its own timeouts and retries do, and a call may take five seconds at most.
+            called: its own timeouts and retries do, and a call may take five seconds at most. On a
+            quorum each round to all servers is bounded by twice this, also where it must connect; acquiring
+            takes two rounds, or three.
         strict_fence: draw fences from a counter on the server, which grows although the server's clock
-            is set back, instead of that clock alone.
+            is set back, instead of that clock alone. A quorum always does.
         min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
             also one that was taken over, and ``LockUnavailable`` raised. It narrows the gap a failover
-            opens, it does not close it.
+            opens, it does not close it. Not on a quorum, which is instead of replicas.
         through: call the client also where its options could be taken. A ttl is at least three times as
             long then as a call may take. It is called by several threads, and with gevent by a native one,
             so that there it must be a callable.
 
     Raises:
-        LockOptionError: the URL or the client cannot be used, or the timeout is no number in range.
+        LockOptionError: the URL or the client cannot be used, or the timeout is no number in range; or the
+            servers of a list are too few, an even number, two the same, or have replicas to wait for.
     """
     from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
@@ -130,9 +138,20 @@ def connect(
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
         raise LockOptionError("connect", [problem])
+    if isinstance(url, list | tuple):
+        return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)
     return RedisStore(
         reach(url, socket_timeout=socket_timeout, through=through),
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,
     )
+
+
+def _quorum(urls: "Sequence[Named]", min_replicas: int, **options: Any) -> "RedisStore":
+    from celery_redislock.locks.redlock import QuorumStore  # noqa: PLC0415  imports redis
+
+    if min_replicas:
+        problem = f"min_replicas={min_replicas!r}: the servers of a quorum are independent; leave it out"
+        raise LockOptionError("connect", [problem])
+    return QuorumStore([connect(each, **options) for each in urls], prefix=options["prefix"])

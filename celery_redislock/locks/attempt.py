@@ -2,6 +2,7 @@
 
 import functools
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,12 @@ __all__ = ["PAUSE", "SHORTEST", "Attempt", "end"]
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
 PAUSE = 1.0
 SHORTEST = 0.01
+
+#: Where there is no line: seconds of the longest pause before one asks again. The shortest is as above.
+LONGEST = 0.2
+
+#: The system's: several programs that seed theirs alike would pause alike.
+_chance = random.SystemRandom()
 
 #: With messages of priority 0 on Redis, those that come for the first time.
 BAND = 1
@@ -69,6 +76,8 @@ class Attempt:
             raise
         if refused is None or give_up <= self.clock():
             return refused
+        if not self.store.keeps_lines:
+            return self._ask_again(refused, give_up)
         try:
             return self._stand_in_line(term, pid, refused, give_up)
         except BaseException:
@@ -78,6 +87,22 @@ class Attempt:
                 leave = functools.partial(self.store.leave, term.name, term.token)
                 watchdog_of(self.store).owe(leave, within=within, what=repr(self.key))
             raise
+
+    def _ask_again(self, refused: Hold, give_up: float) -> Hold | None:
+        """Ask after random pauses; ``None`` when held, else who held it when time was up.
+
+        Where servers vote, waiters that ask at once each get some votes and none enough: nothing but chance
+        keeps them apart.
+        """
+        holder: Hold | None = refused
+        longest = LONGEST
+        while holder is not None and (left := give_up - self.clock()) > 0:
+            time.sleep(min(left, _chance.uniform(SHORTEST, longest)))
+            before = self.clock()
+            holder = self.within(0)
+            # Those who ask for long need more room between them.
+            longest = max(LONGEST, 5 * (self.clock() - before))
+        return holder
 
     def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Hold | None:
         """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""

@@ -88,6 +88,13 @@ class Connections:
         return place_of(self._pool) + self._note
 
     @property
+    def place(self) -> object:
+        """Which server it is, whatever the database and the user; ``None`` where a Sentinel says so."""
+        if hasattr(self._pool, "service_name"):
+            return None
+        return _seen_by(self._kwargs, self._pool.connection_class)[0]
+
+    @property
     def is_open(self) -> bool:
         """Whether a connection is idle whose other end has not closed it, as far as can be told at once."""
         if self._pid != getpid():

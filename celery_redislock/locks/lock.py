@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from celery_redislock.exceptions import LockBusy, LockLost, RedisLockError
+from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
 from celery_redislock.locks.attempt import Attempt, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, Lease
@@ -44,7 +44,8 @@ class Lock:
     each other, in one thread too. Who waits is served in order: tasks and Locks of
     one name share one line. Two exceptions: where a hold has expired, one that
     comes just then may be first; and messages of RabbitMQ, which have priorities
-    of their own, wait behind Locks. A lock that is acquired without ``with`` and
+    of their own, wait behind Locks. On a quorum of servers there is no line: who
+    waits asks again after random pauses, in no order. A lock that is acquired without ``with`` and
     never released is renewed until the process ends.
 
     Not for coroutines, which would hold it together; a second one of the same
@@ -99,6 +100,9 @@ class Lock:
         check_terms(
             name, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
         )
+        if lock_delay and not store.keeps_lines:
+            problem = f"lock_delay={lock_delay:g} is not kept by a quorum of servers; leave it out"
+            raise LockOptionError(repr(name), [problem])
         self.name = name
         self._key = lock_name(name)
         self._store = store

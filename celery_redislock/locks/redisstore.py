@@ -9,7 +9,7 @@ key                           type    value                       expiry; writte
 ============================  ======  ==========================  ===========================================
 ``redislock:{N}:lock``        string  ``token NUL json``          lease or claim ttl; all that list a hold
 ``redislock:{N}:period``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
-``redislock:{N}:fence``       string  last strict fence           7 days; as the period's (strict)
+``redislock:{N}:fence``       string  last strict fence           7 days; as the period's, fence
 ``redislock:{N}:mark:MSG``    string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
 ``redislock:{N}:note:NONCE``  string  what a request has done,    three socket timeouts; claim_and_push,
                                       for its repetition          park, leave

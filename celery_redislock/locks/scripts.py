@@ -24,9 +24,9 @@ from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "claim_and_push", "claim_or_park", "downgrade", "drain", "force_release", "hand_on", "inspect",
-    "leave", "limit", "look", "move", "names", "park", "release", "release_and_store", "release_claims",
-    "renew", "settle", "sweep", "waiting",
+    "acquire", "claim_and_push", "claim_or_park", "downgrade", "drain", "fence", "force_release", "hand_on",
+    "inspect", "leave", "limit", "look", "move", "names", "park", "release", "release_and_store",
+    "release_claims", "renew", "settle", "sweep", "waiting",
 )  # fmt: skip
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
@@ -228,9 +228,7 @@ class Scripts:
                     replies = answers.read(count, of_script=is_script, of_wait=waits > 0 and not is_script)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
-                    text, sha = map(str.encode, self._scripts[operation])
-                    in_full = request.replace(_EVALSHA % sha, _EVAL % (len(text), text), 1)
-                    send(sock, in_full, give_up, clock)
+                    send(sock, self._in_full(operation, request), give_up, clock)
                     answers = Answers(sock, sock.recv(PIECE), give_up, clock)
                     replies = answers.read(count, of_script=is_script)
                 sock.settimeout(self._socket_timeout)  # at rest again
@@ -263,6 +261,11 @@ class Scripts:
                 begun = None
         server = self._connections.server
         raise failure(server, operation, name, keys, lost, was_refused, was_sent) from lost
+
+    def _in_full(self, operation: str, request: bytes) -> bytes:
+        """Return a script's request with its text, for a server that does not know it by its digest."""
+        text, sha = map(str.encode, self._scripts[operation])
+        return request.replace(_EVALSHA % sha, _EVAL % (len(text), text), 1)
 
     def _request(self, operation: str, keys: Sequence[str], args: Sequence[str]) -> bytes:
         """Return the bytes that run a script, or, where the operation is none, those of a plain command."""

@@ -379,6 +379,8 @@ class LockStore(ABC):
         on_promoted: called with what the end of a hold has promoted and this process has to publish, in the
             thread that ended it, after the answer was read. Callers that end a hold need not know of it.
         is_shared: other processes see these locks.
+        keeps_lines: who waits stands in a line, and is served in order. Where it is false, who waits asks
+            again after a random pause.
         prefix: the beginning of all keys.
         patience: seconds after which every verb has answered or raised, but for a slow new connection.
         least_ttl: seconds that a hold must live at least if it is renewed: three of the longest calls, where
@@ -388,6 +390,7 @@ class LockStore(ABC):
     home: str = ""
     on_promoted: Callable[[Sequence[Promotion]], object] | None = None
     is_shared: bool = False
+    keeps_lines: bool = True
     prefix: str = ""
     patience: float = 2.0
     least_ttl: float = 0.0

@@ -5,8 +5,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,13 @@ def server() -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def quorum() -> Iterator[list[EmbeddedServer]]:
+    """What the pages call ``locks-1`` and so on."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(EmbeddedServer(port=0)) for _ in range(3)]
+
+
 @pytest.fixture
 def admin(server: EmbeddedServer) -> Iterator[redis.Redis]:
     """A client that may do anything; the server, which is ours alone, is empty."""
@@ -115,12 +122,16 @@ def _environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.usefixtures("admin")
-def test_the_python_of_a_page_runs(page: str, server: EmbeddedServer, tmp_path: Path) -> None:
+def test_the_python_of_a_page_runs(
+    page: str, server: EmbeddedServer, quorum: Sequence[EmbeddedServer], tmp_path: Path
+) -> None:
     lines = [""] * PAGES[page].count("\n")
     for block in blocks_of("python"):
         if block.page == page:
-            code = block.code.replace(THERE, f"127.0.0.1:{server.port}").splitlines()
-            lines[block.line - 1 : block.line - 1 + len(code)] = code
+            code = block.code.replace(THERE, f"127.0.0.1:{server.port}")
+            for number, one in enumerate(quorum, 1):
+                code = code.replace(f"locks-{number}:6379", f"127.0.0.1:{one.port}")
+            lines[block.line - 1 : block.line - 1 + code.count("\n")] = code.splitlines()
     # A name of its own: Celery names tasks after the file, and each page must meet no other page's locks.
     program = tmp_path / f"{re.sub('[^a-z]', '_', page.lower())}.py"
     program.write_text("\n".join(lines) + AFTERWARDS.get(page, ""))

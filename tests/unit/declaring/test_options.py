@@ -175,6 +175,14 @@ def test_a_queue_whose_name_could_not_be_parked_is_refused(wrong):
     assert "give the name of a queue" in problems(read, {"lock_wait_queue": wrong})[0]
 
 
+def test_a_quorum_of_lock_servers_is_refused_with_what_there_is_instead():
+    """Redlock is for locks without tasks."""
+    (problem,) = problems(settings_of, {"redislock_url": ["redis://a", "redis://b", "redis://c"]})
+
+    assert "tasks have no locks on a quorum of servers (Redlock)" in problem
+    assert "celery_redislock.locks.connect([...])" in problem
+
+
 def test_a_longest_wait_is_refused_where_nobody_waits_in_line():
     """``until_expired`` waits for its period, by the clock. Elsewhere a workflow's duplicate may wait."""
     (problem,) = problems(read, {"lock": "until_expired", "lock_period": 9, "lock_wait_timeout": 5})

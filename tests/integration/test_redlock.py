@@ -1,0 +1,662 @@
+"""Redlock on five real servers: what it gives while a minority is away, late or empty."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, LockUnavailable
+from celery_redislock.locks import Lock
+from celery_redislock.locks.store import Release, Term
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.facts import wait_until
+from tests.faults import Fault, FaultyProxy, faulty_proxy
+from tests.history import Interval, violations
+from tests.integration.programs import _PROLOGUE
+from tests.servers import EmbeddedServer
+from tests.stores import ABOUT, FACTS, QuorumCase, granted, refused
+from tests.trips import Trips
+
+A, B, C = "job-a/1", "job-b/1", "job-c/1"
+
+#: Seconds: the socket timeout of the stores here; a round is bounded by two of them.
+TIMEOUT = 0.4
+ROUND = 2 * TIMEOUT
+
+#: What a bounded call may be late on two busy cores.
+MARGIN = 0.6
+
+MINORITY, MAJORITY = range(2), range(3)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[EmbeddedServer]]:
+    """Five that stay."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(EmbeddedServer(port=0)) for _ in range(5)]
+
+
+@pytest.fixture
+def mortal() -> Iterator[list[EmbeddedServer]]:
+    """Five that a test may kill or pause."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(EmbeddedServer(port=0)) for _ in range(5)]
+
+
+@contextmanager
+def _quorum(
+    servers: Sequence[EmbeddedServer], urls: Sequence[str] = (), timeout: float = TIMEOUT
+) -> Iterator[QuorumCase]:
+    """A quorum of them, whose clients beside it go round any proxy; all connected, and scripts known."""
+    case = QuorumCase([each.url for each in servers], socket_timeout=timeout)
+    with closing(case):
+        if urls:
+            of_proxies = QuorumCase(urls, socket_timeout=timeout)
+            case.quorum = of_proxies.quorum
+            case.prefix = of_proxies.prefix
+            for each in case.each:
+                each.prefix = case.prefix
+        case.quorum.acquire("before", "job-0/1", 30.0, facts=ABOUT)
+        case.quorum.renew([Term("before", "job-0/1", 30.0)])
+        case.quorum.release("before", "job-0/1")
+        yield case
+
+
+@pytest.fixture
+def case(servers: list[EmbeddedServer]) -> Iterator[QuorumCase]:
+    """A quorum of servers that stay."""
+    with _quorum(servers) as case:
+        yield case
+
+
+@pytest.fixture
+def dying(mortal: list[EmbeddedServer]) -> Iterator[QuorumCase]:
+    """A quorum of servers that a test may kill; not cleaned up, because they may be gone."""
+    with _quorum(mortal) as case:
+        yield case
+        for server in mortal:
+            if server.is_running:
+                server.resume()
+            else:
+                server.restart()
+
+
+@pytest.fixture
+def proxies(servers: list[EmbeddedServer]) -> Iterator[list[FaultyProxy]]:
+    """The network between each of the servers and who is under test."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(faulty_proxy(each.port or 0)) for each in servers]
+
+
+@pytest.fixture
+def far(servers: list[EmbeddedServer], proxies: list[FaultyProxy]) -> Iterator[QuorumCase]:
+    """A quorum behind that network."""
+    with _quorum(servers, [each.url for each in proxies]) as case:
+        yield case
+
+
+@pytest.fixture
+def patient(servers: list[EmbeddedServer], proxies: list[FaultyProxy]) -> Iterator[QuorumCase]:
+    """The same, for tests in which nobody is silent: a busy machine is no fault."""
+    with _quorum(servers, [each.url for each in proxies], timeout=5.0) as case:
+        yield case
+
+
+def _take(case: QuorumCase, token: str = A, ttl: float = 30.0) -> Any:
+    return case.quorum.acquire("n", token, ttl, facts=ABOUT)
+
+
+def _put(case: QuorumCase, token: str, at: Sequence[int]) -> None:
+    """Let somebody hold the lock on these servers."""
+    for number in at:
+        case.each[number].client.set(case.each[number].key(), f"{token}\0{json.dumps(FACTS)}", px=30_000)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    before = time.monotonic()
+    call()
+    return time.monotonic() - before
+
+
+def _pay(case: QuorumCase) -> bool:
+    """Whether what is owed to the servers is paid before long."""
+    return wait_until(lambda: not watchdog_of(case.quorum)._debts, 10)
+
+
+# --- a majority decides ---------------------------------------------------------------------------------
+
+
+def test_a_cycle_is_three_requests_to_each_server(case: QuorumCase) -> None:
+    """Acquire, write the fence back, release; and a renewal is one."""
+    trips = [Trips(each.client) for each in case.each]
+    lock = Lock(case.quorum, "n", auto_renew=False)
+
+    lock.acquire(0)
+    lock.release()
+    assert [each() for each in trips] == [{"evalsha": 3}] * 5
+
+    lock.acquire(0)
+    lock.renew()
+    assert [each() for each in trips] == [{"evalsha": 6}] * 5
+    lock.release()
+
+
+def test_a_lock_is_held_on_all_servers_and_released_on_all(case: QuorumCase) -> None:
+    lock = Lock(case.quorum, "n", owner="nightly")
+
+    with lock:
+        assert len({*case.tokens}) == 1
+        holder = lock.holder()
+        assert holder is not None
+        assert (holder.owner, lock.held) == ("nightly", True)
+        assert 29.0 < holder.expires_in <= 30.0
+        with pytest.raises(LockBusy, match="held by nightly"), Lock(case.quorum, "n", timeout=0):
+            pytest.fail("the block was entered")
+        assert len({*case.tokens}) == 1
+
+    assert case.tokens == [None] * 5
+    assert lock.holder() is None
+
+
+def test_two_of_five_servers_may_be_gone(dying: QuorumCase, mortal: list[EmbeddedServer]) -> None:
+    """Acquire, renew, check, release, refuse: all go on, and do not wait for the dead."""
+    lock = Lock(dying.quorum, "n", auto_renew=False)
+    lock.acquire(0)
+    first = lock.fence
+    for server in mortal[:2]:
+        server.kill()
+
+    assert _seconds(lock.renew) < TIMEOUT
+    assert lock.held
+    assert not Lock(dying.quorum, "n").acquire(0)
+    assert lock.release()
+    assert lock.acquire(0)
+    assert lock.fence > first
+    assert _seconds(lock.release) < TIMEOUT
+    assert lock.holder() is None
+
+
+def test_three_of_five_gone_is_a_lock_server_that_is_away(
+    dying: QuorumCase, mortal: list[EmbeddedServer]
+) -> None:
+    """Within bounds, told by its servers, and nothing stays on those that live."""
+    lock = Lock(dying.quorum, "n", auto_renew=False)
+    for server in mortal[:3]:
+        server.kill()
+
+    before = time.monotonic()
+    with pytest.raises(LockUnavailable, match=f"2 of 5 servers answered.*:{mortal[0].port}/0") as caught:
+        lock.acquire()
+    assert time.monotonic() - before < 2 * ROUND + MARGIN
+    assert caught.value.operation == "acquire"
+    for verb in (lock.holder, lambda: dying.quorum.renew([Term("n", A, 1.0)])):
+        with pytest.raises(LockUnavailable):
+            verb()
+
+    assert [each.client.exists(each.key()) for each in dying.each[3:]] == [0, 0]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_silent_servers_cost_one_timeout_together_and_then_none(
+    dying: QuorumCase, mortal: list[EmbeddedServer], number: int
+) -> None:
+    """Paused, with their connections open: nobody learns that they are away but by waiting."""
+    for server in mortal[:number]:
+        server.pause()
+
+    before = time.monotonic()
+    if number == 2:
+        granted(_take(dying))
+    else:
+        with pytest.raises(LockUnavailable):
+            _take(dying)
+    assert time.monotonic() - before < ROUND + MARGIN
+
+    if number == 2:
+        before = time.monotonic()
+        dying.quorum.release("n", A)
+        for _ in range(5):
+            granted(_take(dying))
+            dying.quorum.release("n", A)
+        assert time.monotonic() - before < TIMEOUT
+
+
+def test_servers_that_never_answered_cost_a_new_process_no_more(
+    servers: list[EmbeddedServer], proxies: list[FaultyProxy]
+) -> None:
+    """Connecting to several that swallow everything takes as long as to one."""
+    for proxy in proxies[:2]:
+        proxy.black_hole()
+    with closing(QuorumCase([each.url for each in proxies], socket_timeout=TIMEOUT)) as case:
+        assert _seconds(lambda: granted(_take(case))) < ROUND + MARGIN
+        assert _seconds(lambda: case.quorum.release("n", A)) < TIMEOUT
+        for proxy in proxies:
+            proxy.heal()
+
+
+def test_a_server_that_is_back_votes_again(dying: QuorumCase, mortal: list[EmbeddedServer]) -> None:
+    """It is tried in the background, once a second."""
+    mortal[0].kill()
+    granted(_take(dying))
+    assert dying.quorum.release("n", A).released
+    mortal[0].restart()
+
+    def votes() -> bool:
+        granted(_take(dying))
+        is_there = dying.tokens[0] == A
+        dying.quorum.release("n", A)
+        return is_there
+
+    assert wait_until(votes, 5)
+
+
+# --- refused rounds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holders", [[B, B, B, None, None], [B, B, C, C, None], [None, None, B, C, "d/1"]])
+def test_a_round_without_a_majority_is_refused_and_leaves_nothing_behind(
+    case: QuorumCase, holders: list[str | None]
+) -> None:
+    """A holder of three, and votes that are split: neither loses what it has."""
+    for number, token in enumerate(holders):
+        if token is not None:
+            _put(case, token, [number])
+
+    hold = refused(_take(case)).hold
+
+    assert hold.token in holders
+    assert case.tokens == holders
+    assert case.holder() == (B if holders.count(B) == 3 else None)
+
+
+FIVE = """
+    lock = Lock(store, "n", timeout=60.0)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(6):
+        with lock:
+            start = time.monotonic()
+            time.sleep(0.02)
+            lock.check()
+            print(json.dumps([lock.fence, start, time.monotonic()]), flush=True)
+        time.sleep(0.1)  # or it would be the first to ask again
+"""
+
+
+def test_five_that_wait_never_hold_it_at_once_and_never_split_the_votes_for_long(
+    servers: list[EmbeddedServer],
+) -> None:
+    """Law 1, by random pauses: a round is won within a second, and all get their turns."""
+    program = _PROLOGUE.replace("url, prefix, *rest", "prefix, *url") + textwrap.dedent(FIVE)
+    command = [sys.executable, "-c", "import json\n" + program]
+    with closing(QuorumCase([each.redis_url for each in servers])) as case, ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*command, case.prefix, *(each.redis_url for each in servers)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    cwd=Path(__file__).parents[2],
+                )
+            )
+            for _ in range(5)
+        ]
+        for process in processes:
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        told = [process.communicate(timeout=60)[0].splitlines() for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * 5
+    history = [
+        Interval("n", f"process {number}", *json.loads(line))
+        for number, lines in enumerate(told)
+        for line in lines
+    ]
+    assert [len(lines) for lines in told] == [6] * 5
+    assert violations(history) == []
+    history.sort(key=lambda interval: interval.start)
+    assert max(after.start - before.end for before, after in pairwise(history)) < 1.0
+
+
+def test_threads_share_a_quorum(case: QuorumCase) -> None:
+    """Each finds, or opens, connections of its own."""
+    history: list[Interval] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            with Lock(case.quorum, "n", timeout=30.0) as lock:
+                start = time.monotonic()
+                lock.check()
+                fence = lock.fence
+                history.append(Interval("n", f"thread {number}", fence, start, time.monotonic()))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+
+    assert len(history) == 30
+    assert violations(history) == []
+
+
+def test_who_waits_is_refused_in_time_and_leaves_nothing(case: QuorumCase) -> None:
+    _put(case, B, range(5))
+    lock = Lock(case.quorum, "n", timeout=0.5)
+
+    before = time.monotonic()
+    with pytest.raises(LockBusy) as caught, lock:
+        pytest.fail("the block was entered")
+
+    assert 0.5 <= time.monotonic() - before < 0.5 + MARGIN
+    assert caught.value.holder == "job-b"
+    assert case.tokens == [B] * 5
+
+
+# --- lost and late messages -----------------------------------------------------------------------------
+
+LOST = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.RESET_IN_REPLY)
+SILENT = (Fault.BLACK_HOLE, Fault.SILENCE)
+OPERATIONS = ("start", "fence", "renew", "release")
+
+
+def _cycle(case: QuorumCase) -> Release:
+    first = granted(_take(case))
+    assert case.quorum.renew([Term("n", A, 30.0)]).renewed == [True]
+    assert first.fence is not None
+    answer = case.quorum.release("n", A)
+    assert answer.gave_back(trusted=True)
+    return answer
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
+def test_a_connection_that_breaks_costs_one_more_request(
+    patient: QuorumCase, proxies: list[FaultyProxy], fault: Fault, operation: str
+) -> None:
+    """Also if all of them do at once: each is asked again with the same token."""
+    for proxy in proxies:
+        proxy.fail(fault, of=operation)
+
+    _cycle(patient)
+
+    assert [proxy.fired for proxy in proxies] == [1] * 5
+    assert patient.tokens == [None] * 5
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("fault", SILENT, ids=lambda fault: fault.name)
+def test_a_minority_that_does_not_answer_changes_nothing(
+    far: QuorumCase, proxies: list[FaultyProxy], fault: Fault, operation: str
+) -> None:
+    for number in MINORITY:
+        proxies[number].fail(fault, of=operation)
+
+    assert _cycle(far).released
+    assert far.tokens[2:] == [None] * 3
+
+
+@pytest.mark.parametrize("fault", SILENT, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("operation", ["start", "fence"])
+def test_a_majority_that_does_not_answer_grants_nothing_and_is_released_later(
+    far: QuorumCase, proxies: list[FaultyProxy], fault: Fault, operation: str
+) -> None:
+    """Nothing is granted whose fence has not been written back; and what was taken is given back."""
+    for number in MAJORITY:
+        proxies[number].fail(fault, of=operation)
+    lock = Lock(far.quorum, "n")
+
+    before = time.monotonic()
+    with pytest.raises(LockUnavailable):
+        lock.acquire(0)
+    assert time.monotonic() - before < 2 * ROUND + MARGIN
+
+    assert _pay(far)
+    assert wait_until(lambda: far.tokens == [None] * 5, 10)
+
+
+def test_an_interrupt_between_request_and_answer_leaves_no_answer_to_the_next_request(
+    case: QuorumCase,
+) -> None:
+    """Ctrl-C while the third server is listened to: what was sent is given back, on connections in step."""
+
+    class Interrupted:
+        """A socket whose next answer is not waited for."""
+
+        def __init__(self, sock: Any) -> None:
+            self.sock = sock
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.sock, name)
+
+        def recv(self, _size: int) -> bytes:
+            raise KeyboardInterrupt
+
+    store: Any = case.quorum
+    connection = store._servers[2].take()
+    connection._sock = Interrupted(connection._sock)
+    connection.redislock_idle.append(connection)
+
+    with pytest.raises(KeyboardInterrupt):
+        Lock(store, "n").acquire(0)
+
+    assert _pay(case)
+    assert case.tokens == [None] * 5
+    _cycle(case)
+
+
+def test_answers_that_come_too_late_grant_nothing(far: QuorumCase, proxies: list[FaultyProxy]) -> None:
+    """What the acquire took is no part of the lease: of a short ttl nothing is left, and all is released."""
+    for proxy in proxies:
+        proxy.delay = 0.25
+        proxy.fail(Fault.SLOW, of="start")
+
+    with pytest.raises(LockUnavailable, match=r"of a ttl of 0\.2 s"):
+        _take(far, ttl=0.2)
+
+    assert far.tokens == [None] * 5
+
+
+def test_a_lease_ends_earlier_by_what_its_acquire_took(far: QuorumCase, proxies: list[FaultyProxy]) -> None:
+    """Neither the slowest server nor the write-back counts for the holder."""
+    proxies[4].delay = 0.2
+    proxies[4].fail(Fault.SLOW, of="start")
+    proxies[3].delay = 0.1
+    proxies[3].fail(Fault.SLOW, of="fence")
+    lock = Lock(far.quorum, "n", ttl=5.0, auto_renew=False)
+
+    before = far.quorum._clock()
+    assert lock.acquire(0)
+    entry = lock._entry
+    assert entry is not None
+    assert entry.lease.deadline < before + 5.0 - 0.3 + 0.05
+    lock.release()
+
+
+def test_a_silent_majority_at_renewal_is_asked_again_until_the_deadline(
+    far: QuorumCase, proxies: list[FaultyProxy]
+) -> None:
+    lock = Lock(far.quorum, "n", ttl=3.0)
+    lock.acquire(0)
+    for number in MAJORITY:
+        proxies[number].fail(Fault.BLACK_HOLE, of="renew")
+
+    assert wait_until(lambda: sum(proxy.fired for proxy in proxies) == 3, 5)
+    assert wait_until(lambda: watchdog_of(far.quorum).renewals > 0, 5)
+    lock.check()
+    assert lock.release()
+
+
+# --- loss -----------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_a_majority_is_noticed(dying: QuorumCase, mortal: list[EmbeddedServer]) -> None:
+    """By ``on_lost``, within the ttl, and by ``check``."""
+    lost = threading.Event()
+    lock = Lock(dying.quorum, "n", ttl=1.5, on_lost=lambda _: lost.set())
+    lock.acquire(0)
+    for server in mortal[:3]:
+        server.kill()
+
+    assert lost.wait(1.5 + MARGIN)
+    with pytest.raises(LockLost, match="could not be confirmed by its deadline"):
+        lock.check()
+    with suppress(LockUnavailable):
+        assert not lock.release()
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_lease_lives_as_long_as_a_majority_holds_it(case: QuorumCase, number: int) -> None:
+    """Deleted on two servers it is renewed; on three it is lost at the next renewal, long before its end."""
+    with Lock(case.quorum, "n", ttl=30.0) as lock:
+        for each in case.each[:number]:
+            each.client.delete(each.key())
+        if number == 2:
+            assert lock.renew()
+            lock.check()
+        else:
+            assert not lock.renew()
+            with pytest.raises(LockLost):
+                lock.check()
+            lock.release()
+            lock.acquire()
+
+
+def test_a_lock_is_held_far_longer_than_its_ttl(case: QuorumCase) -> None:
+    """By renewals, while others wait."""
+    with Lock(case.quorum, "n", ttl=0.6) as lock, ThreadPoolExecutor(1) as pool:
+        other = Lock(case.quorum, "n", ttl=0.6, auto_renew=False)
+        waits = pool.submit(other.acquire, 2.0)
+        assert waits.result(10) is False
+        lock.check()
+        assert lock.held
+
+
+def test_a_lost_lease_costs_no_other_of_its_batch(case: QuorumCase) -> None:
+    for name in ("one", "two"):
+        granted(case.quorum.acquire(name, A, 5.0, facts=ABOUT))
+    for each in case.each[:3]:
+        each.client.delete(each.key("two"))
+
+    assert case.quorum.renew([Term("one", A, 30.0), Term("two", A, 30.0)]).renewed == [True, None]
+
+
+def test_a_lease_that_cannot_be_told_costs_no_other_of_its_batch(
+    dying: QuorumCase, mortal: list[EmbeddedServer]
+) -> None:
+    """Two servers are away, and a third has lost one: the watchdog asks for each alone then."""
+    lost = threading.Event()
+    known = Lock(dying.quorum, "known", ttl=2.0)
+    doubtful = Lock(dying.quorum, "doubtful", ttl=2.0, on_lost=lambda _: lost.set())
+    known.acquire(0)
+    doubtful.acquire(0)
+    for server in mortal[:2]:
+        server.kill()
+    dying.each[2].client.delete(dying.each[2].key("doubtful"))
+
+    assert lost.wait(2.0 + MARGIN)
+    known.check()
+    assert known.release()
+
+
+# --- fences ---------------------------------------------------------------------------------------------
+
+
+def _fences(case: QuorumCase) -> list[int]:
+    return [int(each.client.get(each.key(part="fence")) or 0) for each in case.each]  # type: ignore[arg-type]
+
+
+def test_the_largest_fence_is_written_back_before_the_lock_is_granted(case: QuorumCase) -> None:
+    """One server's clock, or counter, is a year ahead: whatever majority grants next, its fence is larger."""
+    ahead = int((time.time() + 365 * 86400) * 1e6)
+    case.each[1].client.set(case.each[1].key(part="fence"), ahead, px=60_000)
+
+    first = granted(_take(case)).fence
+    assert first == ahead + 1
+    assert _fences(case) == [first] * 5
+    assert all(each.remaining(part="fence") > 6 * 86400 for each in case.each)
+    case.quorum.release("n", A)
+
+    case.each[1].client.delete(case.each[1].key(part="fence"))
+    assert granted(_take(case, B)).fence == first + 1
+
+
+def test_a_fence_grows_although_each_majority_is_another(far: QuorumCase, proxies: list[FaultyProxy]) -> None:
+    """Any two majorities have a server in common, and that has the last fence."""
+    ahead = int((time.time() + 86400) * 1e6)
+    far.each[0].client.set(far.each[0].key(part="fence"), ahead, px=60_000)
+    fences = []
+    for away in ([3, 4], [0, 1], [2, 3], [0, 4]):
+        for number in away:
+            _put(far, B, [number])  # it does not vote for us
+        fences.append(granted(_take(far)).fence)
+        far.quorum.release("n", A)
+        far.quorum.force_release("n")
+
+    assert fences == [ahead + 1, ahead + 2, ahead + 3, ahead + 4]
+
+
+def test_a_fence_is_written_under_its_token_only(case: QuorumCase) -> None:
+    """A hold that an operator takes away between the two rounds is not granted, and leaves nothing."""
+    store: Any = case.quorum
+    write_back = store._write_back
+
+    def taken_away(*args: Any) -> Any:
+        for number in MAJORITY:
+            case.each[number].client.set(case.each[number].key(), f"{B}\0{{}}", px=30_000)
+        return write_back(*args)
+
+    store._write_back = taken_away
+    with pytest.raises(LockUnavailable, match="no majority held the lock when its fence"):
+        _take(case)
+
+    assert case.tokens == [B, B, B, None, None]
+
+
+def test_servers_that_come_back_empty_grant_nothing_twice_while_they_are_few(
+    dying: QuorumCase, mortal: list[EmbeddedServer]
+) -> None:
+    """Two of five have lost everything: the lease is renewed, nobody else gets it, and fences grow."""
+    lock = Lock(dying.quorum, "n", ttl=30.0)
+    lock.acquire(0)
+    first = lock.fence
+    for server in mortal[:2]:
+        server.kill()
+        server.restart()
+
+    for _ in range(3):
+        assert not Lock(dying.quorum, "n").acquire(0)
+    assert lock.renew()
+    assert lock.release()
+    assert lock.acquire(0)
+    assert lock.fence > first
+    lock.release()
+
+
+# --- keys of other programs -----------------------------------------------------------------------------
+
+
+def test_another_programs_keys_are_refused_where_they_are_a_majority(case: QuorumCase) -> None:
+    """On fewer servers they cost those servers' votes."""
+    for number in range(5):
+        case.each[number].client.lpush(case.each[number].key(), "a list")
+        case.each[number].client.pexpire(case.each[number].key(), 60_000)
+        if number < 2:
+            granted(_take(case))
+            case.quorum.release("n", A)
+        else:
+            with pytest.raises(LockKeyError, match="WRONGTYPE"):
+                _take(case)
