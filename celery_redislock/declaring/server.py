@@ -169,18 +169,13 @@ def _pool(app: Any, address: _Address, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks.connection import (  # noqa: PLC0415  imports redis
-        check_options,
-        misread,
-        plain_url,
-        pool_of,
-    )
+    from celery_redislock.locks import connection as to  # noqa: PLC0415  imports redis
 
-    url = plain_url(address.url, address.setting)
+    url = to.plain_url(address.url, address.setting)
     # The virtual host "/" is database 0 to kombu, and none to Celery's class (5.7.0, backends/redis.py).
     url = re.sub(r"(?<!:)/(/|%2[Ff])(?=[;?]|$)", "/", url)
     if _scheme(url) == "unix":
-        return pool_of(url, address.setting)
+        return to.pool_of(url, address.setting)
     if _scheme(url) == "sentinel" and not address.options.get("master_name"):
         # Celery would make a pool nevertheless (5.7.0, backends/redis.py), and no lock would ever succeed.
         setting = "broker_transport_options" if address.is_broker else "result_backend_transport_options"
@@ -195,11 +190,11 @@ def _pool(app: Any, address: _Address, bound: float) -> "redis.ConnectionPool":
         cls, backend_url = by_url(url, app.loader)
         seen: Any = _AppSeen(app, _as_backend_settings(address, bound, speaks_tls=_scheme(url) == "rediss"))
         pool: redis.ConnectionPool = cls(app=seen, url=backend_url).client.connection_pool
-        check_options(pool)
+        to.check_options(pool)
     except (ValueError, TypeError, ImportError, RedisError) as error:
         # Their texts quote parts of the URL, and a badly quoted password is such a part.
         vaguely = "its port or its database is no number, or an option is of the wrong kind"
-        what = f"cannot be read ({type(error).__name__}): {misread(url, error) or vaguely}"
+        what = f"cannot be read ({type(error).__name__}): {to.misread(url, error) or vaguely}"
         problem = (
             f"{address.masked} {what}; use a URL as for result_backend, "
             "and quote special characters of a password (urllib.parse.quote)"

@@ -132,31 +132,19 @@ class ClientScripts(Scripts):
     """
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        names: Sequence[str] = SCRIPTS,
-        package: str = __package__,
+        self, client: Client, *, names: Sequence[str] = SCRIPTS, package: str = __package__,
         clock: Clock = boottime,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Run the scripts of these names through this client; arguments as for :class:`Scripts`."""
         self._client = client
         self._clock = clock
         self._scripts = {name: script(name, package) for name in names}
 
     def begin(
-        self,
-        operation: str,
-        keys: Sequence[str],
-        args: Sequence[str],
-        understand: Understand[T],
-        *,
-        name: str,
-        confirm: Sequence[str] = (),
-        waits: float = 0.0,  # noqa: ARG002  the client's own timeouts count
-        within: float | None = None,  # noqa: ARG002  likewise
-    ) -> Callable[[], T]:
-        """Return a function that sends a script's request, and reads the answer."""
+        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
+        *, name: str, confirm: Sequence[str] = (), **_times: object,
+    ) -> Callable[[], T]:  # fmt: skip
+        """Return a function that sends a script's request, and reads the answer; its own timeouts count."""
         text, sha = self._scripts[operation]
         words = (len(keys), *map(str.encode, keys), *map(str.encode, args))
         call = partial(_confirmed, confirm, self._client.longest_wait) if confirm else _called
@@ -170,11 +158,7 @@ class ClientScripts(Scripts):
         return partial(self._ask, ask, operation, keys, understand, name)
 
     def send(
-        self,
-        operation: str,
-        *command: str,
-        understand: Understand[Any] | None = None,
-        waits: float = 0.0,  # noqa: ARG002  the store keeps to ``longest_wait``
+        self, operation: str, *command: str, understand: Understand[Any] | None = None, **_times: object
     ) -> Any:
         """Send a plain command, and wait for its answer; a refusal that nobody is to understand is logged."""
         words = [*map(str.encode, command)]
@@ -193,13 +177,9 @@ class ClientScripts(Scripts):
             tell(logger.debug, "a request whose answer was not awaited failed: %s", error)
 
     def _ask(
-        self,
-        ask: Callable[[Any], Any],
-        operation: str,
-        keys: Sequence[str],
-        understand: Understand[T],
+        self, ask: Callable[[Any], Any], operation: str, keys: Sequence[str], understand: Understand[T],
         name: str,
-    ) -> T:
+    ) -> T:  # fmt: skip
         server = self._client.server
         sent_at = self._clock()
         try:

@@ -284,14 +284,9 @@ class Scripts:
 
 
 def failure(
-    server: str,
-    operation: str,
-    name: str,
-    keys: Sequence[str],
-    lost: Exception,
-    was_refused: bool,
+    server: str, operation: str, name: str, keys: Sequence[str], lost: Exception, was_refused: bool,
     was_sent: bool = True,
-) -> LockUnavailable | LockKeyError:
+) -> LockUnavailable | LockKeyError:  # fmt: skip
     """Return the error for a request of this operation, about this lock, that was *lost*, or refused."""
     is_late = isinstance(lost, TimeoutError | redis.TimeoutError)
     words = "no answer in time" if is_late else told(str(lost).encode(), 300) or type(lost).__name__
