@@ -2,20 +2,24 @@
 
 import functools
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
+from operator import methodcaller
+from typing import Any, TypeAlias
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Refusal, Term
+from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Parked, Refusal, Term
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.log import logger
 
-__all__ = ["PAUSE", "SHORTEST", "Attempt", "end"]
+__all__ = ["PAUSE", "SHORTEST", "Attempt", "coroutine", "end", "owe"]
 
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
 PAUSE = 1.0
@@ -23,6 +27,12 @@ SHORTEST = 0.01
 
 #: With messages of priority 0 on Redis, those that come for the first time.
 BAND = 1
+
+#: What an attempt asks of a store: one verb, or some.
+Step: TypeAlias = Callable[[LockStore], Any]
+
+#: The steps of an attempt. It is sent the answer to each, or thrown what was raised instead.
+Steps: TypeAlias = Generator[Step, Any, Hold | None]
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +47,7 @@ class Attempt:
         clock: of the store.
         limit: how many may hold it at once; ``None`` for one alone.
         says: more facts about the holder, pairs of JSON, each with a comma before it.
-        may_wait: raises when it could wait for ever; asked each second.
+        may_wait: asks the store, and raises, when it could wait for ever; a step of each second.
     """
 
     store: LockStore
@@ -48,7 +58,7 @@ class Attempt:
     clock: Clock
     limit: int | None = None
     says: str = ""
-    may_wait: Callable[[], object] | None = None
+    may_wait: Step | None = None
 
     def within(self, timeout: float | None) -> Hold | None:
         """Acquire within so many seconds; ``None`` when held, else who held it at the last request.
@@ -56,6 +66,22 @@ class Attempt:
         ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`;
         what is left of it then is released in the background.
         """
+        steps = self.steps(timeout)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = step(self.store)
+                except BaseException as error:  # noqa: BLE001  it decides
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as last:
+            refused: Hold | None = last.value
+            return refused
+
+    def steps(self, timeout: float | None) -> Steps:
+        """Do the same step by step: whoever drives it carries each out, in a thread or in a loop."""
         give_up = float("inf") if timeout is None else self.clock() + timeout
         pid = os.getpid()
         owner = self.owner or _who(pid, threading.get_ident())[0]
@@ -63,14 +89,15 @@ class Attempt:
             owner = f"{owner}/{_nonce()}"  # of one owner the server lets only one hold it at once
         term = Term(self.key, new_token(owner), self.ttl)
         try:
-            refused = self._take(term, pid)
+            refused = yield from self._take(term, pid)
         except BaseException as error:
-            _owe(self.store, term, error)
+            owe(self.store, term, error)
             raise
         if refused is None or give_up <= self.clock():
             return refused
+        self._begin_to_wait()
         try:
-            return self._stand_in_line(term, pid, refused, give_up)
+            return (yield from self._stand_in_line(term, pid, refused, give_up))
         except BaseException:
             if pid == os.getpid():
                 # It holds the lock by now, or will be handed it, for so long.
@@ -79,10 +106,17 @@ class Attempt:
                 watchdog_of(self.store).owe(leave, within=within, what=repr(self.key))
             raise
 
-    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Hold | None:
+    def _begin_to_wait(self) -> None:
+        """Warn where a thread that waits holds up others."""
+        if coroutine() is not None:
+            _warn_of_a_loop_that_stands()
+
+    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Steps:
         """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""
         facts = self.facts(pid)
-        answer = self.store.acquire(*term, facts=facts, starts_run=starts_run, limit=self.limit)
+        answer = yield lambda store: store.acquire(
+            *term, facts=facts, starts_run=starts_run, limit=self.limit
+        )
         if isinstance(answer, Refusal):
             return answer.hold
         # No message was named, so no mark can have answered.
@@ -90,7 +124,7 @@ class Attempt:
         self.keep(term, answer)
         return None
 
-    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Hold | None:
+    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Steps:
         """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
 
         Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
@@ -108,36 +142,43 @@ class Attempt:
         pause = min(PAUSE, store.patience / 2)
         while True:
             if self.may_wait is not None:
-                self.may_wait()
+                yield self.may_wait
             entry = Entry("ring", bell, store.patience, self.facts(pid))
-            parked = store.park(
-                term.name, term.token, entry, nonce=_nonce(), band=BAND, place=place, within=store.patience
+            parked: Parked = yield methodcaller(
+                "park",
+                term.name,
+                term.token,
+                entry,
+                nonce=_nonce(),
+                band=BAND,
+                place=place,
+                within=store.patience,
             )
             holder = parked.held_by or holder
             # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
             look_in = pause if holder is None else max(SHORTEST, holder.expires_in + 0.001)
             left = max(0.0, give_up - self.clock())
-            is_handed = store.await_bell(bell, min(pause, look_in, left))
+            is_handed = yield methodcaller("await_bell", bell, min(pause, look_in, left))
             if pid != os.getpid():
                 # A fork, with this thread and no other of its parent's: it waits for itself.
-                return self.within(None if give_up == float("inf") else give_up - self.clock())
+                return (yield from self.steps(None if give_up == float("inf") else give_up - self.clock()))
             if not is_handed:
                 # Where that finds it free, it is handed to somebody, who may be this one.
-                held_by = store.release(term.name, NOBODY).held_by
-                holders = store.holders(term.name) if held_by is None else (held_by,)
+                held_by = (yield lambda store: store.release(term.name, NOBODY)).held_by
+                holders = (yield lambda store: store.holders(term.name)) if held_by is None else (held_by,)
                 holder = next(iter(holders), None)
                 is_handed = term.token in {each.token for each in holders}
                 if is_handed:
-                    store.await_bell(bell, SHORTEST)  # it has rung since, or the answer was lost
+                    yield methodcaller("await_bell", bell, SHORTEST)  # it has rung since, or that was lost
             if is_handed:
                 # As a run starts: what is handed to us needs no memory, and what is not is others' who wait.
-                holder = self._take(term, pid, starts_run=True)
+                holder = yield from self._take(term, pid, starts_run=True)
                 if holder is None:
                     return None
                 place = "first"  # the hand-off expired before it could be taken
             refused = holder or refused
             if give_up <= self.clock():
-                store.leave(term.name, term.token)
+                yield lambda store: store.leave(term.name, term.token)
                 return refused
 
     def facts(self, pid: int) -> str:
@@ -157,12 +198,12 @@ def end(store: LockStore, lease: Lease) -> bool:
     try:
         answer = store.release(lease.key, lease.token)
     except BaseException as error:
-        _owe(store, lease.term, error)
+        owe(store, lease.term, error)
         raise
     return answer.gave_back(trusted=trusted)
 
 
-def _owe(store: LockStore, term: Term, error: BaseException) -> None:
+def owe(store: LockStore, term: Term, error: BaseException) -> None:
     """Release in the background a hold that an unanswered, or interrupted, request may have left."""
     if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
         release = functools.partial(store.release, term.name, term.token)
@@ -178,3 +219,18 @@ def _who(pid: int, thread: int) -> tuple[str, str]:
 
 def _nonce() -> str:
     return new_token("").lstrip("/")
+
+
+def coroutine() -> object | None:
+    """Return the task of asyncio that this thread is running, if it runs any."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+@functools.cache
+def _warn_of_a_loop_that_stands() -> None:
+    logger.warning(
+        "a lock of celery_redislock.locks waits in a thread that runs an asyncio task, so every task of its "
+        "loop stands still meanwhile; use celery_redislock.locks.aio, or acquire it in a thread of its own "
+        "(asyncio.to_thread). This is told once a process"
+    )
