@@ -26,7 +26,7 @@ from celery_redislock.log import logger
 SCRIPTS = (
     "acquire", "claim_and_push", "claim_or_park", "downgrade", "drain", "force_release", "hand_on", "inspect",
     "leave", "limit", "look", "move", "names", "park", "release", "release_and_store", "release_claims",
-    "renew", "settle", "sweep", "waiting",
+    "renew", "ring", "settle", "sweep", "waiting",
 )  # fmt: skip
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
@@ -256,18 +256,24 @@ class Scripts:
             if not repeated:
                 connection = self._connections.take_new()
                 begun = None
+        raise self._failed(operation, keys, name, lost, was_refused=was_refused, was_sent=was_sent) from lost
+
+    def _failed(
+        self, operation: str, keys: Sequence[str], name: str, lost: Any, *, was_refused: bool, was_sent: bool
+    ) -> LockUnavailable | LockKeyError:
+        """Return the error of a request that was refused, or got no answer: ``lost`` is why."""
         words = "no answer in time" if isinstance(lost, TimeoutError) else str(lost) or type(lost).__name__
         server = self._connections.server
         if "WRONGTYPE" not in words:
             unavailable = LockUnavailable(server, operation, words)
             unavailable.was_refused = was_refused
             unavailable.was_sent = was_sent
-            raise unavailable from lost
+            return unavailable
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
             "delete or rename it, or choose another name (lock_key) or redislock_prefix"
         )
-        raise LockKeyError(name, problem) from lost
+        return LockKeyError(name, problem)
 
     def _request(self, operation: str, keys: Sequence[str], args: Sequence[str]) -> bytes:
         """Return the bytes that run a script, or, where the operation is none, those of a plain command."""
