@@ -14,7 +14,9 @@ T = TypeVar("T")
 LONGEST = 60.0
 
 
-def play(case: RedisCase, story: Callable[[aio.Store], Awaitable[T]], server: Any = None, **options: Any) -> T:
+def play(
+    case: RedisCase, story: Callable[[aio.Store], Awaitable[T]], server: Any = None, **options: Any
+) -> T:
     """Let a loop of its own play a story with a store of its own; return what the story returns."""
 
     async def run() -> T:

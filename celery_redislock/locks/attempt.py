@@ -111,6 +111,10 @@ class Attempt:
         if coroutine() is not None:
             _warn_of_a_loop_that_stands()
 
+    def _pause(self) -> float:
+        """Return the seconds between two looks of one that waits, at most."""
+        return min(PAUSE, self.store.patience / 2)
+
     def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Steps:
         """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""
         facts = self.facts(pid)
@@ -138,9 +142,10 @@ class Attempt:
         bell = store.bell(term.name, _nonce())
         place = "last"
         holder: Hold | None = refused
-        # An entry that is not refreshed for ``patience`` leaves the line.
-        pause = min(PAUSE, store.patience / 2)
         while True:
+            pause = self._pause()
+            # An entry that is not refreshed for so long leaves the line.
+            patience = max(store.patience, 2 * pause)
             if self.may_wait is not None:
                 yield self.may_wait
             entry = Entry("ring", bell, store.patience, self.facts(pid))
@@ -152,7 +157,7 @@ class Attempt:
                 nonce=_nonce(),
                 band=BAND,
                 place=place,
-                within=store.patience,
+                within=patience,
             )
             holder = parked.held_by or holder
             # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.

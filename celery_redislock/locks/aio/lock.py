@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 from celery_redislock.exceptions import LockBusy
 from celery_redislock.locks.aio.held import Held, current_task
 from celery_redislock.locks.aio.store import Store
-from celery_redislock.locks.attempt import Attempt
+from celery_redislock.locks.attempt import PAUSE, Attempt
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.process import hostname
@@ -18,12 +19,26 @@ from celery_redislock.locks.terms import check_terms
 
 __all__ = ["Lock", "TaskAttempt"]
 
+#: Looks a second of all tasks of a loop that wait.
+LOOKS = 500
 
+
+@dataclass(eq=False, slots=True)
 class TaskAttempt(Attempt):
-    """A task's attempt to hold a lock: it holds up nobody while it waits."""
+    """A task's attempt to hold a lock: it holds up nobody while it waits.
+
+    Attributes:
+        waiting: how many tasks of the loop wait.
+    """
+
+    waiting: Callable[[], int] = field(kw_only=True)
 
     def _begin_to_wait(self) -> None:
         pass
+
+    def _pause(self) -> float:
+        # However many wait, their loop and their server have no more looks to make.
+        return max(min(PAUSE, self.store.patience / 2), self.waiting() / LOOKS)
 
 
 class Lock:
@@ -224,7 +239,13 @@ class Lock:
     def _attempt(self) -> Attempt:
         """Return an attempt of this task to hold it."""
         return TaskAttempt(
-            self._store.beside, self._key, self._ttl, self._owner or task_name(), self._keep, boottime
+            self._store.beside,
+            self._key,
+            self._ttl,
+            self._owner or task_name(),
+            self._keep,
+            boottime,
+            waiting=self._store.waiting,
         )
 
     def _keep(self, term: Term, grant: Grant) -> None:

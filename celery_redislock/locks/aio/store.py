@@ -178,6 +178,10 @@ class Store:
         """Renews the leases of this loop."""
         return watchdog_of(self.beside)
 
+    def waiting(self) -> int:
+        """Return how many tasks of this loop wait for a lock."""
+        return len(self._bells)
+
     async def aclose(self) -> None:
         """Close the idle connections; the store stays usable. A hold that is left is still renewed."""
         self._wires.drop_idle()
@@ -349,6 +353,9 @@ class Bells:
         self._rung: set[str] = set()
         self._reader: asyncio.Task[None] | None = None
         self._ringing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     async def await_ring(self, bell: str, seconds: float) -> bool:
         """Wait for a bell, and take its ring; as :meth:`LockStore.await_bell`."""

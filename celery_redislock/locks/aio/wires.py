@@ -21,8 +21,8 @@ from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense, whole
 
 __all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
 
-#: Requests of a loop that are on their way at once. Of 16 connections one more reads the bells, and one is the
-#: watchdog's.
+#: Requests of a loop that are on their way at once. Of 16 connections another one reads the bells, and one is
+#: the watchdog's.
 MOST = 14
 
 _REFUSED = "the server closed the connection"
