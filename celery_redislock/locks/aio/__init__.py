@@ -23,13 +23,15 @@ import redis.asyncio
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.aio.lock import Lock
+from celery_redislock.locks.aio.readwrite import ReadWriteLock
+from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
 from celery_redislock.locks.aio.wires import ClientWires, OwnWires
 from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.connection import Connections, pool_of
 from celery_redislock.locks.redisstore import RedisStore
 
-__all__ = ["Lock", "Store", "connect"]
+__all__ = ["Lock", "Permit", "ReadWriteLock", "Semaphore", "Store", "connect"]
 
 
 def connect(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import copy
 from typing import Any, Literal, TypeAlias
 
 from celery_redislock.exceptions import LockLost, RedisLockError
@@ -36,12 +37,20 @@ class Held:
         self.over = asyncio.Event()
         self._store = store
         self._on_lost = on_lost
+        #: Of several counts of one hold, that which its lease tells of a loss.
+        self._first = self
         self._is_cancelled = False
         #: Requests to cancel the task that others had made before.
         self._cancelling = task.cancelling() if _COUNTS else 0
         self.lease = Lease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
         if is_renewed:
             store.watchdog.watch(self.lease)
+
+    def shared(self) -> "Held":
+        """Return the same hold for another count of how often its task has entered it."""
+        held = copy(self)
+        held.depth = 1
+        return held
 
     async def check(self) -> None:
         """As :meth:`Lease.check`, which sends a request only where the deadline has passed."""
@@ -71,7 +80,7 @@ class Held:
             if error is not None:
                 raise
             error = cancelled
-            if not self._is_cancelled:
+            if not self._first._is_cancelled:
                 raise
         why = self.lease.lost_because or "it was gone when it should be released"
         if isinstance(error, asyncio.CancelledError) and self._takes_back():
@@ -91,9 +100,9 @@ class Held:
 
     def _takes_back(self) -> bool:
         """Whether the task was cancelled because of this loss, and by nobody else: that is over then."""
-        if not self._is_cancelled:
+        if not self._first._is_cancelled:
             return False
-        self._is_cancelled = False
+        self._first._is_cancelled = False
         return not _COUNTS or self.task.uncancel() <= self._cancelling
 
 
