@@ -182,11 +182,15 @@ class Semaphore:
             LockUnavailable: the server cannot be reached.
             LockKeyError: the key on the server is not a lock.
         """
-        return holders_of(self._store, self._key)
+        return tuple(hold for hold in self._store.holders(self._key) if not hold.is_period)
 
     def available(self) -> int:
         """Return how many places are free now, also if somebody waits for them; two requests."""
-        return free_places(self._store, self._key, self.limit)
+        told = self._store.limit(self._key)
+        holders = self.holders()
+        limits = [self.limit, *(int(hold.facts.get("limit", 1)) for hold in holders)]
+        taken = sum(int(hold.facts.get("permits", 1)) for hold in holders)
+        return max(0, (min(limits) if told is None else told.value) - taken)
 
     def waiting(self) -> tuple[Hold, ...]:
         """Return who waits in line, in order, as they will hold it; one request, as holders()."""
@@ -245,7 +249,7 @@ class Semaphore:
         may_wait = None
         if permits > 1:
             says += f',"permits":{permits}'
-            may_wait = partial(check_limit, key=self._key, name=self.name, limit=self.limit, permits=permits)
+            may_wait = partial(self._check_limit, permits)
             may_wait(self._store)
         attempt = Attempt(
             self._store, self._key, self._ttl, self._owner, keep, self._clock, self.limit, says, may_wait
@@ -253,29 +257,14 @@ class Semaphore:
         refused = attempt.within(timeout)
         return kept[-1] if refused is None else refused
 
+    def _check_limit(self, permits: int, store: LockStore) -> None:
+        """Raise :class:`LockOptionError` where so many places will never be free."""
+        told = store.limit(self._key)
+        limit = self.limit if told is None else told.value
+        if permits > limit:
+            problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"
+            raise LockOptionError(self.name, [problem])
+
     def _end(self, lease: Lease) -> bool:
         """Release a hold of this process, once; tell whether it was still ours."""
         return not lease.ended and end(self._store, lease)
-
-
-def holders_of(store: LockStore, key: str) -> tuple[Hold, ...]:
-    """Return who holds places."""
-    return tuple(hold for hold in store.holders(key) if not hold.is_period)
-
-
-def free_places(store: LockStore, key: str, limit: int) -> int:
-    """Return how many places are free, for somebody who knows this limit."""
-    told = store.limit(key)
-    holders = holders_of(store, key)
-    limits = [limit, *(int(hold.facts.get("limit", 1)) for hold in holders)]
-    taken = sum(int(hold.facts.get("permits", 1)) for hold in holders)
-    return max(0, (min(limits) if told is None else told.value) - taken)
-
-
-def check_limit(store: LockStore, *, key: str, name: str, limit: int, permits: int) -> None:
-    """Raise :class:`LockOptionError` where so many places will never be free."""
-    told = store.limit(key)
-    limit = limit if told is None else told.value
-    if permits > limit:
-        problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"
-        raise LockOptionError(name, [problem])

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from celery_redislock.locks import Lock, aio, attempt
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
-from tests.stores import RedisCase, server_names
+from tests.stores import RedisCase, server_names, start_server
+from tests.tls import tls_arguments, tls_options
 
 #: Seconds: the socket timeout of the stores here. A hand-off lives for two of them.
 SOCKET_TIMEOUT = 0.5
@@ -602,6 +604,47 @@ def test_a_factory_says_how_to_connect(case: RedisCase) -> None:
 def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dict[str, Any]) -> None:
     with pytest.raises(LockOptionError):
         aio.connect(server, **options)
+
+
+@pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
+@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}])
+def test_what_no_lock_can_have_is_refused(case: RedisCase, kind: Any, terms: dict[str, Any]) -> None:
+    with pytest.raises(LockOptionError):
+        kind(aio.connect(case.url), "n", **terms)
+
+
+def test_a_store_that_is_closed_keeps_no_connection_and_can_be_used_again(case: RedisCase) -> None:
+    before = _connections(case)
+
+    async def story(store: aio.Store) -> None:
+        for _ in range(2):
+            async with aio.Lock(store, "n"):
+                assert not await asyncio.create_task(aio.Lock(store, "n").acquire(0.1))
+            await store.aclose()
+            assert await until(lambda: _connections(case) <= before)
+
+    play(case, story)
+
+
+def test_connections_are_made_with_tls(tmp_path: Path) -> None:
+    arguments, port = tls_arguments(tmp_path)
+    server = start_server("redis-server", port=0, extra_args=arguments)
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        case = stack.enter_context(closing(RedisCase(server.redis_url)))
+
+        async def story(store: aio.Store) -> None:
+            assert store.server == f"rediss://127.0.0.1:{port}/0"
+            async with aio.Lock(store, "n") as lock:
+                waits = asyncio.create_task(aio.Lock(store, "n").acquire())
+                assert await until(lambda: waiting(case) == 1)
+                assert await lock.renew(60.0)
+            assert await waits
+            many = aio.Semaphore(store, "many", 2, owner="y" * 100_000)  # more than one record of TLS
+            async with many:
+                assert len(await many.holders()) == 1
+
+        play(case, story, f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}")
 
 
 def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(case: RedisCase) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import Any, Literal, TypeAlias
 
-from celery_redislock.exceptions import LockLost, RedisLockError
+from celery_redislock.exceptions import LockLost, LockOptionError, RedisLockError
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Grant, Term
 
-__all__ = ["Held", "OnLost", "current_task"]
+__all__ = ["Held", "OnLost", "check_on_lost", "current_task"]
 
 #: What is done about a loss: a callable is called in the loop; ``cancel`` cancels the task that holds.
 OnLost: TypeAlias = Callable[[], object] | Literal["cancel"] | None
@@ -104,6 +104,13 @@ class Held:
             return False
         self._first._is_cancelled = False
         return not _COUNTS or self.task.uncancel() <= self._cancelling
+
+
+def check_on_lost(name: str, on_lost: object) -> None:
+    """Raise :class:`LockOptionError` where nobody could do this about a loss."""
+    if on_lost is not None and on_lost != "cancel" and not callable(on_lost):
+        problem = f"on_lost={on_lost!r} is neither a callable nor 'cancel'"
+        raise LockOptionError(repr(name), [problem])
 
 
 def current_task() -> "asyncio.Task[Any]":

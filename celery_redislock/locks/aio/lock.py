@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from celery_redislock.exceptions import LockBusy
-from celery_redislock.locks.aio.held import Held, current_task
+from celery_redislock.locks.aio.held import Held, check_on_lost, current_task
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import PAUSE, Attempt
 from celery_redislock.locks.clock import boottime
@@ -89,6 +89,7 @@ class Lock:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
         check_terms(name, ttl=ttl, timeout=timeout)
+        check_on_lost(name, on_lost)
         self.name = name
         self._key = lock_name(name)
         self._store = store

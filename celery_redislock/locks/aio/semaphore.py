@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any, Literal
 
 from celery_redislock.exceptions import LockBusy
-from celery_redislock.locks.aio.held import Held, current_task
+from celery_redislock.locks import semaphore
+from celery_redislock.locks.aio.held import Held, check_on_lost, current_task
 from celery_redislock.locks.aio.lock import TaskAttempt, task_name
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.limits import A_YEAR, replace_limit
-from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.semaphore import check_limit, free_places, holders_of
+from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.store import Grant, Hold, Limit, Term
 from celery_redislock.locks.terms import check_terms
 
@@ -121,10 +120,12 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout, limit=limit)
+        check_on_lost(name, on_lost)
+        #: Its twin, whose verbs are those of this one's store.
+        self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, timeout=timeout)
         self.name = name
         self.limit = limit
-        self._key = lock_name(name)
+        self._key = self._plain._key
         self._store = store
         self._ttl = ttl
         self._timeout = timeout
@@ -165,16 +166,15 @@ class Semaphore:
 
     async def holders(self) -> tuple[Hold, ...]:
         """Return who holds places now; as :meth:`celery_redislock.locks.Semaphore.holders`."""
-        return await self._store.ask(lambda verbs: holders_of(verbs, self._key))
+        return await self._store.ask(lambda _: self._plain.holders())
 
     async def available(self) -> int:
         """Return how many places are free now, also if somebody waits for them; two requests."""
-        return await self._store.ask(lambda verbs: free_places(verbs, self._key, self.limit))
+        return await self._store.ask(lambda _: self._plain.available())
 
     async def waiting(self) -> tuple[Hold, ...]:
         """Return who waits in line, in order, as they will hold it; one request, as holders()."""
-        line = await self._store.ask(lambda verbs: verbs.waiting(self._key))
-        return tuple(waiter.hold for waiter in line[1])
+        return await self._store.ask(lambda _: self._plain.waiting())
 
     async def set_limit(
         self, limit: int | None, *, for_: float | timedelta = A_YEAR, by: str | None = None
@@ -183,9 +183,7 @@ class Semaphore:
 
         As :meth:`celery_redislock.locks.Semaphore.set_limit`.
         """
-        seconds = for_.total_seconds() if isinstance(for_, timedelta) else for_
-        check_terms(self.name, for_=seconds, limit=1 if limit is None else limit)
-        return await self._store.ask(lambda verbs: replace_limit(verbs, [self._key], limit, seconds, by=by))
+        return await self._store.ask(lambda _: self._plain.set_limit(limit, for_=for_, by=by))
 
     async def __aenter__(self) -> Permit:
         kept = await self._wait_for(1, self._timeout)
@@ -221,7 +219,7 @@ class Semaphore:
         may_wait = None
         if permits > 1:
             says += f',"permits":{permits}'
-            may_wait = partial(check_limit, key=self._key, name=self.name, limit=self.limit, permits=permits)
+            may_wait = partial(self._plain._check_limit, permits)
             await store.ask(may_wait)
         owner = self._owner or task_name()
         attempt = TaskAttempt(

@@ -76,14 +76,14 @@ class Recorder(Scripts):
         operation, keys, args, _, _, confirm, _ = request
         data = self._request(operation, keys, args)
         if operation not in self._scripts:
-            return Message([*args], data, 1, of_script=False)
+            return Message([*args], data, of_script=False)
         text, sha = self._scripts[operation]
         if in_full:
             data = data.replace(_EVALSHA % sha.encode(), _EVAL % (len(text.encode()), text.encode()), 1)
         if confirm:
             data += self._request(confirm[0], (), (*confirm, str(max(1, round(patience * 500)))))
         head = ["EVAL", text] if in_full else ["EVALSHA", sha]
-        return Message([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1, of_script=True)
+        return Message([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1)
 
 
 class ByLoop(Scripts):
@@ -184,6 +184,7 @@ class Store:
 
     async def aclose(self) -> None:
         """Close the idle connections; the store stays usable. A hold that is left is still renewed."""
+        await self._bells.stop()
         self._wires.drop_idle()
         self.beside.close()
         await asyncio.sleep(0)  # the transports close in the next turn of the loop
@@ -356,6 +357,12 @@ class Bells:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    async def stop(self) -> None:
+        """Stop reading, if nobody waits."""
+        if self._reader is not None and not self._waiting:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
 
     async def await_ring(self, bell: str, seconds: float) -> bool:
         """Wait for a bell, and take its ring; as :meth:`LockStore.await_bell`."""

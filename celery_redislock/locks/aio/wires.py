@@ -35,13 +35,13 @@ class Message(NamedTuple):
         words: of the command, for a client.
         data: the same as bytes, with what confirms it behind it.
         answers: how many there will be.
-        of_script: a script answers it.
+        of_script: a script answers it; otherwise the server when a bell has rung.
     """
 
     words: list[str]
     data: bytes
-    answers: int
-    of_script: bool
+    answers: int = 1
+    of_script: bool = True
 
 
 class _UnfinishedError(Exception):
@@ -196,6 +196,11 @@ class OwnWires(Wires):
             raise LockOptionError("aio.connect", [problem])
         kwargs = {name: value for name, value in connections._kwargs.items() if name != "parser_class"}
         self._kwargs = {**kwargs, "retry": Retry(NoBackoff(), 0)}
+        try:
+            self._class(**self._kwargs)
+        except TypeError as error:
+            problem = f"an option of its connections is none of redis.asyncio ({error}); give a client itself"
+            raise LockOptionError("aio.connect", [problem]) from None
         self._idle: list[Wire] = []
 
     async def open(self, seconds: float) -> Wire:  # noqa: D102
