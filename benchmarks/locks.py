@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -40,7 +40,7 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 def main() -> None:
     sections: Mapping[str, Callable[..., list[Figure]]] = {
         "acquiring": _acquiring, "on-the-server": _on_the_server, "renewing": _renewing, "client": client,
-        "redlock": redlock,
+        "aio": aio, "redlock": redlock,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
@@ -310,6 +310,71 @@ def _renew(url: str, ttl: str, wait: str) -> None:
     threads = sum(thread.name == "redislock-watchdog" for thread in threading.enumerate())
     connections = len(client.client_list()) - strangers
     print(share, watchdog.renewals - renewed, _calls(client) - before, connections, threads)
+
+
+def aio(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
+    """What a lock costs in a loop of asyncio, of 100 tasks at once; with a server of its own."""
+    import asyncio
+
+    import redis.asyncio
+
+    from celery_redislock.embedded import EmbeddedServer
+    from celery_redislock.locks import aio
+
+    times, tasks, pairs = (2, 10, 5) if quick else (31, 100, 20)
+    say(f"acquiring and releasing in a loop, {tasks} tasks")
+    loop = asyncio.new_event_loop()
+
+    def cost(once: Callable[[str], Awaitable[object]]) -> Callable[[], Mapping[str, float]]:
+        async def work() -> None:
+            for number in range(pairs):
+                await once(f"aio-{next(_numbers)}-{number}")
+
+        async def at_once() -> None:
+            await asyncio.gather(*(work() for _ in range(tasks)))
+
+        def measure() -> Mapping[str, float]:
+            cpu, wall = time.process_time(), time.perf_counter()
+            loop.run_until_complete(at_once())
+            took = time.perf_counter() - wall, time.process_time() - cpu
+            return {"rate": tasks * pairs / took[0], "cpu": took[1] / tasks / pairs * 1e6}
+
+        return measure
+
+    async def close(*ends: Callable[[], Awaitable[None]]) -> None:
+        for end in ends:
+            await end()
+
+    with EmbeddedServer(port=0) as server:
+        client = redis.asyncio.Redis.from_url(server.url, max_connections=100)
+        release = client.register_script(_RELEASE)
+        store, through = aio.connect(server.url), aio.connect(client)
+
+        async def by_hand(name: str) -> None:
+            assert await client.set(name, "token", nx=True, px=30_000)
+            assert await release([name], ["token"])
+
+        def by_lock(store: aio.Store) -> Callable[[str], Awaitable[object]]:
+            async def once(name: str) -> None:
+                lock = aio.Lock(store, name)
+                assert await lock.acquire(0)
+                assert await lock.release()
+
+            return once
+
+        contenders = {"ours": by_lock(store), "ours, a client": by_lock(through), "by hand": by_hand}
+        found = rounds(times, {name: cost(once) for name, once in contenders.items()})
+        loop.run_until_complete(close(store.aclose, through.aclose, client.aclose))
+        loop.close()
+    bare = "redis.asyncio's SET NX PX and a script"
+    return [
+        Figure(
+            f"{tasks} tasks: rate of aio.Lock / {bare}", ratios(found, "rate", "ours", "by hand"), 0.8, True
+        ),
+        Figure("  with a redis.asyncio client", ratios(found, "rate", "ours, a client", "by hand")),
+        *(Figure(f"  {name}", found[name]["rate"], unit="/s") for name in found),
+        *(Figure(f"  {name}: CPU of the client", found[name]["cpu"], unit="us") for name in found),
+    ]
 
 
 def _calls(client, what: str = "calls") -> int:

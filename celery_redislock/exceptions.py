@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 
 __all__ = [
-    "DuplicateTask", "LockBusy", "LockKeyError", "LockLost", "LockOptionError", "LockUnavailable",
-    "LockUpgradeError", "RedisLockError",
+    "DuplicateTask", "LockBusy", "LockKeyError", "LockLoopError", "LockLost", "LockOptionError",
+    "LockUnavailable", "LockUpgradeError", "RedisLockError",
 ]  # fmt: skip
 
 
@@ -122,8 +122,25 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
 
 @dataclass(eq=False, repr=False)
+class LockLoopError(RedisLockError, RuntimeError):
+    """A store of ``locks.aio`` was used by another event loop than its own; nothing was sent.
+
+    Attributes:
+        server: where its locks are, passwords masked.
+    """
+
+    server: str
+
+    def __str__(self) -> str:
+        return (
+            f"this store of {self.server} belongs to another event loop, that of its first request: call "
+            "celery_redislock.locks.aio.connect() in each loop, and make the locks of that loop with it"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class LockUpgradeError(RedisLockError, RuntimeError):
-    """A thread that reads asked for the write lock of the same name: it would wait for itself.
+    """A thread that reads asked for the write lock of that name: it would wait for itself.
 
     Attributes:
         key: the lock's name.
@@ -133,7 +150,7 @@ class LockUpgradeError(RedisLockError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"this thread reads under {self.key!r}, and would wait for itself: release the read lock first, "
+            f"who asks reads under {self.key!r}, and would wait for itself: release the read lock first, "
             "or take the write lock from the start, and downgrade() it"
         )
 

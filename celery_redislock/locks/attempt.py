@@ -3,20 +3,24 @@
 import functools
 import os
 import random
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
+from operator import methodcaller
+from typing import Any, TypeAlias
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Refusal, Term
+from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Parked, Refusal, Term
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.log import logger
 
-__all__ = ["PAUSE", "SHORTEST", "Attempt", "end"]
+__all__ = ["PAUSE", "SHORTEST", "Attempt", "coroutine", "end", "owe"]
 
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
 PAUSE = 1.0
@@ -31,6 +35,12 @@ _chance = random.SystemRandom()
 #: With messages of priority 0 on Redis, those that come for the first time.
 BAND = 1
 
+#: What an attempt asks of a store: one verb, or some.
+Step: TypeAlias = Callable[[LockStore], Any]
+
+#: The steps of an attempt. It is sent the answer to each, or thrown what was raised instead.
+Steps: TypeAlias = Generator[Step, Any, Hold | None]
+
 
 @dataclass(eq=False, slots=True)
 class Attempt:
@@ -44,7 +54,7 @@ class Attempt:
         clock: of the store.
         limit: how many may hold it at once; ``None`` for one alone.
         says: more facts about the holder, pairs of JSON, each with a comma before it.
-        may_wait: raises when it could wait for ever; asked each second.
+        may_wait: asks the store, and raises, when it could wait for ever; a step of each second.
     """
 
     store: LockStore
@@ -55,7 +65,7 @@ class Attempt:
     clock: Clock
     limit: int | None = None
     says: str = ""
-    may_wait: Callable[[], object] | None = None
+    may_wait: Step | None = None
 
     def within(self, timeout: float | None) -> Hold | None:
         """Acquire within so many seconds; ``None`` when held, else who held it at the last request.
@@ -63,6 +73,22 @@ class Attempt:
         ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`;
         what is left of it then is released in the background.
         """
+        steps = self.steps(timeout)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = step(self.store)
+                except BaseException as error:  # noqa: BLE001  it decides
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as last:
+            refused: Hold | None = last.value
+            return refused
+
+    def steps(self, timeout: float | None) -> Steps:
+        """Do the same step by step: whoever drives it carries each out, in a thread or in a loop."""
         give_up = float("inf") if timeout is None else self.clock() + timeout
         pid = os.getpid()
         owner = self.owner or _who(pid, threading.get_ident())[0]
@@ -70,16 +96,17 @@ class Attempt:
             owner = f"{owner}/{_nonce()}"  # of one owner the server lets only one hold it at once
         term = Term(self.key, new_token(owner), self.ttl)
         try:
-            refused = self._take(term, pid)
+            refused = yield from self._take(term, pid)
         except BaseException as error:
-            _owe(self.store, term, error)
+            owe(self.store, term, error)
             raise
         if refused is None or give_up <= self.clock():
             return refused
         if not self.store.keeps_lines:
-            return self._ask_again(refused, give_up)
+            return (yield from self._ask_again(refused, give_up))
+        self._begin_to_wait()
         try:
-            return self._stand_in_line(term, pid, refused, give_up)
+            return (yield from self._stand_in_line(term, pid, refused, give_up))
         except BaseException:
             if pid == os.getpid():
                 # It holds the lock by now, or will be handed it, for so long.
@@ -88,7 +115,7 @@ class Attempt:
                 watchdog_of(self.store).owe(leave, within=within, what=repr(self.key))
             raise
 
-    def _ask_again(self, refused: Hold, give_up: float) -> Hold | None:
+    def _ask_again(self, refused: Hold, give_up: float) -> Steps:
         """Ask after random pauses; ``None`` when held, else who held it when time was up.
 
         Where servers vote, waiters that ask at once each get some votes and none enough: nothing but chance
@@ -97,17 +124,29 @@ class Attempt:
         holder: Hold | None = refused
         longest = LONGEST
         while holder is not None and (left := give_up - self.clock()) > 0:
-            time.sleep(min(left, _chance.uniform(SHORTEST, longest)))
+            pause = min(left, _chance.uniform(SHORTEST, longest))
+            yield lambda _store: time.sleep(pause)  # noqa: B023  carried out at once
             before = self.clock()
-            holder = self.within(0)
+            holder = yield from self.steps(0)
             # Those who ask for long need more room between them.
             longest = max(LONGEST, 5 * (self.clock() - before))
         return holder
 
-    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Hold | None:
+    def _begin_to_wait(self) -> None:
+        """Warn where a thread that waits holds up others."""
+        if coroutine() is not None:
+            _warn_of_a_loop_that_stands()
+
+    def _pause(self) -> float:
+        """Return the seconds between two looks of one that waits, at most."""
+        return min(PAUSE, self.store.patience / 2)
+
+    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Steps:
         """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""
         facts = self.facts(pid)
-        answer = self.store.acquire(*term, facts=facts, starts_run=starts_run, limit=self.limit)
+        answer = yield lambda store: store.acquire(
+            *term, facts=facts, starts_run=starts_run, limit=self.limit
+        )
         if isinstance(answer, Refusal):
             return answer.hold
         # No message was named, so no mark can have answered.
@@ -115,7 +154,7 @@ class Attempt:
         self.keep(term, answer)
         return None
 
-    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Hold | None:
+    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Steps:
         """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
 
         Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
@@ -129,40 +168,48 @@ class Attempt:
         bell = store.bell(term.name, _nonce())
         place = "last"
         holder: Hold | None = refused
-        # An entry that is not refreshed for ``patience`` leaves the line.
-        pause = min(PAUSE, store.patience / 2)
         while True:
+            pause = self._pause()
+            # An entry that is not refreshed for so long leaves the line.
+            patience = max(store.patience, 2 * pause)
             if self.may_wait is not None:
-                self.may_wait()
+                yield self.may_wait
             entry = Entry("ring", bell, store.patience, self.facts(pid))
-            parked = store.park(
-                term.name, term.token, entry, nonce=_nonce(), band=BAND, place=place, within=store.patience
+            parked: Parked = yield methodcaller(
+                "park",
+                term.name,
+                term.token,
+                entry,
+                nonce=_nonce(),
+                band=BAND,
+                place=place,
+                within=patience,
             )
             holder = parked.held_by or holder
             # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
             look_in = pause if holder is None else max(SHORTEST, holder.expires_in + 0.001)
             left = max(0.0, give_up - self.clock())
-            is_handed = store.await_bell(bell, min(pause, look_in, left))
+            is_handed = yield methodcaller("await_bell", bell, min(pause, look_in, left))
             if pid != os.getpid():
                 # A fork, with this thread and no other of its parent's: it waits for itself.
-                return self.within(None if give_up == float("inf") else give_up - self.clock())
+                return (yield from self.steps(None if give_up == float("inf") else give_up - self.clock()))
             if not is_handed:
                 # Where that finds it free, it is handed to somebody, who may be this one.
-                held_by = store.release(term.name, NOBODY).held_by
-                holders = store.holders(term.name) if held_by is None else (held_by,)
+                held_by = (yield lambda store: store.release(term.name, NOBODY)).held_by
+                holders = (yield lambda store: store.holders(term.name)) if held_by is None else (held_by,)
                 holder = next(iter(holders), None)
                 is_handed = term.token in {each.token for each in holders}
                 if is_handed:
-                    store.await_bell(bell, SHORTEST)  # it has rung since, or the answer was lost
+                    yield methodcaller("await_bell", bell, SHORTEST)  # it has rung since, or that was lost
             if is_handed:
                 # As a run starts: what is handed to us needs no memory, and what is not is others' who wait.
-                holder = self._take(term, pid, starts_run=True)
+                holder = yield from self._take(term, pid, starts_run=True)
                 if holder is None:
                     return None
                 place = "first"  # the hand-off expired before it could be taken
             refused = holder or refused
             if give_up <= self.clock():
-                store.leave(term.name, term.token)
+                yield lambda store: store.leave(term.name, term.token)
                 return refused
 
     def facts(self, pid: int) -> str:
@@ -182,12 +229,12 @@ def end(store: LockStore, lease: Lease) -> bool:
     try:
         answer = store.release(lease.key, lease.token)
     except BaseException as error:
-        _owe(store, lease.term, error)
+        owe(store, lease.term, error)
         raise
     return answer.gave_back(trusted=trusted)
 
 
-def _owe(store: LockStore, term: Term, error: BaseException) -> None:
+def owe(store: LockStore, term: Term, error: BaseException) -> None:
     """Release in the background a hold that an unanswered, or interrupted, request may have left."""
     if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
         release = functools.partial(store.release, term.name, term.token)
@@ -203,3 +250,18 @@ def _who(pid: int, thread: int) -> tuple[str, str]:
 
 def _nonce() -> str:
     return new_token("").lstrip("/")
+
+
+def coroutine() -> object | None:
+    """Return the task of asyncio that this thread is running, if it runs any."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+@functools.cache
+def _warn_of_a_loop_that_stands() -> None:
+    logger.warning(
+        "a lock of celery_redislock.locks waits in a thread that runs an asyncio task, so every task of its "
+        "loop stands still meanwhile; use celery_redislock.locks.aio, or acquire it in a thread of its own "
+        "(asyncio.to_thread). This is told once a process"
+    )

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
-from celery_redislock.locks.attempt import Attempt, end
+from celery_redislock.locks.attempt import Attempt, coroutine, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, Lease
 from celery_redislock.locks.naming import lock_name
@@ -48,8 +47,8 @@ class Lock:
     waits asks again after random pauses, in no order. A lock that is acquired without ``with`` and
     never released is renewed until the process ends.
 
-    Not for coroutines, which would hold it together; a second one of the same
-    thread is refused. Let each hold it in a thread (``asyncio.to_thread``).
+    Not for coroutines, which would hold it together, and stand still while one waits; a second one of the
+    same thread is refused. For them there is ``celery_redislock.locks.aio``.
     """
 
     def __init__(
@@ -256,10 +255,11 @@ class Lock:
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         if (entry := self._entry) is not None:
-            if entry.coroutine is not _coroutine():
+            if entry.coroutine is not coroutine():
                 raise RuntimeError(
                     f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
-                    "whole: let each coroutine hold it in a thread of its own (asyncio.to_thread)"
+                    "whole: use celery_redislock.locks.aio, or let each coroutine hold it in a thread of its "
+                    "own (asyncio.to_thread)"
                 )
             if not self._reentrant:
                 raise RuntimeError(f"this thread holds the lock {self.name!r} already (reentrant=False)")
@@ -285,7 +285,7 @@ class Lock:
             lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
-        self._local.__dict__[self] = Entry(lease, _coroutine(), os.getpid())
+        self._local.__dict__[self] = Entry(lease, coroutine(), os.getpid())
 
     def _announce_loss(self, _lease: Lease) -> None:
         if self._on_lost is not None:
@@ -296,9 +296,3 @@ class Lock:
 def _thread_facts(kind: type[threading.local]) -> threading.local:
     """Return the thread-local object whose ``__dict__`` has each thread's holds by their locks."""
     return kind()
-
-
-def _coroutine() -> object | None:
-    """Return the task of asyncio that this thread is running, if it runs any."""
-    asyncio = sys.modules.get("asyncio")
-    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()

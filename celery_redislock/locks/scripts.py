@@ -26,7 +26,7 @@ from celery_redislock.log import logger
 SCRIPTS = (
     "acquire", "claim_and_push", "claim_or_park", "downgrade", "drain", "fence", "force_release", "hand_on",
     "inspect", "leave", "limit", "look", "move", "names", "park", "release", "release_and_store",
-    "release_claims", "renew", "settle", "sweep", "waiting",
+    "release_claims", "renew", "ring", "settle", "sweep", "waiting",
 )  # fmt: skip
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.

@@ -250,16 +250,16 @@ class Semaphore:
         if permits > 1:
             says += f',"permits":{permits}'
             may_wait = partial(self._check_limit, permits)
-            may_wait()
+            may_wait(self._store)
         attempt = Attempt(
             self._store, self._key, self._ttl, self._owner, keep, self._clock, self.limit, says, may_wait
         )
         refused = attempt.within(timeout)
         return kept[-1] if refused is None else refused
 
-    def _check_limit(self, permits: int) -> None:
+    def _check_limit(self, permits: int, store: LockStore) -> None:
         """Raise :class:`LockOptionError` where so many places will never be free."""
-        told = self._store.limit(self._key)
+        told = store.limit(self._key)
         limit = self.limit if told is None else told.value
         if permits > limit:
             problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"

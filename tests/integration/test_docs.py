@@ -32,6 +32,14 @@ assert charge.apply((42, 5)).get() > 0  # a fence: it held its lock
 assert not hourly_report.delay().is_duplicate
 assert hourly_report.delay().is_duplicate
 """,
+    "docs/asyncio.md": """
+async def all_of_it():
+    async with aio.connect(SERVER) as store:
+        await sell(store)
+        await work(store)
+        assert await aio.Semaphore(store, "licence", 3).available() == 3
+asyncio.run(all_of_it())
+""",
     "docs/comparison.md": """
 assert not result.is_duplicate and sync.delay(account=7, full=False).id == result.id
 assert not pack.delay(7).is_duplicate and pack.delay(7, "fragile").is_duplicate

@@ -43,7 +43,15 @@ CELERYS = {
     "declaring.server",
     "declaring.keys.digest",
 }
-REDIS = {"locks.client", "locks.connection", "locks.scripts", "declaring.server"}
+REDIS = {
+    "locks.client",
+    "locks.connection",
+    "locks.scripts",
+    "locks.aio",
+    "locks.aio.store",
+    "locks.aio.wires",
+    "declaring.server",
+}
 
 #: The exceptions to "import at the top": a process that only declares tasks pays for none of these.
 LOADED_ON_FIRST_USE = {"publishing", "running", "locks.tasklock"}

@@ -1,0 +1,449 @@
+"""One loop's access to a lock server: the verbs of a store, carried out without holding up the loop."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+import redis
+
+from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
+from celery_redislock.locks.aio.wires import Message, Wires
+from celery_redislock.locks.attempt import Step, Steps, owe
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.redisstore import RedisStore, _granted
+from celery_redislock.locks.scripts import (
+    _EVAL,
+    _EVALSHA,
+    _OF_CONNECTION,
+    OTHER_SHAPES,
+    Scripts,
+    Understand,
+    failure,
+)
+from celery_redislock.locks.store import Grant, Hold, Term
+from celery_redislock.locks.watchdog import Watchdog, watchdog_of
+from celery_redislock.locks.wire import ErrorReply, Nonsense, expect, left_of
+
+__all__ = ["Store"]
+
+T = TypeVar("T")
+
+
+class Request(NamedTuple):
+    """What a verb asks for: the arguments of :meth:`Scripts.begin`, or a plain command's (``args``)."""
+
+    operation: str
+    keys: Sequence[str]
+    args: Sequence[str]
+    understand: Understand[Any]
+    name: str
+    confirm: Sequence[str] = ()
+    waits: float = 0.0
+
+
+class Asked(BaseException):
+    """A verb asks for this."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
+class Recorder(Scripts):
+    """In place of scripts that run: gives a verb the answers that have come, and leaves it at the next one.
+
+    Attributes:
+        answers: makes or raises each, in the order of the verb's requests.
+    """
+
+    answers: Iterator[Callable[[], Any]] = iter(())
+
+    def begin(
+        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
+        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,  # noqa: ARG002
+    ) -> Callable[[], T]:  # fmt: skip
+        return self._next(Request(operation, keys, args, understand, name, confirm, waits))
+
+    def send(
+        self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
+    ) -> Any:
+        assert understand is not None  # noqa: S101  each answer is awaited
+        return self._next(Request(operation, (), command, understand, operation, (), waits))()
+
+    def _next(self, request: Request) -> Callable[[], Any]:
+        for answer in self.answers:
+            return answer
+        raise Asked(request)
+
+    def message(self, request: Request, patience: float, *, in_full: bool = False) -> Message:
+        """Return the request as it is sent: with the digest of its script, or in full with its text."""
+        operation, keys, args, _, _, confirm, _ = request
+        data = self._request(operation, keys, args)
+        if operation not in self._scripts:
+            return Message([*args], data, of_script=False)
+        text, sha = self._scripts[operation]
+        if in_full:
+            data = data.replace(_EVALSHA % sha.encode(), _EVAL % (len(text.encode()), text.encode()), 1)
+        if confirm:
+            data += self._request(confirm[0], (), (*confirm, str(max(1, round(patience * 500)))))
+        head = ["EVAL", text] if in_full else ["EVALSHA", sha]
+        return Message([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1)
+
+
+class ByLoop(Scripts):
+    """Runs scripts for a thread beside the loop, each by a task of it: a loop that stands still runs none.
+
+    Attributes:
+        store: of that loop.
+    """
+
+    store: "Store"
+
+    def begin(
+        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
+        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,
+    ) -> Callable[[], T]:  # fmt: skip
+        request = Request(operation, keys, args, understand, name, confirm, waits)
+        return partial(self._run, request, within or self.store.beside.patience)
+
+    def _run(self, request: Request, seconds: float) -> Any:
+        answer = self.store.answer(request)
+        try:
+            running = asyncio.run_coroutine_threadsafe(answer, self.store.loop)
+        except RuntimeError as error:
+            answer.close()
+            raise LockUnavailable(self.store.server, request.operation, str(error)) from error
+        try:
+            return running.result(seconds)
+        except (futures.TimeoutError, futures.CancelledError) as error:
+            running.cancel()
+            reason = "its event loop did not answer in time"
+            raise LockUnavailable(self.store.server, request.operation, reason) from error
+
+
+class Verbs(RedisStore):
+    """The verbs of a store, to be called by :meth:`Store.ask` only."""
+
+    _scripts: Recorder
+
+    def __init__(self, connections: Any, **options: Any) -> None:
+        super().__init__(connections, **options)
+        self._scripts = Recorder(connections)
+
+    def ring(self, bell: str) -> bool:
+        """Ring a bell."""
+        return self._scripts.begin("ring", [bell], [self._note_ms], _is_rung, name=bell)()
+
+    def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Any:  # noqa: ARG002
+        """As in a thread; but the attempt that fails by it releases the hold."""
+        answer = _granted(name, replies[0], *when)
+        if isinstance(answer, Grant) and replies[1] < self._min_replicas:
+            reason = f"only {replies[1]} of {self._min_replicas} replicas confirmed the lock"
+            raise LockUnavailable(self.server, "acquire", reason)
+        return answer
+
+
+class Store:
+    """Locks on one server, for one event loop: that of the first request. From :func:`aio.connect`.
+
+    ::
+
+        async with aio.connect("redis://localhost:6379/0") as store:
+            async with Lock(store, "nightly-import"):
+                ...
+
+    Attributes:
+        beside: the store of the watchdog's thread, which renews the leases and pays what is owed.
+        verbs: for :meth:`ask`.
+    """
+
+    def __init__(self, beside: RedisStore, verbs: Verbs, wires: Wires) -> None:
+        """Made by :func:`celery_redislock.locks.aio.connect`."""
+        self.beside = beside
+        self.verbs = verbs
+        self._wires = wires
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bells = Bells(self)
+
+    async def __aenter__(self) -> "Store":
+        self.check_loop()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def server(self) -> str:
+        """Where the locks are kept, without credentials; for messages."""
+        return self._wires.server
+
+    @property
+    def watchdog(self) -> Watchdog:
+        """Renews the leases of this loop."""
+        return watchdog_of(self.beside)
+
+    def waiting(self) -> int:
+        """Return how many tasks of this loop wait for a lock."""
+        return len(self._bells)
+
+    async def aclose(self) -> None:
+        """Close the idle connections; the store stays usable. A hold that is left is still renewed."""
+        await self._bells.stop()
+        self._wires.drop_idle()
+        self.beside.close()
+        await asyncio.sleep(0)  # the transports close in the next turn of the loop
+
+    def check_loop(self) -> None:
+        """Raise :class:`LockLoopError` in another loop than that of the first request."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise LockLoopError(self.server)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the first request."""
+        assert self._loop is not None  # noqa: S101  there has been one
+        return self._loop
+
+    def tell(self, report: Callable[[], object]) -> None:
+        """Call something in the loop, from any thread; not in a loop that is closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(report)
+
+    async def ask(self, step: Callable[[Verbs], T]) -> T:
+        """Carry out some verbs.
+
+        *step* is called again for each answer, with those that have come before, until it needs no more: so
+        it changes nothing but by its requests. Raises as the verbs do, and :class:`LockLoopError`.
+        """
+        self.check_loop()
+        answers: list[Callable[[], Any]] = []
+        while True:
+            self.verbs._scripts.answers = iter(answers)
+            try:
+                return step(self.verbs)
+            except Asked as asked:
+                request = asked.request
+            try:
+                answers.append(partial(_same, await self.answer(request)))
+            except RedisLockError as error:
+                answers.append(partial(_raise, error))
+
+    async def attempt(self, steps: Steps) -> Hold | None:
+        """Carry out an attempt to hold a lock; as :meth:`Attempt.within`."""
+        try:
+            step: Step = next(steps)
+            while True:
+                try:
+                    answer = await self.ask(step)
+                except BaseException as error:  # noqa: BLE001  it decides, also if the task is cancelled
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as last:
+            refused: Hold | None = last.value
+            return refused
+
+    def end(self, lease: Lease) -> "asyncio.Future[bool]":
+        """Stop renewing a lease now, and release it although the task that awaits it is cancelled.
+
+        The answer: whether it was still ours. Where the server cannot be reached, the lease is released in
+        the background.
+        """
+        trusted = lease.trusted
+        lease.end()
+        self.watchdog.forget(lease.token)
+        return asyncio.shield(self._released(lease.term, trusted=trusted))
+
+    async def _released(self, term: Term, *, trusted: bool) -> bool:
+        try:
+            answer = await self.ask(lambda verbs: verbs.release(term.name, term.token))
+        except BaseException as error:
+            owe(self.beside, term, error)
+            raise
+        return answer.gave_back(trusted=trusted)
+
+    async def answer(self, request: Request) -> Any:
+        """Return what a request is answered, as :meth:`Scripts.begin` does, and raises."""
+        if request.operation == "await_bell":
+            _, bell, seconds = request.args
+            return await self._bells.await_ring(bell, float(seconds))
+        wires = self._wires
+        try:
+            await wires.turn()
+        except OSError as error:  # the server does not answer
+            raise self._failed(request, error, was_refused=False, was_sent=False) from error
+        try:
+            return await self._converse(request)
+        finally:
+            wires.end_turn()
+
+    async def _converse(self, request: Request) -> Any:
+        """Make one attempt, and a second one on a new connection if the first got no answer."""
+        wires, recorder = self._wires, self.verbs._scripts
+        clock = boottime
+        patience = wires.socket_timeout + request.waits
+        give_up = clock() + 2 * patience
+        message = recorder.message(request, patience)
+        was_sent = False
+        was_refused = True
+        lost: Any = None
+        for repeated in (False, True):
+            wire: Any = None
+            try:
+                wire = await wires.open(left_of(give_up, clock, patience))
+                sent_at = clock()
+                was_sent = True
+                replies = await wire.exchange(message, left_of(give_up, clock, patience))
+                if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
+                    in_full = recorder.message(request, patience, in_full=True)
+                    replies = await wire.exchange(in_full, left_of(give_up, clock, patience))
+                lost = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
+                was_refused = was_refused and lost is replies[0]
+                if lost is None:
+                    reply = replies if request.confirm else replies[0]
+                    when = sent_at, clock(), repeated or wires.is_repeating
+                    try:
+                        answer = request.understand(request.name, reply, *when)
+                    except OTHER_SHAPES:
+                        raise Nonsense(repr(reply).encode()) from None
+            except (redis.RedisError, OSError) as error:
+                lost = error
+                was_refused = False
+            except BaseException:
+                # The task is cancelled, or the answer refused: nobody may read what comes later.
+                if wire is not None:
+                    wire.close()
+                raise
+            else:
+                if lost is None:
+                    wires.keep(wire)
+                    return answer
+                if not any(code in str(lost) for code in _OF_CONNECTION):
+                    wires.keep(wire)
+                    break
+            if wire is not None:
+                wire.close()
+            wires.drop_idle()
+        if not was_refused:
+            wires.fail(str(lost))
+        raise self._failed(request, lost, was_refused=was_refused, was_sent=was_sent) from lost
+
+    def _failed(self, request: Request, lost: Any, **facts: bool) -> RedisLockError:
+        return failure(self.verbs.server, request.operation, request.name, request.keys, lost, **facts)
+
+    async def listen(self, bells: Sequence[str]) -> str | None:
+        """Wait for one of these bells for some time, and take its ring; return which has rung."""
+        seconds = self._wires.listens
+        command = ("BLPOP", *bells, f"{seconds:.3f}")
+        request = Request("await_bell", (), command, _which, "await_bell", (), seconds)
+        rung: str | None = await self._converse(request)
+        return rung
+
+
+class Bells:
+    """All bells that the tasks of a loop wait for, read by one request at a time.
+
+    It is answered when one of them rings. A bell that is new is not among those it reads, so a bell of the
+    loop's own is rung then, which is always among them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._own = store.beside.bell("asyncio", uuid4().hex)
+        self._waiting: dict[str, asyncio.Future[bool]] = {}
+        self._read: frozenset[str] = frozenset()
+        self._rung: set[str] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._ringing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def stop(self) -> None:
+        """Stop reading, if nobody waits."""
+        if self._reader is not None and not self._waiting:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    async def await_ring(self, bell: str, seconds: float) -> bool:
+        """Wait for a bell, and take its ring; as :meth:`LockStore.await_bell`."""
+        if bell in self._rung:
+            self._rung.discard(bell)
+            return True
+        loop = asyncio.get_running_loop()
+        ring = self._waiting[bell] = loop.create_future()
+        timer = loop.call_later(seconds, _settle, ring, False)
+        if self._reader is None or self._reader.done():
+            self._reader = loop.create_task(self._listen())
+        elif bell not in self._read and (self._ringing is None or self._ringing.done()):
+            self._ringing = loop.create_task(self._ring_own())
+        try:
+            is_rung: bool = await ring
+            return is_rung
+        finally:
+            timer.cancel()
+            del self._waiting[bell]
+
+    async def _listen(self) -> None:
+        """Read the bells for as long as somebody waits for one."""
+        while self._waiting:
+            bells = [self._own, *self._waiting]
+            self._read = frozenset(bells)
+            try:
+                rung = await self._store.listen(bells)
+            except RedisLockError as error:
+                for ring in self._waiting.values():
+                    if not ring.done():
+                        ring.set_exception(_copy(error))
+                return
+            if rung in self._waiting:
+                _settle(self._waiting[rung], True)
+            elif rung is not None and rung != self._own:
+                # Its task looks, or asks anew, at this moment.
+                self._rung.add(rung)
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._store.beside.patience, self._rung.discard, rung)
+            await asyncio.sleep(0)  # a task that was told waits for nothing any more
+
+    async def _ring_own(self) -> None:
+        # It ends soon by itself where this fails.
+        with suppress(RedisLockError):
+            await self._store.ask(lambda verbs: verbs.ring(self._own))
+
+
+def _settle(ring: "asyncio.Future[bool]", is_rung: bool) -> None:
+    if not ring.done():
+        ring.set_result(is_rung)
+
+
+def _is_rung(_name: str, reply: Any, *_: object) -> bool:
+    (word,) = reply
+    expect(word == b"rung")
+    return True
+
+
+def _which(_name: str, reply: Any, *_: object) -> str | None:
+    if reply is None:
+        return None
+    bell, _text = reply
+    return str(bell.decode())
+
+
+def _copy(error: RedisLockError) -> RedisLockError:
+    """Return an error for one more task, whose traceback is its own."""
+    return type(error)(*error.args)
+
+
+def _same(answer: T) -> T:
+    return answer
+
+
+def _raise(error: RedisLockError) -> Any:
+    raise error

@@ -1,0 +1,263 @@
+"""A loop's connections to a lock server: those of our own, or a client's of redis-py.
+
+redis-py connects (TLS, passwords), and from then on the transport is ours: an answer that has come before its
+time was over is taken, however late the loop finds it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import redis
+import redis.asyncio.connection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense, whole
+
+__all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
+
+#: Requests of a loop that are on their way at once. Of 16 connections another one reads the bells, and one is
+#: the watchdog's.
+MOST = 14
+
+_REFUSED = "the server closed the connection"
+
+
+class Message(NamedTuple):
+    """A request as it is sent.
+
+    Attributes:
+        words: of the command, for a client.
+        data: the same as bytes, with what confirms it behind it.
+        answers: how many there will be.
+        of_script: a script answers it; otherwise the server when a bell has rung.
+    """
+
+    words: list[str]
+    data: bytes
+    answers: int = 1
+    of_script: bool = True
+
+
+class _UnfinishedError(Exception):
+    """Not all of an answer has come."""
+
+
+class _Arrived:
+    """In place of a socket: everything that has come was read from it."""
+
+    def settimeout(self, _seconds: float) -> None:
+        pass
+
+    def recv(self, _most: int) -> bytes:
+        raise _UnfinishedError
+
+
+class Wire(asyncio.Protocol):
+    """One connection; one request at a time."""
+
+    def __init__(self, connection: Any) -> None:
+        """Take over a connection of redis-py's that has just been made."""
+        self._connection = connection
+        self._transport: Any = connection._writer.transport
+        self._data: bytes = bytes(connection._reader._buffer)
+        self._waiter: asyncio.Future[None] | None = None
+        self.is_lost = bool(self._data) or connection._reader.at_eof()
+        self._transport.set_protocol(self)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """The next request may be sent: the server has neither closed it nor said anything unasked."""
+        return not (self.is_lost or self._data)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        self._wake(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        self._wake(error or ConnectionError(_REFUSED))
+
+    def close(self) -> None:
+        """Close it at once, with what is on its way."""
+        self.is_lost = True
+        self._transport.abort()
+        self._connection._close()
+
+    async def exchange(self, message: Message, seconds: float) -> list[Any]:
+        """Send a request and return its answers; raises ``OSError`` where they do not come in time."""
+        loop = asyncio.get_running_loop()
+        self._transport.write(message.data)
+        timer = loop.call_later(seconds, self._wake, TimeoutError("no answer in time"))
+        try:
+            while True:
+                if self.is_lost:
+                    raise ConnectionError(_REFUSED)
+                self._waiter = loop.create_future()
+                await self._waiter
+                data = self._data
+                if message.answers == 1 and (reply := whole(data)) is not None:
+                    self._data = b""
+                    return [reply]
+                answers = Answers(_Arrived(), data, float("inf"), time.monotonic)
+                with suppress(_UnfinishedError):
+                    kinds = {"of_script": message.of_script, "of_wait": not message.of_script}
+                    replies = answers.read(message.answers, **kinds)
+                    self._data = b""
+                    return replies
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _wake(self, error: Exception | None) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        if error is None:
+            self._waiter.set_result(None)
+        else:
+            self._waiter.set_exception(error)
+
+
+class Wires:
+    """Lends connections, :data:`MOST` at once; who comes when all are lent waits for its turn.
+
+    Attributes:
+        server: where they lead to, without credentials.
+        socket_timeout: seconds for each step.
+        listens: seconds of one request that reads the bells; a server that has gone is noticed after them.
+        is_repeating: a request may have been sent several times, although nobody here has repeated it.
+    """
+
+    listens = 1.0
+    is_repeating = False
+
+    def __init__(self, server: str, socket_timeout: float) -> None:
+        self.server = server
+        self.socket_timeout = socket_timeout
+        self._free = MOST
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self) -> None:
+        """Wait until a request may be sent; ends with :meth:`end_turn`, or with the error of :meth:`fail`."""
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.end_turn()
+            raise
+
+    def end_turn(self) -> None:
+        """Let the next one have its turn."""
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def fail(self, reason: str) -> None:
+        """The server does not answer: those in the queue would wait as long, one after the other."""
+        for turn in self._queue:
+            if not turn.done():
+                turn.set_exception(ConnectionError(reason))
+        self._queue.clear()
+
+    async def open(self, seconds: float) -> Any:
+        """Return a connection, ready for a request; raises ``redis.RedisError`` or ``OSError``."""
+        raise NotImplementedError
+
+    def keep(self, wire: Any) -> None:
+        """Keep a connection for the next request."""
+
+    def drop_idle(self) -> None:
+        """Close the connections nobody is using."""
+
+
+class OwnWires(Wires):
+    """Connections that we have made, as the synchronous ones are made."""
+
+    def __init__(self, connections: Connections) -> None:
+        """Take over how to connect; raises :class:`LockOptionError` where a loop cannot connect so."""
+        super().__init__(connections.server, connections.socket_timeout)
+        name = connections._pool.connection_class.__name__
+        self._class: Any = getattr(redis.asyncio.connection, name, None)
+        if self._class is None:
+            problem = f"its connections are of class {name}, which redis.asyncio does not have; give a URL"
+            raise LockOptionError("aio.connect", [problem])
+        kwargs = {name: value for name, value in connections._kwargs.items() if name != "parser_class"}
+        self._kwargs = {**kwargs, "retry": Retry(NoBackoff(), 0)}
+        try:
+            self._class(**self._kwargs)
+        except TypeError as error:
+            problem = f"an option of its connections is none of redis.asyncio ({error}); give a client itself"
+            raise LockOptionError("aio.connect", [problem]) from None
+        self._idle: list[Wire] = []
+
+    async def open(self, seconds: float) -> Wire:  # noqa: D102
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.is_at_rest:
+                return wire
+            wire.close()
+        connection = self._class(
+            **{**self._kwargs, "socket_timeout": seconds, "socket_connect_timeout": seconds}
+        )
+        try:
+            await connection.connect()
+            wire = Wire(connection)
+        except BaseException:
+            connection._close()
+            raise
+        if not wire.is_at_rest:
+            wire.close()
+            raise Nonsense(b"something after its greeting")
+        return wire
+
+    def keep(self, wire: Wire) -> None:  # noqa: D102
+        self._idle.append(wire)
+
+    def drop_idle(self) -> None:  # noqa: D102
+        while self._idle:
+            self._idle.pop().close()
+
+
+class ClientWires(Wires):
+    """The calls of a ``redis.asyncio.Redis``, with its own connections, timeouts and retries."""
+
+    is_repeating = True
+
+    def __init__(self, client: Any, socket_timeout: float) -> None:
+        kwargs = client.connection_pool.connection_kwargs
+        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        super().__init__(f"the client of {place}", socket_timeout)
+        self.listens = min(self.listens, (kwargs.get("socket_timeout") or 10.0) / 2)
+        self._client = client
+
+    async def open(self, seconds: float) -> "ClientWires":  # noqa: ARG002, D102  it connects by itself
+        return self
+
+    async def exchange(self, message: Message, seconds: float) -> list[Any]:
+        """Call the client; as :meth:`Wire.exchange`."""
+        call = self._client.execute_command(*message.words, NEVER_DECODE=True)
+        try:
+            reply = await asyncio.wait_for(call, seconds)
+        except asyncio.TimeoutError:
+            raise TimeoutError("no answer in time") from None
+        except redis.ResponseError as error:
+            # redis-py takes these codes away from the server's words.
+            codes = {redis.exceptions.NoScriptError: "NOSCRIPT ", redis.ReadOnlyError: "READONLY "}
+            return [ErrorReply(codes.get(type(error), "") + str(error))]
+        return [reply.split() if isinstance(reply, bytes) else reply]
+
+    def close(self) -> None:
+        """Leave its connections to the client."""

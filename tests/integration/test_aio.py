@@ -1,0 +1,748 @@
+"""Locks of asyncio: the same locks, held by tasks; one that is cancelled leaves nothing, wherever it was."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, LockUnavailable
+from celery_redislock.exceptions import LockLoopError
+from celery_redislock.locks import Lock, aio, attempt
+from tests.aio import play, until
+from tests.facts import wait_until
+from tests.faults import Fault, FaultyProxy
+from tests.stores import RedisCase, server_names, start_server
+from tests.tls import tls_arguments, tls_options
+
+#: Seconds: the socket timeout of the stores here. A hand-off lives for two of them.
+SOCKET_TIMEOUT = 0.5
+HAND_OFF = 2 * SOCKET_TIMEOUT
+
+#: What a look, or a timer of the loop, may be late on two busy cores.
+MARGIN = 0.6
+
+
+@pytest.fixture(params=server_names())
+def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+    """Each kind of server."""
+    with closing(RedisCase(url_of(request.param), socket_timeout=SOCKET_TIMEOUT)) as case:
+        yield case
+
+
+@pytest.fixture
+def faulty(proxy: FaultyProxy, tcp_server: Any) -> Iterator[RedisCase]:
+    """A case whose own store and client see the server itself; stories see it through the proxy."""
+    with closing(RedisCase(tcp_server.redis_url, socket_timeout=SOCKET_TIMEOUT)) as case:
+        yield case
+
+
+def waiting(case: RedisCase, name: str = "n") -> int:
+    return case.redis.waiting(name)[0]
+
+
+def no_trace(case: RedisCase) -> bool:
+    """Whether nothing is left on the server, once the bells that have just been rung have expired."""
+    return wait_until(lambda: case.keys() == [], HAND_OFF + 2 * MARGIN)
+
+
+async def finished(task: "asyncio.Task[Any]") -> BaseException | None:
+    """The error of a task, once it has ended."""
+    await asyncio.wait([task], timeout=20)
+    assert task.done()
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def test_a_task_holds_a_lock_as_a_thread_does(case: RedisCase) -> None:
+    """Fences grow, re-entry asks nobody, a release that is too many says so."""
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", owner="me")
+        async with lock as entered:
+            assert entered is lock
+            first = lock.fence or 0
+            assert (await lock.holder() or pytest.fail("free")).owner == "me"
+            async with lock:
+                await lock.check()
+            assert lock.held
+            assert await lock.renew(60.0)
+            assert (case.remaining() or 0) > 50.0
+        assert (lock.held, lock.fence, await lock.holder()) == (False, None, None)
+        assert await lock.acquire(timeout=0)
+        assert (lock.fence or 0) > first
+        assert await lock.release()
+        for verb in (lock.release, lock.check, lock.renew):
+            with pytest.raises(RuntimeError, match="acquire it first"):
+                await verb()
+        with pytest.raises(RuntimeError, match="acquire it first"):
+            lock.wait_lost()
+        with pytest.raises(LockOptionError):
+            await lock.acquire(timeout="soon")  # type: ignore[arg-type]
+        plain = aio.Lock(store, "n", reentrant=False)
+        async with plain:
+            with pytest.raises(RuntimeError, match="reentrant=False"):
+                await plain.acquire()
+
+    play(case, story)
+    assert case.keys() == []
+
+
+def test_who_holds_is_a_task_by_default(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> str:
+        async with aio.Lock(store, "n") as lock:
+            return (await lock.holder() or pytest.fail("free")).owner
+
+    assert play(case, story).count(":") == 2
+
+
+def test_tasks_of_one_lock_exclude_each_other_and_children_do_not_inherit(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n")
+
+        async def child() -> bool:
+            assert not lock.held
+            with pytest.raises(RuntimeError, match="does not hold"):
+                await lock.release()
+            return await lock.acquire(timeout=0)
+
+        async with lock:
+            assert await asyncio.create_task(child()) is False
+        assert await asyncio.create_task(child()) is True
+
+    play(case, story)
+
+
+def test_threads_and_tasks_share_one_lock_and_one_line(case: RedisCase) -> None:
+    """In order, each served once, and never two at once."""
+    order: list[str] = []
+
+    def thread(each: str) -> None:
+        with Lock(case.redis, "n", timeout=30.0):
+            order.append(each)
+
+    async def story(store: aio.Store) -> None:
+        async def task(each: str) -> None:
+            async with aio.Lock(store, "n", timeout=30.0):
+                order.append(each)
+
+        async with aio.Lock(store, "n"):
+            assert not await asyncio.to_thread(Lock(case.redis, "n").acquire, 0)
+            waits = []
+            for place, each in enumerate(["task", "thread", "task", "thread"], start=1):
+                name = f"{place} {each}"
+                waits.append(
+                    asyncio.create_task(task(name))
+                    if each == "task"
+                    else asyncio.create_task(asyncio.to_thread(thread, name))
+                )
+                assert await until(lambda place=place: waiting(case) == place)  # type: ignore[misc]
+        await asyncio.gather(*waits)
+        with Lock(case.redis, "n"):
+            assert not await aio.Lock(store, "n").acquire(timeout=0)
+
+    play(case, story)
+    assert order == ["1 task", "2 thread", "3 task", "4 thread"]
+    assert no_trace(case)
+
+
+def test_who_gives_up_does_so_in_time_and_leaves_no_trace(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "n"):
+
+            async def wait() -> float:
+                before = time.monotonic()
+                with pytest.raises(LockBusy):
+                    async with aio.Lock(store, "n", timeout=0.7):
+                        pytest.fail("the block was entered")
+                return time.monotonic() - before
+
+            assert 0.7 <= await asyncio.create_task(wait()) < 0.7 + MARGIN
+            assert set(case.keys()) == {case.key("n"), f"{case.prefix}:index"}
+
+    play(case, story)
+    assert case.keys() == []
+
+
+def test_one_that_is_rung_is_told_at_once_though_others_are_read(case: RedisCase) -> None:
+    """A bell that is new is read with the others, not after them."""
+
+    async def story(store: aio.Store) -> list[float]:
+        took = []
+        locks = {name: aio.Lock(store, name) for name in "abc"}
+        for lock in locks.values():
+            await lock.acquire()
+        waits = {}
+        for name in "abc":
+            waits[name] = asyncio.create_task(aio.Lock(store, name).acquire(timeout=20.0))
+            assert await until(lambda name=name: waiting(case, name) == 1)  # type: ignore[misc]
+            await asyncio.sleep(0.05)
+        for name in "cab":
+            before = time.monotonic()
+            await locks[name].release()
+            assert await waits[name]
+            took.append(time.monotonic() - before)
+        return took
+
+    # A look comes a second after a waiter came.
+    assert max(play(case, story, socket_timeout=5.0)) < 0.5
+
+
+def test_a_hold_that_is_taken_away_is_noticed_and_told_once(case: RedisCase) -> None:
+    """In the loop's thread; a wait for the loss may be handed to another task."""
+    told: list[tuple[bool, aio.Lock]] = []
+
+    async def story(store: aio.Store) -> None:
+        loop = asyncio.get_running_loop()
+
+        def on_lost(lost: aio.Lock) -> None:
+            told.append((asyncio.get_running_loop() is loop, lost))
+
+        lock = aio.Lock(store, "n", ttl=0.6, on_lost=on_lost)
+        await lock.acquire()
+        loss = asyncio.create_task(lock.wait_lost())
+        await asyncio.sleep(0)
+        case.redis.force_release("n")
+        assert await asyncio.wait_for(loss, 5) is True
+        assert not lock.held
+        with pytest.raises(LockLost):
+            await lock.check()
+        with pytest.raises(LockLost):
+            await lock.acquire()
+        assert await lock.renew() is False
+        assert await lock.release() is False
+        assert told == [(True, lock)]
+
+        async with lock:
+            over = asyncio.create_task(lock.wait_lost())
+            await asyncio.sleep(0)
+        assert await over is False
+        with pytest.raises(LockLost):
+            async with lock:
+                case.redis.force_release("n")
+        with pytest.raises(ZeroDivisionError):  # the body's own error matters more
+            await _fails(case, lock)
+
+    play(case, story)
+
+
+async def _fails(case: RedisCase, lock: aio.Lock) -> None:
+    async with lock:
+        case.redis.force_release("n")
+        raise ZeroDivisionError
+
+
+def test_a_loss_cancels_the_task_that_holds(case: RedisCase) -> None:
+    """``async with`` says why, so that nobody takes it for a cancellation from outside."""
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", ttl=0.6, on_lost="cancel")
+
+        async def body() -> None:
+            async with lock, lock:
+                case.redis.force_release("n")
+                await asyncio.sleep(30)
+
+        async def works() -> None:
+            with pytest.raises(LockLost) as lost:
+                await body()
+            assert isinstance(lost.value.__cause__, asyncio.CancelledError)
+            await asyncio.sleep(0)  # it is cancelled no more
+
+        assert await finished(asyncio.create_task(works())) is None
+
+        async def by_hand() -> None:
+            await lock.acquire()
+            case.redis.force_release("n")
+            await asyncio.sleep(30)
+
+        assert isinstance(await finished(asyncio.create_task(by_hand())), asyncio.CancelledError)
+
+        async def released() -> None:
+            await lock.acquire()
+            case.redis.force_release("n")
+            await lock.release()
+            await asyncio.sleep(0.8)  # a renewal would be due
+
+        assert await finished(asyncio.create_task(released())) is None
+
+    play(case, story)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count who cancels it")
+def test_a_cancellation_from_outside_is_not_hidden_by_a_loss(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", ttl=0.6, on_lost="cancel")
+
+        async def body() -> None:
+            async with lock:
+                case.redis.force_release("n")
+                try:
+                    await asyncio.sleep(30)
+                finally:
+                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+
+        assert isinstance(await finished(asyncio.create_task(body())), asyncio.CancelledError)
+
+    play(case, story)
+
+
+def test_a_loop_that_stands_still_loses_nothing(case: RedisCase) -> None:
+    """The watchdog's thread renews over a connection of its own."""
+
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "n", ttl=0.9) as lock:
+            time.sleep(2.5)
+            assert lock.held
+            await lock.check()
+            assert case.holder() is not None
+
+    play(case, story)
+
+
+def test_a_hold_that_nobody_renews_ends(case: RedisCase) -> None:
+    """A check after its deadline asks the server."""
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", ttl=0.2, auto_renew=False)
+        await lock.acquire()
+        assert await until(lambda: case.holder() is None)
+        with pytest.raises(LockLost):
+            await lock.check()
+        await lock.release()
+        await lock.acquire()
+        assert await lock.renew(30.0)
+        await lock.check()
+        assert await lock.release()
+
+    play(case, story)
+
+
+def test_a_check_past_its_deadline_renews(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", ttl=30.0, auto_renew=False)
+        async with lock:
+            (held,) = lock._holds.values()
+            held.lease.deadline = 0.0
+            await lock.check()
+            assert held.lease.trusted
+
+    play(case, story)
+
+
+def test_another_loop_is_refused_before_anything_is_taken(case: RedisCase) -> None:
+    store = aio.connect(case.url, prefix=case.prefix)
+    lock = aio.Lock(store, "n")
+
+    async def use() -> None:
+        async with store, lock:
+            pass
+
+    async def misuse() -> None:
+        before = case.client.info("stats")["total_commands_processed"]
+        for verb in (lock.acquire, lock.holder, store.__aenter__):
+            with pytest.raises(LockLoopError, match=r"aio\.connect\(\) in each loop"):
+                await verb()
+        assert case.client.info("stats")["total_commands_processed"] == before + 1
+
+    asyncio.run(use())
+    asyncio.run(misuse())
+    assert case.keys() == []
+
+
+def test_a_lock_is_held_by_tasks_only(case: RedisCase) -> None:
+    store = aio.connect(case.url, prefix=case.prefix)
+    with pytest.raises(RuntimeError):
+        _ = aio.Lock(store, "n").held
+
+
+def test_a_cancelled_task_leaves_nothing_wherever_it_was(case: RedisCase) -> None:
+    """At each of its suspensions: while it connects, asks, waits, is told, and releases."""
+
+    async def story(store: aio.Store) -> int:
+        async def work() -> None:
+            async with aio.Lock(store, "n", timeout=20.0):
+                await asyncio.sleep(0)
+
+        cancelled = 0
+        for turns in range(60):
+            for is_held in (False, True):
+                other = aio.Lock(store, "n")
+                if is_held:
+                    await other.acquire()
+                task = asyncio.create_task(work())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if is_held:
+                    await other.release()
+                for _ in range(turns % 7):
+                    await asyncio.sleep(0)
+                cancelled += task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                assert await until(lambda: case.redis.holders("n") == () and waiting(case) == 0)
+        assert await until(lambda: not store.watchdog._debts)
+        return cancelled
+
+    assert play(case, story) > 60
+    assert no_trace(case)
+
+
+@pytest.mark.parametrize("operation", ["start", "park", "release", "leave"])
+def test_a_request_in_flight_costs_its_connection_and_leaves_nothing(
+    faulty: RedisCase, proxy: FaultyProxy, operation: str
+) -> None:
+    """The server carries it out and its answer is held back: the task is cancelled before it comes."""
+
+    async def story(store: aio.Store) -> None:
+        other = aio.Lock(store, "n")
+        if operation != "start":
+            await other.acquire()
+        await store.aclose()
+        before = proxy.fired
+        proxy.fail(Fault.SILENCE, of=operation)
+        lock = aio.Lock(store, "n")
+        task = asyncio.create_task(lock.acquire(timeout=0.1 if operation == "leave" else 30.0))
+        assert await until(lambda: proxy.fired == before + 1)
+        await asyncio.sleep(0.02)
+        open_now = _connections(faulty)
+        task.cancel()
+        assert isinstance(await finished(task), asyncio.CancelledError)
+        proxy.heal()
+        if operation != "start":
+            assert len(faulty.redis.holders("n")) == 1
+            assert await until(lambda: waiting(faulty) == 0)
+            await other.release()
+        assert await until(lambda: faulty.redis.holders("n") == ())
+        assert await until(lambda: not store.watchdog._debts)
+        assert open_now - _connections(faulty)
+
+    play(faulty, story, proxy.url, socket_timeout=20.0)
+    assert no_trace(faulty)
+
+
+def _connections(case: RedisCase) -> set[str]:
+    return {client["id"] for client in case.client.client_list()}
+
+
+def test_a_release_is_carried_out_although_its_task_is_cancelled(
+    faulty: RedisCase, proxy: FaultyProxy
+) -> None:
+    proxy.delay = 0.3
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n")
+
+        async def work() -> None:
+            async with lock:
+                proxy.fail(Fault.SLOW, of="release")
+
+        task = asyncio.create_task(work())
+        assert await until(lambda: proxy.fired == 1)
+        task.cancel()
+        assert isinstance(await finished(task), asyncio.CancelledError)
+        assert await until(lambda: faulty.redis.holders("n") == ())
+        assert not store.watchdog._debts
+        proxy.heal()
+
+    play(faulty, story, proxy.url, socket_timeout=5.0)
+    assert no_trace(faulty)
+
+
+def test_a_release_is_carried_out_although_its_loop_ends(faulty: RedisCase, proxy: FaultyProxy) -> None:
+    """By the watchdog's thread."""
+
+    async def story(store: aio.Store) -> None:
+        async def work() -> None:
+            async with aio.Lock(store, "n"):
+                proxy.fail(Fault.BLACK_HOLE, of="release")
+
+        task = asyncio.create_task(work())
+        assert await until(lambda: proxy.fired == 1)
+        assert not task.done()
+
+    play(faulty, story, proxy.url, socket_timeout=5.0)
+    assert no_trace(faulty)
+
+
+@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.RESET_IN_REPLY, Fault.SILENCE])
+@pytest.mark.parametrize("operation", ["start", "renew", "release", "park"])
+def test_a_lost_answer_is_asked_for_again_under_the_same_token(
+    faulty: RedisCase, proxy: FaultyProxy, fault: Fault, operation: str
+) -> None:
+    async def story(store: aio.Store) -> None:
+        other = aio.Lock(store, "n")
+        if operation == "park":
+            await other.acquire()
+        proxy.fail(fault, of=operation)
+        lock = aio.Lock(store, "n", auto_renew=False)
+        task = asyncio.create_task(lock.acquire(timeout=20.0))
+        if operation == "park":
+            assert await until(lambda: proxy.fired == 1 and waiting(faulty) == 1)
+            assert await other.release()
+        assert await task
+        assert await lock.holder() is not None
+        (held,) = lock._holds.values()
+        assert (await store.ask(lambda verbs: verbs.renew([held.lease.term]))).renewed == [True]
+        assert await store.end(held.lease)
+        assert proxy.fired == 1
+
+    play(faulty, story, proxy.url)
+    assert no_trace(faulty)
+
+
+def test_a_server_that_does_not_answer_costs_all_who_ask_a_bounded_time(
+    faulty: RedisCase, proxy: FaultyProxy
+) -> None:
+    """Law 9: those in the queue fail with the first; who waits in line is told within his second."""
+
+    async def story(store: aio.Store) -> None:
+        held = aio.Lock(store, "held")
+        await held.acquire()
+        waits = asyncio.create_task(aio.Lock(store, "held").acquire())
+        assert await until(lambda: waiting(faulty, "held") == 1)
+        proxy.black_hole()
+        before = time.monotonic()
+        asks = [asyncio.create_task(aio.Lock(store, f"{each}").acquire()) for each in range(100)]
+        for task in (waits, *asks):
+            assert isinstance(await finished(task), LockUnavailable)
+        assert time.monotonic() - before < 2 * (1 + SOCKET_TIMEOUT) + MARGIN
+        proxy.heal()
+        assert await until(lambda: not store.watchdog._debts, 20)
+        assert waiting(faulty, "held") == 0
+        assert await held.release()
+
+    play(faulty, story, proxy.url)
+    assert no_trace(faulty)
+
+
+def test_a_server_that_is_not_there_is_told_of(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        with pytest.raises(LockUnavailable, match="acquire") as raised:
+            await aio.Lock(store, "n").acquire()
+        assert not raised.value.was_sent
+
+    play(case, story, "redis://127.0.0.1:1/0")
+
+
+def test_scripts_that_the_server_has_forgotten_are_sent_in_full(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "n"):
+            case.client.script_flush()
+
+    play(case, story)
+    assert case.keys() == []
+
+
+def test_a_key_of_another_program_is_refused_and_the_connection_kept(case: RedisCase) -> None:
+    case.client.lpush(case.key("n"), "theirs")
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n")
+        for _ in range(3):
+            with pytest.raises(LockKeyError, match="WRONGTYPE"):
+                await lock.acquire()
+        assert len(store._wires._idle) == 1  # type: ignore[attr-defined]
+
+    play(case, story)
+    case.client.delete(case.key("n"))
+
+
+def test_too_few_replicas_are_told_of_and_the_hold_given_back(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+            await aio.Lock(store, "n").acquire()
+        assert await until(lambda: case.redis.holders("n") == ())
+
+    play(case, story, min_replicas=1)
+
+
+@pytest.mark.parametrize("options", ["", "protocol=3", "protocol=2&decode_responses=true"])
+def test_a_strict_fence_and_both_protocols(case: RedisCase, options: str) -> None:
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n")
+        fences = []
+        for _ in range(2):
+            async with lock:
+                fences.append(lock.fence or 0)
+                assert not await asyncio.create_task(aio.Lock(store, "n").acquire(timeout=0.1))
+        assert 0 < fences[0] < fences[1]
+
+    play(case, story, f"{case.url}{'&' if '?' in case.url else '?'}{options}", strict_fence=True)
+
+
+def test_a_factory_says_how_to_connect(case: RedisCase) -> None:
+    """A client of either kind; the watchdog's connection is made in the same way."""
+
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "n", ttl=0.6) as lock:
+            time.sleep(1.5)
+            await lock.check()
+
+    for factory in (redis.Redis.from_url, redis.asyncio.Redis.from_url):
+        play(case, story, lambda factory=factory: factory(case.url, decode_responses=True))
+
+
+@pytest.mark.parametrize(
+    ("server", "options"),
+    [
+        (17, {}),
+        (lambda: 17, {}),
+        (redis.Redis(), {}),
+        ("redis://127.0.0.1", {"socket_timeout": 0}),
+        ("nonsense://", {}),
+        (redis.asyncio.Redis(), {"min_replicas": 1}),
+    ],
+)
+def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(LockOptionError):
+        aio.connect(server, **options)
+
+
+@pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
+@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}])
+def test_what_no_lock_can_have_is_refused(case: RedisCase, kind: Any, terms: dict[str, Any]) -> None:
+    with pytest.raises(LockOptionError):
+        kind(aio.connect(case.url), "n", **terms)
+
+
+def test_a_store_that_is_closed_keeps_no_connection_and_can_be_used_again(case: RedisCase) -> None:
+    before = _connections(case)
+
+    async def story(store: aio.Store) -> None:
+        for _ in range(2):
+            async with aio.Lock(store, "n"):
+                assert not await asyncio.create_task(aio.Lock(store, "n").acquire(0.1))
+            await store.aclose()
+            assert await until(lambda: _connections(case) <= before)
+
+    play(case, story)
+
+
+def test_connections_are_made_with_tls(tmp_path: Path) -> None:
+    arguments, port = tls_arguments(tmp_path)
+    server = start_server("redis-server", port=0, extra_args=arguments)
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        case = stack.enter_context(closing(RedisCase(server.redis_url)))
+
+        async def story(store: aio.Store) -> None:
+            assert store.server == f"rediss://127.0.0.1:{port}/0"
+            async with aio.Lock(store, "n") as lock:
+                waits = asyncio.create_task(aio.Lock(store, "n").acquire())
+                assert await until(lambda: waiting(case) == 1)
+                assert await lock.renew(60.0)
+            assert await waits
+            many = aio.Semaphore(store, "many", 2, owner="y" * 100_000)  # more than one record of TLS
+            async with many:
+                assert len(await many.holders()) == 1
+
+        play(case, story, f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}")
+
+
+def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(case: RedisCase) -> None:
+    """One request reads all their bells."""
+    order: list[str] = []
+    before = _connections(case)
+
+    async def story(store: aio.Store) -> tuple[list[str], int]:
+        async def work(each: int) -> None:
+            async with aio.Lock(store, "n", owner=f"w{each}", timeout=50.0):
+                order.append(f"w{each}")
+
+        holder = aio.Lock(store, "n")
+        await holder.acquire()
+        tasks = [asyncio.create_task(work(each)) for each in range(1000)]
+        assert await until(lambda: waiting(case) == 1000, 30)
+        await asyncio.sleep(2.5)  # each has looked, and parked again
+        line = [waiter.hold.owner for waiter in case.redis.waiting("n")[1]]
+        most = len(_connections(case) - before)
+        await holder.release()
+        await asyncio.gather(*tasks)
+        return line, max(most, len(_connections(case) - before))
+
+    line, most = play(case, story, socket_timeout=1.0)
+    assert order == line
+    assert most <= 16
+    assert no_trace(case)
+
+
+def test_a_thousand_tasks_wait_on_a_thousand_names_with_sixteen_connections(case: RedisCase) -> None:
+    before = _connections(case)
+
+    async def story(store: aio.Store) -> int:
+        holders = [aio.Lock(store, f"{each}") for each in range(1000)]
+        for holder in holders:
+            await holder.acquire()
+        tasks = [
+            asyncio.create_task(aio.Lock(store, f"{each}").acquire(timeout=50.0)) for each in range(1000)
+        ]
+        assert await until(lambda: len(case.redis.lines()) == 1000, 30)
+        most = len(_connections(case) - before)
+        for holder in holders:
+            assert await holder.release()
+        assert all(await asyncio.gather(*tasks))
+        return max(most, len(_connections(case) - before))
+
+    assert play(case, story, socket_timeout=1.0) <= 16
+
+
+def test_many_that_come_and_give_up_or_are_cancelled_leave_nothing(case: RedisCase) -> None:
+    """Never two at once, and no hand-off is left with one that has gone."""
+    inside: list[int] = []
+    most: list[int] = []
+    fences: list[int] = []
+
+    async def story(store: aio.Store) -> None:
+        async def one(number: int) -> None:
+            async with aio.Lock(store, "n", timeout=20.0) as lock:
+                inside.append(number)
+                most.append(len(inside))
+                fences.append(lock.fence or 0)
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    inside.remove(number)
+
+        async def client(number: int) -> None:
+            for turn in range(15):
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(one(number), 0.001 * ((number * 7 + turn * 5) % 40) + 0.001)
+
+        await asyncio.gather(*map(client, range(20)))
+        assert await until(lambda: not store.watchdog._debts)
+
+    play(case, story)
+    assert set(most) == {1}
+    assert fences == sorted(set(fences))
+    assert no_trace(case)
+
+
+def test_a_thread_that_waits_in_a_loop_is_warned_of_once(
+    plain_case: RedisCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on: notebooks live in a running loop."""
+    attempt._warn_of_a_loop_that_stands.cache_clear()
+    caplog.set_level(logging.WARNING, "celery_redislock")
+
+    async def misuse() -> None:
+        assert Lock(plain_case.redis, "free").acquire(5.0)
+        assert caplog.messages == []
+        for _ in range(2):
+            assert not Lock(plain_case.redis, "n").acquire(0.1)
+
+    with Lock(plain_case.redis, "n"):
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(Lock(plain_case.redis, "n").acquire, 0.1).result(10)
+        assert caplog.messages == []
+        asyncio.run(misuse())
+    (message,) = caplog.messages
+    assert "celery_redislock.locks.aio" in message
+    assert "asyncio.to_thread" in message

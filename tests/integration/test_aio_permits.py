@@ -1,0 +1,253 @@
+"""Semaphores and read-write locks of asyncio: the same places and sides, held by tasks."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_redislock import LockBusy, LockLost, LockOptionError
+from celery_redislock.exceptions import LockUpgradeError
+from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio
+from tests.aio import play, until
+from tests.stores import RedisCase
+
+
+@pytest.fixture
+def case(redis_url: str) -> Iterator[RedisCase]:
+    with closing(RedisCase(redis_url)) as case:
+        yield case
+
+
+def held(permit: aio.Permit | None) -> aio.Permit:
+    """A hold that must be there."""
+    assert permit is not None
+    return permit
+
+
+async def in_line(case: RedisCase, *asks: Any) -> "list[asyncio.Task[Any]]":
+    """Tasks that ask, each when the one before it is in line."""
+    tasks = []
+    for place, ask in enumerate(asks, start=case.redis.waiting("n")[0] + 1):
+        tasks.append(asyncio.create_task(ask))
+        assert await until(lambda place=place: case.redis.waiting("n")[0] == place)  # type: ignore[misc]
+    return tasks
+
+
+def test_places_are_held_by_tasks_and_threads_alike(case: RedisCase) -> None:
+    """Never more than the limit; the facts, the rest and the line are told."""
+
+    async def story(store: aio.Store) -> None:
+        seats = aio.Semaphore(store, "n", 3)
+        async with seats as first, held(await seats.acquire(timeout=0)) as second:
+            assert first.token != second.token
+            assert (first.held, first.permits, await seats.available()) == (True, 1, 1)
+            third = held(await asyncio.to_thread(Semaphore(case.redis, "n", 3).acquire, timeout=0))  # type: ignore[arg-type]
+            assert await seats.acquire(timeout=0) is None
+            assert len(await seats.holders()) == 3
+            (waits,) = await in_line(case, aio.Semaphore(store, "n", 3, owner="me").acquire())
+            assert [hold.owner.split("/")[0] for hold in await seats.waiting()] == ["me"]
+            assert await seats.release(third.token)
+            last = held(await waits)
+            assert repr(last) == f"<Permit {last.token} of 'n', 1 of its places>"
+            with pytest.raises(LockBusy):
+                async with aio.Semaphore(store, "n", 3, timeout=0):
+                    pytest.fail("the block was entered")
+            assert await last.release()
+            assert not await last.release()
+            with pytest.raises(LockLost, match="released"):
+                await last.check()
+            await first.check()
+        assert await seats.available() == 3
+        assert not seats._entered
+
+    play(case, story)
+    assert case.redis.holders("n") == ()
+
+
+def test_who_asks_for_many_places_is_not_overtaken(case: RedisCase) -> None:
+    order: list[int] = []
+
+    async def story(store: aio.Store) -> None:
+        seats = aio.Semaphore(store, "n", 3)
+
+        async def ask(permits: int) -> None:
+            async with held(await seats.acquire(permits, timeout=20.0)):
+                order.append(permits)
+
+        first, second = held(await seats.acquire()), held(await seats.acquire())
+        tasks = await in_line(case, ask(3), ask(1))
+        assert await seats.acquire(timeout=0) is None
+        assert await first.release()
+        assert await seats.acquire(timeout=0) is None  # two are free, and kept for the first in line
+        assert order == []
+        assert await second.release()
+        await asyncio.gather(*tasks)
+        assert order == [3, 1]
+        with pytest.raises(LockOptionError, match="more than its limit"):
+            await seats.acquire(4)
+
+    play(case, story)
+
+
+def test_a_limit_is_replaced_for_all(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        seats = aio.Semaphore(store, "n", 2)
+        told = await seats.set_limit(1, for_=timedelta(minutes=1), by="me")
+        assert told is not None
+        assert (told.value, told.facts["by"]) == (1, "me")
+        async with seats:
+            assert await seats.acquire(timeout=0) is None
+            assert await seats.set_limit(None) is None
+            assert held(await seats.acquire(timeout=0)).held
+
+    play(case, story)
+
+
+def test_a_place_that_is_lost_is_told_to_its_task(case: RedisCase) -> None:
+    told: list[aio.Permit] = []
+
+    async def story(store: aio.Store) -> None:
+        seats = aio.Semaphore(store, "n", 2, ttl=0.6, on_lost=told.append)
+        permit = held(await seats.acquire())
+        case.redis.release("n", permit.token)
+        assert await asyncio.wait_for(permit.wait_lost(), 10) is True
+        assert told == [permit]
+        assert not await permit.release()
+        over = held(await seats.acquire())
+        wait = asyncio.create_task(over.wait_lost())
+        assert await over.release()
+        assert await wait is False
+
+        async def body() -> None:
+            async with aio.Semaphore(store, "n", 2, ttl=0.6, on_lost="cancel") as lost:
+                case.redis.release("n", lost.token)
+                await asyncio.sleep(30)
+
+        with pytest.raises(LockLost):
+            await body()
+
+    play(case, story)
+
+
+def test_a_cancelled_task_leaves_no_place(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        seats = aio.Semaphore(store, "n", 2)
+
+        async def work(permits: int) -> None:
+            async with held(await seats.acquire(permits, timeout=20.0)):
+                await asyncio.sleep(0)
+
+        for turns in range(40):
+            first = held(await seats.acquire())
+            tasks = [asyncio.create_task(work(permits)) for permits in (1, 2, 1)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await first.release()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert await until(lambda: case.redis.holders("n") == () and case.redis.waiting("n")[0] == 0)
+
+    play(case, story)
+
+
+def test_tasks_read_together_or_one_writes(case: RedisCase) -> None:
+    """Those behind a writer that waits, wait behind it; threads are in the same line."""
+    order: list[str] = []
+
+    async def story(store: aio.Store) -> None:
+        together = asyncio.Event()
+
+        async def read() -> None:
+            async with aio.ReadWriteLock(store, "n").read:
+                order.append("read")
+                if order.count("read") == 2:
+                    together.set()
+                await asyncio.wait_for(together.wait(), 20)
+
+        async def write() -> None:
+            async with aio.ReadWriteLock(store, "n").write as lock:
+                assert lock.fence is not None
+                order.append("write")
+
+        book = aio.ReadWriteLock(store, "n")
+        async with book.read as lock:
+            assert lock.fence is None
+            assert await asyncio.to_thread(ReadWriteLock(case.redis, "n").read.acquire, 0)
+            assert not await asyncio.create_task(book.write.acquire(0))
+            (mine,) = (held.lease.token for held in book.read._holds.values())
+            for hold in case.redis.holders("n"):
+                if hold.token != mine:
+                    case.redis.release("n", hold.token)
+            tasks = await in_line(case, write(), read(), read(), write())
+            assert not await asyncio.create_task(book.read.acquire(0))
+            async with book.read:  # again: it would wait for the writer, and that for it
+                pass
+        await asyncio.gather(*tasks)
+
+    play(case, story)
+    assert order == ["write", "read", "read", "write"]
+
+
+def test_a_writer_may_read_and_downgrade(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        book = aio.ReadWriteLock(store, "n")
+        async with book.write, book.read:
+            assert (book.write.held, book.read.held) == (True, True)
+            assert len(case.redis.holders("n")) == 1
+        assert case.redis.holders("n") == ()
+        async with book.write as lock:
+            token = case.holder()
+            (waits,) = await in_line(case, aio.ReadWriteLock(store, "n").read.acquire())
+            assert await lock.downgrade()
+            assert await waits
+            assert (book.write.held, book.read.held) == (False, True)
+            assert token in {hold.token for hold in case.redis.holders("n")}
+            with pytest.raises(RuntimeError, match="does not hold"):
+                await lock.downgrade()
+            with pytest.raises(LockUpgradeError):
+                await book.write.acquire()
+        for hold in case.redis.holders("n"):
+            case.redis.release("n", hold.token)
+
+        await book.write.acquire()
+        await book.read.acquire()
+        assert await book.write.release()
+        assert (book.write.held, book.read.held) == (False, True)
+        assert await book.read.release()
+        async with book.write, book.write:
+            with pytest.raises(RuntimeError, match="2 times"):
+                await book.write.downgrade()
+        await book.write.acquire()
+        case.redis.release("n", case.holder() or "")
+        assert not await book.write.downgrade()
+        with pytest.raises(LockLost):
+            await book.read.check()
+        assert not await book.read.release()
+        assert await asyncio.to_thread(Lock(case.redis, "n").acquire, 0)
+
+    play(case, story)
+
+
+def test_a_side_that_is_lost_cancels_its_task(case: RedisCase) -> None:
+    """Also where the write was released and the read goes on."""
+
+    async def story(store: aio.Store) -> None:
+        book = aio.ReadWriteLock(store, "n", ttl=0.6, on_lost="cancel")
+
+        async def body() -> None:
+            async with book.write, book.read:
+                await book.write.release()
+                case.redis.release("n", case.holder() or "")
+                await asyncio.sleep(30)
+
+        with pytest.raises(LockLost):
+            await body()
+
+    before = time.monotonic()
+    play(case, story)
+    assert time.monotonic() - before < 10
