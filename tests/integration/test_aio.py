@@ -17,6 +17,7 @@ import redis.asyncio
 from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
+from celery_redislock.locks.aio.wires import MOST, Wires
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
@@ -278,18 +279,21 @@ def test_a_loss_cancels_the_task_that_holds(case: RedisCase) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count who cancels it")
 def test_a_cancellation_from_outside_is_not_hidden_by_a_loss(case: RedisCase) -> None:
+    """Both reach the task in one turn of the loop."""
+
     async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", ttl=0.6, on_lost="cancel")
+        lock = aio.Lock(store, "n", on_lost="cancel")
 
         async def body() -> None:
             async with lock:
-                case.redis.force_release("n")
-                try:
-                    await asyncio.sleep(30)
-                finally:
-                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                await asyncio.sleep(30)
 
-        assert isinstance(await finished(asyncio.create_task(body())), asyncio.CancelledError)
+        task = asyncio.create_task(body())
+        assert await until(lambda: bool(lock._holds))
+        (held,) = lock._holds.values()
+        held.lease.lose("a test says so")
+        task.cancel()
+        assert isinstance(await finished(task), asyncio.CancelledError)
 
     play(case, story)
 
@@ -448,12 +452,29 @@ def test_a_release_is_carried_out_although_its_task_is_cancelled(
         assert await until(lambda: proxy.fired == 1)
         task.cancel()
         assert isinstance(await finished(task), asyncio.CancelledError)
-        assert await until(lambda: faulty.redis.holders("n") == ())
-        assert not store.watchdog._debts
-        proxy.heal()
+        assert await until(lambda: bool(store._wires._idle))  # type: ignore[attr-defined]  it was answered
+        assert faulty.redis.holders("n") == ()
+        assert proxy.fired == 1
 
     play(faulty, story, proxy.url, socket_timeout=5.0)
     assert no_trace(faulty)
+
+
+def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
+    async def story() -> None:
+        wires = Wires("nowhere", 1.0)
+        for _ in range(MOST):
+            await wires.turn()
+        tasks = [asyncio.create_task(wires.turn()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        wires.end_turn()
+        tasks[1].cancel()
+        await asyncio.wait_for(tasks[2], 10)
+        for task in tasks[:2]:
+            assert isinstance(await finished(task), asyncio.CancelledError)
+
+    asyncio.run(story())
 
 
 def test_a_release_is_carried_out_although_its_loop_ends(faulty: RedisCase, proxy: FaultyProxy) -> None:
