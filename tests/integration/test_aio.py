@@ -21,6 +21,7 @@ from celery_redislock.locks.aio.wires import MOST, Wires
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
+from tests.history import Interval, violations
 from tests.stores import RedisCase, server_names, start_server
 from tests.tls import tls_arguments, tls_options
 
@@ -258,6 +259,18 @@ def test_a_loss_cancels_the_task_that_holds(case: RedisCase) -> None:
             await asyncio.sleep(0)  # it is cancelled no more
 
         assert await finished(asyncio.create_task(works())) is None
+
+        async def swallows() -> None:
+            with pytest.raises(LockLost):
+                await body_that_swallows()
+
+        async def body_that_swallows() -> None:
+            async with lock:
+                case.redis.force_release("n")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(30)
+
+        assert await finished(asyncio.create_task(swallows())) is None
 
         async def by_hand() -> None:
             await lock.acquire()
@@ -743,6 +756,43 @@ def test_many_that_come_and_give_up_or_are_cancelled_leave_nothing(case: RedisCa
     play(case, story)
     assert set(most) == {1}
     assert fences == sorted(set(fences))
+    assert no_trace(case)
+
+
+def test_tasks_and_threads_never_hold_it_at_once_whoever_gives_up_or_is_cancelled(case: RedisCase) -> None:
+    """Law 1, by intervals and fences; the leases are short, and the loop stands still at times."""
+    history: list[Interval] = []
+
+    def thread(number: int) -> None:
+        for turn in range(8):
+            lock = Lock(case.redis, "n", ttl=1.0)
+            if lock.acquire(timeout=0.01 * (turn % 5)):
+                began, fence = time.monotonic(), lock.fence
+                history.append(Interval("n", f"thread {number}", fence, began, time.monotonic()))
+                lock.release()
+
+    async def story(store: aio.Store) -> None:
+        async def task(number: int) -> None:
+            async with aio.Lock(store, "n", ttl=1.0, timeout=20.0) as lock:
+                began, fence = time.monotonic(), lock.fence
+                try:
+                    await asyncio.sleep(0.001 * (number % 3))
+                    time.sleep(0.002 * (number % 4))
+                finally:
+                    history.append(Interval("n", f"task {number}", fence, began, time.monotonic()))
+
+        async def client(number: int) -> None:
+            for turn in range(8):
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(task(number), 0.005 * ((number + 3 * turn) % 20) + 0.005)
+
+        threads = [asyncio.create_task(asyncio.to_thread(thread, number)) for number in range(4)]
+        await asyncio.gather(*map(client, range(20)), *threads)
+        assert await until(lambda: not store.watchdog._debts)
+
+    play(case, story)
+    assert violations(history) == []
+    assert len(history) > 20
     assert no_trace(case)
 
 
