@@ -1,4 +1,4 @@
-"""Locks on Redis or Valkey, without Celery.
+"""Locks on Redis or Valkey, without Celery; for coroutines, ``celery_redislock.locks.aio``.
 
 The lease theory, written down once
 ===================================

@@ -125,7 +125,7 @@ class RedisStore(LockStore):
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
         self._note_ms = _ms(3 * connections.socket_timeout)
-        self._scripts = self.scripts(SCRIPTS, __package__)
+        self._scripts = self._runner(SCRIPTS, __package__)
         if isinstance(connections, Client):
             self.least_ttl = CALLS_PER_TTL * connections.socket_timeout
 
@@ -218,6 +218,9 @@ class RedisStore(LockStore):
         return self.connections.is_open
 
     def scripts(self, names: Sequence[str], package: str) -> Scripts:
+        return self._runner(names, package)
+
+    def _runner(self, names: Sequence[str], package: str) -> Scripts:
         if isinstance(self.connections, Client):
             return ClientScripts(self.connections, names=names, package=package, clock=self._clock)
         return Scripts(self.connections, names=names, package=package, clock=self._clock)

@@ -17,9 +17,11 @@ import redis.asyncio
 from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
+from celery_redislock.locks.aio.wires import MOST, Wires
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
+from tests.history import Interval, violations
 from tests.stores import RedisCase, server_names, start_server
 from tests.tls import tls_arguments, tls_options
 
@@ -258,6 +260,18 @@ def test_a_loss_cancels_the_task_that_holds(case: RedisCase) -> None:
 
         assert await finished(asyncio.create_task(works())) is None
 
+        async def swallows() -> None:
+            with pytest.raises(LockLost):
+                await body_that_swallows()
+
+        async def body_that_swallows() -> None:
+            async with lock:
+                case.redis.force_release("n")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(30)
+
+        assert await finished(asyncio.create_task(swallows())) is None
+
         async def by_hand() -> None:
             await lock.acquire()
             case.redis.force_release("n")
@@ -278,18 +292,21 @@ def test_a_loss_cancels_the_task_that_holds(case: RedisCase) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count who cancels it")
 def test_a_cancellation_from_outside_is_not_hidden_by_a_loss(case: RedisCase) -> None:
+    """Both reach the task in one turn of the loop."""
+
     async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", ttl=0.6, on_lost="cancel")
+        lock = aio.Lock(store, "n", on_lost="cancel")
 
         async def body() -> None:
             async with lock:
-                case.redis.force_release("n")
-                try:
-                    await asyncio.sleep(30)
-                finally:
-                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                await asyncio.sleep(30)
 
-        assert isinstance(await finished(asyncio.create_task(body())), asyncio.CancelledError)
+        task = asyncio.create_task(body())
+        assert await until(lambda: bool(lock._holds))
+        (held,) = lock._holds.values()
+        held.lease.lose("a test says so")
+        task.cancel()
+        assert isinstance(await finished(task), asyncio.CancelledError)
 
     play(case, story)
 
@@ -448,12 +465,29 @@ def test_a_release_is_carried_out_although_its_task_is_cancelled(
         assert await until(lambda: proxy.fired == 1)
         task.cancel()
         assert isinstance(await finished(task), asyncio.CancelledError)
-        assert await until(lambda: faulty.redis.holders("n") == ())
-        assert not store.watchdog._debts
-        proxy.heal()
+        assert await until(lambda: bool(store._wires._idle))  # type: ignore[attr-defined]  it was answered
+        assert faulty.redis.holders("n") == ()
+        assert proxy.fired == 1
 
     play(faulty, story, proxy.url, socket_timeout=5.0)
     assert no_trace(faulty)
+
+
+def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
+    async def story() -> None:
+        wires = Wires("nowhere", 1.0)
+        for _ in range(MOST):
+            await wires.turn()
+        tasks = [asyncio.create_task(wires.turn()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        wires.end_turn()
+        tasks[1].cancel()
+        await asyncio.wait_for(tasks[2], 10)
+        for task in tasks[:2]:
+            assert isinstance(await finished(task), asyncio.CancelledError)
+
+    asyncio.run(story())
 
 
 def test_a_release_is_carried_out_although_its_loop_ends(faulty: RedisCase, proxy: FaultyProxy) -> None:
@@ -722,6 +756,43 @@ def test_many_that_come_and_give_up_or_are_cancelled_leave_nothing(case: RedisCa
     play(case, story)
     assert set(most) == {1}
     assert fences == sorted(set(fences))
+    assert no_trace(case)
+
+
+def test_tasks_and_threads_never_hold_it_at_once_whoever_gives_up_or_is_cancelled(case: RedisCase) -> None:
+    """Law 1, by intervals and fences; the leases are short, and the loop stands still at times."""
+    history: list[Interval] = []
+
+    def thread(number: int) -> None:
+        for turn in range(8):
+            lock = Lock(case.redis, "n", ttl=1.0)
+            if lock.acquire(timeout=0.01 * (turn % 5)):
+                began, fence = time.monotonic(), lock.fence
+                history.append(Interval("n", f"thread {number}", fence, began, time.monotonic()))
+                lock.release()
+
+    async def story(store: aio.Store) -> None:
+        async def task(number: int) -> None:
+            async with aio.Lock(store, "n", ttl=1.0, timeout=20.0) as lock:
+                began, fence = time.monotonic(), lock.fence
+                try:
+                    await asyncio.sleep(0.001 * (number % 3))
+                    time.sleep(0.002 * (number % 4))
+                finally:
+                    history.append(Interval("n", f"task {number}", fence, began, time.monotonic()))
+
+        async def client(number: int) -> None:
+            for turn in range(8):
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(task(number), 0.005 * ((number + 3 * turn) % 20) + 0.005)
+
+        threads = [asyncio.create_task(asyncio.to_thread(thread, number)) for number in range(4)]
+        await asyncio.gather(*map(client, range(20)), *threads)
+        assert await until(lambda: not store.watchdog._debts)
+
+    play(case, story)
+    assert violations(history) == []
+    assert len(history) > 20
     assert no_trace(case)
 
 

@@ -69,24 +69,16 @@ class Held:
 
     async def leave(self, name: str, release: Awaitable[bool], error: BaseException | None) -> None:
         """End a block that held: raise :class:`LockLost` where the block was not alone, and does not know."""
-        released = False
         try:
             released = await release
         except RedisLockError:
             if error is None:
                 raise
-            return  # the body's own error matters more; the lock is released in the background, or expires
-        except asyncio.CancelledError as cancelled:
-            if error is not None:
-                raise
-            error = cancelled
-            if not self._first._is_cancelled:
-                raise
-        why = self.lease.lost_because or "it was gone when it should be released"
-        if isinstance(error, asyncio.CancelledError) and self._takes_back():
+            released = True  # in the background, or it expires; the body's own error matters more
+        is_cancelled = self._takes_back()
+        if (is_cancelled and isinstance(error, asyncio.CancelledError)) or (error is None and not released):
+            why = self.lease.lost_because or "it was gone when it should be released"
             raise LockLost(name, why, self.lease.fence) from error
-        if not released and error is None:
-            raise LockLost(name, why, self.lease.fence)
 
     def _announce(self) -> None:
         self.over.set()

@@ -235,6 +235,9 @@ class ClientWires(Wires):
     """The calls of a ``redis.asyncio.Redis``, with its own connections, timeouts and retries."""
 
     is_repeating = True
+    #: As of connections: no WAIT can share one with a script; and how long a command may wait.
+    confirms = False
+    longest_wait = float("inf")
 
     def __init__(self, client: Any, socket_timeout: float) -> None:
         kwargs = client.connection_pool.connection_kwargs
