@@ -369,7 +369,7 @@ class Lock:
             before = self._clock()
             holder = self._attempt()[2]
             # Those who ask for long need more room between them.
-            longest = max(LONGEST, 5 * (self._clock() - before))
+            longest = min(PAUSE, max(LONGEST, 5 * (self._clock() - before)))
         return holder
 
     def _release_later(self, term: Term, error: BaseException) -> None:
