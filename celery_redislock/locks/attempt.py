@@ -129,7 +129,7 @@ class Attempt:
             before = self.clock()
             holder = yield from self.steps(0)
             # Those who ask for long need more room between them.
-            longest = max(LONGEST, 5 * (self.clock() - before))
+            longest = min(PAUSE, max(LONGEST, 5 * (self.clock() - before)))
         return holder
 
     def _begin_to_wait(self) -> None:
