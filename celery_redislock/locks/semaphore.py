@@ -99,8 +99,8 @@ class Semaphore:
     tasks with a ``lock_limit`` of one name share holders and line; a Lock is alone. While they disagree about
     the limit, the least among the holders counts. There is no fence: it orders those that come one by one.
 
-    One object may be shared by threads. Not for coroutines that wait, which would hold up their loop; they have
-    ``celery_redislock.locks.aio``.
+    One object may be shared by threads. Not for coroutines that wait, which would hold up their loop;
+    ``celery_redislock.locks.aio`` is for them.
     """
 
     def __init__(
