@@ -99,8 +99,8 @@ class Semaphore:
     tasks with a ``lock_limit`` of one name share holders and line; a Lock is alone. While they disagree about
     the limit, the least among the holders counts. There is no fence: it orders those that come one by one.
 
-    One object may be shared by threads. Not for coroutines that wait, which would hold up their loop:
-    they have ``celery_redislock.locks.aio``.
+    One object may be shared by threads. Not for coroutines that wait, which would hold up their loop;
+    ``celery_redislock.locks.aio`` is for them.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout, least=store.least_ttl, limit=limit)
+        check_terms(name, ttl=ttl, timeout=timeout, limit=limit)
         self.name = name
         self.limit = limit
         self._key = lock_name(name)
