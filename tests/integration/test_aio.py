@@ -785,6 +785,7 @@ def test_tasks_and_threads_never_hold_it_at_once_whoever_gives_up_or_is_cancelle
             for turn in range(8):
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(task(number), 0.005 * ((number + 3 * turn) % 20) + 0.005)
+            await task(number)
 
         threads = [asyncio.create_task(asyncio.to_thread(thread, number)) for number in range(4)]
         await asyncio.gather(*map(client, range(20)), *threads)
@@ -792,7 +793,7 @@ def test_tasks_and_threads_never_hold_it_at_once_whoever_gives_up_or_is_cancelle
 
     play(case, story)
     assert violations(history) == []
-    assert len(history) > 20
+    assert len(history) >= 20
     assert no_trace(case)
 
 
