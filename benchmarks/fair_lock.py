@@ -1,19 +1,24 @@
-"""How fast a lock goes from one who waits to the next, and how fairly.
+"""How fast a lock, or a semaphore, goes from one who waits to the next, and how fairly.
 
 ::
 
     python benchmarks/fair_lock.py [--quick] [--json PATH]
 
 Processes with threads acquire one lock, hold it for a millisecond, release it and acquire it again. Hand-offs
-are given as a ratio to the most there can be: one in each hold and two trips, as measured in the same run.
+are given as a ratio to the most there can be: one in each hold and two trips, as measured in the same run;
+those of a semaphore of three to those of the same loop over two bare scripts, without leases, in the same run.
 Starts its own server. ``--quick`` only shows that it runs.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -21,19 +26,43 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.pairs import Figure, report, say
 
-PROCESSES = 5
-THREADS = 10
+#: Processes, and threads of each, that wait for a lock; and for a semaphore of so many places.
+OF_LOCK = (5, 10)
+OF_SEMAPHORE = (10, 5)
+PLACES = 3
 HOLD = 0.001
 
 #: Of the most hand-offs there can be, and the most wins of a thread to the least.
 TARGETS = (0.75, 1.3)
+SEMAPHORE_TARGETS = (0.75, 1.5)
+
+#: A fair semaphore of two bare scripts: a count, and a list of bells.
+BARE_ACQUIRE = """
+if redis.call('LLEN', KEYS[2]) == 0 and redis.call('INCR', KEYS[1]) <= tonumber(ARGV[1]) then
+  return 1
+end
+if redis.call('LLEN', KEYS[2]) == 0 then
+  redis.call('DECR', KEYS[1])
+end
+redis.call('RPUSH', KEYS[2], ARGV[2])
+return 0
+"""
+BARE_RELEASE = """
+local bell = redis.call('LPOP', KEYS[2])
+if bell then
+  redis.call('RPUSH', bell, '')
+else
+  redis.call('DECR', KEYS[1])
+end
+return 1
+"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one short round: shows only that it runs")
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
-    parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--contend", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contend:
         _contend(*arguments.contend)
@@ -42,28 +71,51 @@ def main() -> None:
 
     rounds, seconds = (1, 2.0) if arguments.quick else (5, 5.0)
     with EmbeddedServer(port=0) as server:
-        figures = _locks(server.url, rounds, seconds)
-    report("A lock that many wait for", figures, json_path=arguments.json)
+        figures = [*_locks(server.url, rounds, seconds), *_semaphores(server.url, rounds, seconds)]
+    report("Locks that many wait for", figures, json_path=arguments.json)
 
 
 def _locks(url: str, rounds: int, seconds: float) -> list[Figure]:
-    say(f"{PROCESSES} processes of {THREADS} threads, for {rounds} times {seconds:g} s")
+    say(f"{OF_LOCK[0]} processes of {OF_LOCK[1]} threads, for {rounds} times {seconds:g} s")
     ratios = []
     spreads = []
     for _ in range(rounds):
         cycle = _cycle(url)
-        # All begin at once, when the last of them has imported all there is.
-        begin = time.time() + 2.0
-        command = [sys.executable, __file__, "--contend", url, str(begin), str(seconds)]
-        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
-        wins = [int(word) for each in running for word in each.communicate()[0].split()]
-        assert len(wins) == PROCESSES * THREADS
+        wins = _wins(url, "lock", OF_LOCK, seconds)
         ratios.append(sum(wins) / seconds * cycle)
         spreads.append(max(wins) / max(1, min(wins)))
     return [
         Figure("50 waiters: hand-offs, of one in a hold and two trips", ratios, TARGETS[0], at_least=True),
         Figure("50 waiters: most wins to least", spreads, TARGETS[1]),
     ]
+
+
+def _semaphores(url: str, rounds: int, seconds: float) -> list[Figure]:
+    processes, threads = OF_SEMAPHORE
+    say(f"{processes} processes of {threads} threads, {PLACES} at once, for {rounds} times {seconds:g} s")
+    ratios = []
+    spreads = []
+    for _ in range(rounds):
+        bare = _wins(url, "bare", OF_SEMAPHORE, seconds)
+        wins = _wins(url, "semaphore", OF_SEMAPHORE, seconds)
+        ratios.append(sum(wins) / sum(bare))
+        spreads.append(max(wins) / max(1, min(wins)))
+    return [
+        Figure("50 waiters, 3 at once: of bare scripts", ratios, SEMAPHORE_TARGETS[0], at_least=True),
+        Figure("50 waiters, 3 at once: most wins to least", spreads, SEMAPHORE_TARGETS[1]),
+    ]
+
+
+def _wins(url: str, kind: str, shape: tuple[int, int], seconds: float) -> list[int]:
+    """Return how often each thread of all processes had it."""
+    processes, threads = shape
+    # All begin at once, when the last of them has imported all there is.
+    begin = time.time() + 2.0 + processes / 5
+    command = [sys.executable, __file__, "--contend", kind, str(threads), url, str(begin), str(seconds)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    wins = [int(word) for each in running for word in each.communicate()[0].split()]
+    assert len(wins) == processes * threads
+    return wins
 
 
 def _cycle(url: str) -> float:
@@ -80,23 +132,47 @@ def _cycle(url: str) -> float:
     return median(times)
 
 
-def _contend(url: str, begin: str, seconds: str) -> None:
+def _bare(url: str) -> Callable[[], AbstractContextManager[object]]:
+    """Return what enters a semaphore of two bare scripts."""
+    import redis
+
+    client = redis.Redis.from_url(url)
+    acquire, release = client.register_script(BARE_ACQUIRE), client.register_script(BARE_RELEASE)
+    keys = ["bare:count", "bare:waiters"]
+
+    @contextmanager
+    def enter() -> Iterator[None]:
+        bell = f"bare:bell:{os.urandom(6).hex()}"
+        if not acquire(keys, [PLACES, bell]):
+            client.blpop([bell], timeout=60)
+        yield
+        release(keys, [])
+
+    return enter
+
+
+def _contend(kind: str, count: str, url: str, begin: str, seconds: str) -> None:
     """Print how often each thread of this process had the lock."""
-    from celery_redislock.locks import Lock, connect
+    from celery_redislock.locks import Lock, Semaphore, connect
 
     store = connect(url)
-    lock = Lock(store, "contended", timeout=None)
+    semaphore = Semaphore(store, "seats", PLACES, timeout=None)
+    enter: Callable[[], AbstractContextManager[object]] = {
+        "lock": partial(Lock, store, "contended", timeout=None),
+        "semaphore": lambda: semaphore,
+        "bare": _bare(url),
+    }[kind]
     end = float(begin) + float(seconds)
-    wins = [0] * THREADS
+    wins = [0] * int(count)
 
     def work(number: int) -> None:
         time.sleep(max(0.0, float(begin) - time.time()))
         while time.time() < end:
-            with lock:
+            with enter():
                 time.sleep(HOLD)
                 wins[number] += time.time() < end
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(int(count))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -79,6 +79,9 @@ def _acquiring(url: str, where: str, *, quick: bool) -> list[Figure]:
                 Figure(f"{where}: {name}: wall / redis-py Lock", against(name, "wall"), wall),
                 Figure(f"{where}: {name}: CPU / redis-py Lock", against(name, "cpu"), cpu),
             ]
+    for name in ("ours, Semaphore", "ours, ReadWriteLock.read", "ours, ReadWriteLock.write"):
+        of_lock = zip(found[name]["wall"], found["ours, Lock"]["wall"], strict=True)
+        figures.append(Figure(f"{where}: {name}: wall / our Lock", [a / b for a, b in of_lock], 2.0))
     figures += [
         Figure(f"{where}:   {name}", [value * 1e6 for value in found[name]["wall"]], unit="us")
         for name in found
@@ -91,7 +94,7 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
     import redis
     import redis_lock
 
-    from celery_redislock.locks import Lock, connect
+    from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
 
     client = redis.Redis.from_url(url)
     store = connect(url)
@@ -122,9 +125,27 @@ def _contenders(url: str) -> dict[str, Callable[[str], None]]:
         assert lock.acquire(blocking=False)
         lock.release()
 
+    def by_semaphore(name: str) -> None:
+        permit = Semaphore(store, name, 3).acquire(timeout=0)
+        assert permit is not None
+        assert permit.release()
+
+    def by_reading(name: str) -> None:
+        lock = ReadWriteLock(store, name).read
+        assert lock.acquire(0)
+        assert lock.release()
+
+    def by_writing(name: str) -> None:
+        lock = ReadWriteLock(store, name).write
+        assert lock.acquire(0)
+        assert lock.release()
+
     return {
         "ours, store": by_store,
         "ours, Lock": by_lock,
+        "ours, Semaphore": by_semaphore,
+        "ours, ReadWriteLock.read": by_reading,
+        "ours, ReadWriteLock.write": by_writing,
         "SET NX PX and a script": by_hand,
         "redis-py Lock": by_redis_py,
         "python-redis-lock": by_python_redis_lock,

@@ -511,14 +511,15 @@ class MemoryStore(LockStore):
         holders = self._holders_of(name)
         beside = [held.value for each, held in holders.items() if each != token]
         running = sum(_weight_in(value) for value in beside if b'"state":"running"' in value)
-        return not beside or running < self._limit(name, limit)
+        return not beside or running < self._limit(name, limit, beside)
 
-    def _limit(self, name: str, limit: int | None) -> int:
+    def _limit(self, name: str, limit: int | None, holders: Sequence[bytes] | None = None) -> int:
         told = self._live(self._limits, name)
         if limit is None or told is None:
             # Who knows of none is to be alone.
-            holders = self._holders_of(name).values()
-            return min([limit or 1, *(_limit_in(held.value) or 1 for held in holders)])
+            if holders is None:
+                holders = [held.value for held in self._holders_of(name).values()]
+            return min([limit or 1, *(_limit_in(value) or 1 for value in holders)])
         return int(told[0].partition(b"\0")[0])
 
     def _first_in_line(self, name: str) -> _Place | None:

@@ -50,7 +50,7 @@ EXAMPLES = {
     "beat": Example(is_slow=True, processes=9),
     "long_task": Example(is_slow=True),
     "canvas": Example(is_slow=True),
-    "plain_lock": Example(is_slow=True, processes=7),
+    "locks": Example(is_slow=True, processes=7),
     "testing": Example(processes=3, says="17 passed in "),
     "django_project": Example(
         ("django",), 5, is_slow=True, says="INFO celery_redislock: skipped examples.django_"
@@ -156,7 +156,7 @@ def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path
         ("demo", signal.SIGKILL),
         slow("demo", signal.SIGINT),
         slow("demo", signal.SIGTERM),
-        slow("plain_lock", signal.SIGKILL),
+        slow("locks", signal.SIGKILL),
         slow("beat", signal.SIGKILL),
         slow("beat", signal.SIGINT),
         slow("django_project", signal.SIGKILL),

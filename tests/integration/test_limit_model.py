@@ -91,7 +91,7 @@ class Model:
     def may_run(self, claim: str, limit: int | None) -> bool:
         """Whether one that has a place may run beside those that run already."""
         beside = self.holders.keys() - {claim}
-        known = [each or 1 for each in (limit, *self.holders.values())]
+        known = [each or 1 for each in (limit, *map(self.holders.get, beside))]
         most = self.told if self.told and limit else min(known)
         return not beside or sum(self.weights.get(each, 1) for each in beside & self.running) < most
 
@@ -212,6 +212,7 @@ class Histories(RuleBasedStateMachine):
         was_unsettled = self.model.take_out(claim)
         if not may_run:
             assert isinstance(answer, Refusal)
+            self.model.running.discard(claim)
             if was_unsettled:
                 self.anew.add(claim)
             self.park_it(claim, limit, 1, kind, "refused")
@@ -257,7 +258,8 @@ class Histories(RuleBasedStateMachine):
         """The one that holds it alone lets others in."""
         token = self.model.alone or ""
 
-        assert self.ask("downgrade", "n", token, 30.0, facts=facts(limit)).released
+        said = facts(limit, line=1)  # it may have been given, and not settled
+        assert self.ask("downgrade", "n", token, 30.0, facts=said).released
         self.model.alone = None
         self.model.running.add(token)
         self.model.holders[token] = limit

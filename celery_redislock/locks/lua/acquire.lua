@@ -94,7 +94,7 @@ else
     answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
   elseif is_new and is_full then
     answer = refused()
-  elseif permit and taken and starts and not permit.may_run(taken, limit) then
+  elseif permit and taken and starts and not permit.may_run(string.sub(from, 1, -2), limit) then
     -- Its place was granted under another limit. It has none from now on, and waits as any other.
     local token = string.sub(from, 1, -2)
 include('entry')

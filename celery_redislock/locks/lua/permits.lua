@@ -85,21 +85,24 @@ permits = function(lock, index, name, held)
     return limit - count, limit
   end
 
-  -- Whether the one with these facts, which has a permit, may run beside those that run. It may not where that was
-  -- granted under another limit than its process knows, or theirs.
+  -- Whether this one, which has a permit, may run beside those that run. It may not where that was granted under
+  -- another limit than its process knows, or theirs.
   function self.may_run(own, asked)
     if call('ZCARD', set) == 1 then
       return true
     end
-    local function runs(facts)
-      return string.find(facts, '"state":"running"', 1, true) and self.weight_in(facts) or 0
+    self.room(asked)
+    local least = tonumber(asked or 1)
+    local running = 0
+    local all = call('HGETALL', holders)
+    for i = 1, #all, 2 do
+      if all[i] ~= own then
+        local runs = string.find(all[i + 1], '"state":"running"', 1, true)
+        running = running + (runs and self.weight_in(all[i + 1]) or 0)
+        least = math.min(least, limit_in(all[i + 1]))
+      end
     end
-    local _, limit = self.room(asked)
-    limit = limit + runs(own)
-    for _, facts in ipairs(call('HVALS', holders)) do
-      limit = limit - runs(facts)
-    end
-    return limit > 0
+    return running < (asked and self.is_set or least)
   end
 
   -- Another delivery's permit for the same task id: it never has two.

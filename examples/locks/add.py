@@ -1,6 +1,6 @@
 """Add one to the number in a file, again and again: read, think, write. Started several times at once.
 
-``python -m examples.plain_lock.add URL FOLDER TIMES``; without a URL (``""``) it takes no lock.
+``python -m examples.locks.add URL FOLDER TIMES``; without a URL (``""``) it takes no lock.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Hold a lock until told to stop: ``python -m examples.plain_lock.hold URL NAME TTL``."""
+"""Hold a lock until told to stop: ``python -m examples.locks.hold URL NAME TTL``."""
 
 import sys
 

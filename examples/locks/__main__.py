@@ -4,15 +4,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from celery_redislock import LockBusy, LockLost
 from celery_redislock.embedded import EmbeddedServer
-from celery_redislock.locks import Lock, LockStore, connect
-from examples.plain_lock import add
+from celery_redislock.locks import Lock, LockStore, ReadWriteLock, Semaphore, connect
+from examples.locks import add
 
 __all__ = ["main"]
 
@@ -34,6 +36,8 @@ def main() -> None:
         longer_than_the_ttl(url, store)
         killed(url, store)
         lost(store)
+        seats(store)
+        price_list(store)
     print("Celery")
     expect("none of these processes has imported it", "celery" not in sys.modules)
     if not _as_said:
@@ -126,6 +130,61 @@ def lost(store: LockStore) -> None:
     expect("and has not touched the second's hold", second.renew() and second.release())
 
 
+def seats(store: LockStore) -> None:
+    print("A licence with three seats, and eight that want one")
+    licence = Semaphore(store, "licence", 3, timeout=PATIENCE)
+    inside: list[int] = []
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        with licence:
+            inside.append(number)
+            seen.append(len(inside))
+            time.sleep(0.2)
+            inside.remove(number)
+
+    _all_of(8, work)
+    expect(f"all eight had their turn, {max(seen)} at a time", len(seen) == 8 and max(seen) == 3)
+    one = licence.acquire()
+    two = licence.acquire(2)
+    expect("one seat and two seats leave none", one and two and licence.available() == 0)
+    expect("a third one is told so at once", licence.acquire(timeout=0) is None)
+    licence.set_limit(4, by="the shop")
+    expect("the vendor adds a seat while it runs, for everybody", licence.available() == 1)
+    licence.set_limit(None)
+    expect("each is released on its own", one and one.release() and licence.available() == 1)
+    expect("from elsewhere, too, by its token", two and licence.release(two.token))
+
+
+def price_list(store: LockStore) -> None:
+    print("A price list that many read, and one writes")
+    readers: list[int] = []
+    prices = ReadWriteLock(store, "price list", timeout=PATIENCE)
+
+    def read(_number: int) -> int:
+        with prices.read:
+            readers.append(1)
+            time.sleep(0.3)
+            together = len(readers)
+            readers.pop()
+        return together
+
+    together = max(_all_of(4, read))
+    expect(f"{together} have read at once", together > 1)
+    with prices.write as writes:
+        expect(f"one writes, with a fence: {writes.fence}", writes.fence)
+        expect("and nobody reads meanwhile", _all_of(1, lambda _: prices.read.acquire(timeout=0)) == [False])
+        expect("it goes on as a reader, and lets others read", writes.downgrade())
+        expect("one does", _all_of(1, lambda _: prices.read.acquire(timeout=0) and prices.read.release()))
+    expect("it is free again", store.holders("price%20list") == ())
+
+
+def _all_of(count: int, work: Callable[[int], object]) -> list[Any]:
+    """Let so many threads work at once; return what they say."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, range(count)))
+
+
 def expect(what: str, is_so: object) -> None:
     global _as_said  # noqa: PLW0603  the example's one result
     _as_said = _as_said and bool(is_so)
@@ -172,7 +231,7 @@ def _let_go(holder: subprocess.Popen[str]) -> None:
 
 
 def _start(program: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", f"examples.plain_lock.{program}", *arguments]
+    command = [sys.executable, "-m", f"examples.locks.{program}", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
