@@ -715,6 +715,7 @@ def test_connections_are_made_with_tls(tmp_path: Path) -> None:
 def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(case: RedisCase) -> None:
     """One request reads all their bells."""
     order: list[str] = []
+    assert waiting(case) == 0  # by a connection that is the test's
     before = _connections(case)
 
     async def story(store: aio.Store) -> tuple[list[str], int]:
@@ -740,6 +741,7 @@ def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(cas
 
 
 def test_a_thousand_tasks_wait_on_a_thousand_names_with_sixteen_connections(case: RedisCase) -> None:
+    assert case.redis.lines() == []  # by a connection that is the test's
     before = _connections(case)
 
     async def story(store: aio.Store) -> int:
