@@ -73,8 +73,8 @@ def test_a_history_of_many_tasks_and_faults_keeps_the_law(
 ) -> None:
     """Whatever becomes of every sixth call, bodies of a key keep apart and each runs once.
 
-    Once more where its message was published twice, as the answer to its parking was lost, and the mark that it
-    is done, whose answer nobody awaits, was lost, too: its copy waits for that mark until "ending" expires.
+    Once more where its message was published twice, as the answer to its parking was lost, and the mark that
+    it is done, whose answer nobody awaits, was lost, too: its copy waits for that until "ending" expires.
     """
     keys, chance = [f"{key}{number}" for number in range(3)], random.Random(7)  # noqa: S311  not for secrets
     published: list[AsyncResult] = []
