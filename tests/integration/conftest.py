@@ -49,6 +49,14 @@ def plain_case(redis_url: str) -> Iterator[RedisCase]:
         yield case
 
 
+@pytest.fixture
+def lone_case() -> Iterator[RedisCase]:
+    """A store on a server to which nobody else is connected, so that connections can be counted."""
+    with EmbeddedServer() as server, closing(RedisCase(server.redis_url)) as case:
+        case.redis.inspect("n")  # by its own connection
+        yield case
+
+
 @pytest.fixture(scope="module")
 def tcp_server() -> Iterator[EmbeddedServer]:
     """A server on a port, for the proxy before it."""

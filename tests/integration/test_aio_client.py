@@ -143,7 +143,8 @@ def test_a_loop_that_is_closed_renews_no_more(case: RedisCase) -> None:
     assert not store.watchdog._watched
 
 
-def test_a_hundred_tasks_take_sixteen_connections_of_a_client_at_most(case: RedisCase) -> None:
+def test_a_hundred_tasks_take_sixteen_connections_of_a_client_at_most(lone_case: RedisCase) -> None:
+    case = lone_case
     before = len(case.client.client_list())
 
     async def story(store: aio.Store) -> None:
