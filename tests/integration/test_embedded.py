@@ -14,6 +14,7 @@ from celery import Celery
 from kombu import Connection
 
 from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError
+from celery_redislock.embedded import server as server_module
 
 
 @contextmanager
@@ -93,3 +94,15 @@ def test_the_server_on_the_path_works_as_well() -> None:
     with EmbeddedServer(binary=installed[0], port=0) as server, _client(server) as client:
         assert client.ping()
         assert server.binary != EmbeddedServer().binary
+
+
+def test_a_free_port_that_somebody_takes_first_is_not_insisted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the choice and the server's start another program may listen there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        free = iter([port, port])
+        choose = server_module._free_port
+        monkeypatch.setattr(server_module, "_free_port", lambda: next(free, None) or choose())
+        with EmbeddedServer(port=0) as server, closing(redis.Redis.from_url(server.url)) as client:
+            assert server.port != port
+            assert client.ping()
