@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Most tests wait for a worker most of the time, so more of them run at once than there are cores.
-JOBS ?= 6
+# Most tests wait for a worker most of the time, so more of them run at once than there are cores. With six on two
+# cores those that compute kept others from their answers for longer than a socket timeout.
+JOBS ?= 4
 # Tests that share workers run in one process ("loadgroup"), so that each pool starts once.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.

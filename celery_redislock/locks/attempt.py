@@ -218,13 +218,12 @@ class Attempt:
         return f'{begin},"since":{time.time():.3f}{self.says}}}'
 
 
-def end(store: LockStore, lease: Lease) -> bool:
-    """Stop renewing a lease and release it; tell whether it was still ours.
+def end(store: LockStore, lease: Lease, *, trusted: bool) -> bool:
+    """Stop renewing a lease that has ended, and release it; tell whether it was still ours.
 
-    Where the server cannot be reached, it is released in the background. Raises as :meth:`LockStore.release`.
+    ``trusted``: it was until it ended. Where the server cannot be reached, it is released in the background.
+    Raises as :meth:`LockStore.release`.
     """
-    trusted = lease.trusted
-    lease.end()
     watchdog_of(store).forget(lease.token)
     try:
         answer = store.release(lease.key, lease.token)

@@ -156,8 +156,11 @@ class Lock:
         entry.depth -= 1
         if entry.depth:
             return lease.held
+        trusted = lease.trusted
+        # First: where this is interrupted, it is renewed no more.
+        lease.end()
         del self._local.__dict__[self]
-        return end(self._store, lease)
+        return end(self._store, lease, trusted=trusted)
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.

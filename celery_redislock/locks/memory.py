@@ -7,6 +7,7 @@ import time
 from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -594,6 +595,7 @@ class MemoryStore(LockStore):
         return Hold(name, entry[0], entry[1] - self._clock(), is_period)
 
 
+@lru_cache(maxsize=10_000)
 def _limit_in(value: bytes) -> int | None:
     found = re.search(rb'"limit":(\d+)', value)
     return int(found[1]) if found else None
@@ -603,6 +605,7 @@ def _belongs(value: bytes, *tokens: str | None) -> bool:
     return any(token and value.startswith(f"{token}\0".encode()) for token in tokens)
 
 
+@lru_cache(maxsize=10_000)
 def _weight_in(value: bytes) -> int:
     found = re.search(rb'"permits":(\d+)', value)
     return int(found[1]) if found else 1

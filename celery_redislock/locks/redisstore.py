@@ -144,7 +144,7 @@ class RedisStore(LockStore):
         if terms or self._strict_ms:
             self._add(keys, args, name, **terms)
         if not self._min_replicas:
-            return self._scripts.begin("acquire", keys, args, _granted, name=name)
+            return self._scripts.begin("acquire", keys, args, granted, name=name)
         confirmed = partial(self._confirmed, token)
         wait = ("WAIT", str(self._min_replicas))
         return self._scripts.begin("acquire", keys, args, confirmed, name=name, confirm=wait)
@@ -160,7 +160,7 @@ class RedisStore(LockStore):
         keys += (f"{self._base(name)}note:{token.rpartition('/')[2]}", queue)
         args += (self._note_ms, text)
         if turn is None:
-            return self._scripts.begin("claim_and_push", keys, args, _granted, name=name)()
+            return self._scripts.begin("claim_and_push", keys, args, granted, name=name)()
         *said, within = turn
         args += (*map(str, said), "" if within is None else _ms(within))
         return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
@@ -206,7 +206,7 @@ class RedisStore(LockStore):
     def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Grant | Refusal | Marked:
         """Read the answer to an acquire, and how many replicas confirmed it."""
         reply, replicas = replies
-        answer = _granted(name, reply, *when)
+        answer = granted(name, reply, *when)
         if isinstance(answer, Grant) and replicas < self._min_replicas:
             self.release(name, token, opened_by=token)
             reason = f"only {replicas} of {self._min_replicas} replicas confirmed the lock"
@@ -455,9 +455,10 @@ _HOLDERS = {b"held": False, b"period": True, b"line": False}
 _RELEASED = Release(released=True)
 
 
-def _granted(
+def granted(
     name: str, reply: Any, sent_at: float, answered_at: float, *_: object
 ) -> Grant | Refusal | Marked:
+    """Read the answer to a request for a hold."""
     word = reply[0]
     if word in _GRANTED:
         return Grant(int(reply[1]) or None, word == b"taken_over", sent_at, answered_at)
@@ -517,7 +518,7 @@ def _parked(name: str, reply: Any, *_: object) -> Parked:
 
 
 def _granted_or_parked(name: str, reply: Any, *when: Any) -> Grant | Refusal | Marked | Parked:
-    return _parked(name, reply) if reply[0] in {b"parked", b"unclaimed"} else _granted(name, reply, *when)
+    return _parked(name, reply) if reply[0] in {b"parked", b"unclaimed"} else granted(name, reply, *when)
 
 
 def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:

@@ -31,7 +31,7 @@ SCRIPTS = (
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
-_OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")
+OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")
 
 #: The words of a server without Lua, or that forbids it.
 _NO_SCRIPTS = re.compile(
@@ -218,7 +218,7 @@ class Scripts:
                 if isinstance(begun, OSError):
                     raise begun  # noqa: TRY301  one place for what a lost answer costs
                 if begun is None:
-                    sock = _ready(connection, within or waits or None, patience, give_up, clock)
+                    sock = ready(connection, within or waits or None, patience, give_up, clock)
                     sent_at = clock()
                     was_sent = True
                     send(sock, request, give_up, clock)
@@ -252,7 +252,7 @@ class Scripts:
                 if lost is None:
                     connection.redislock_idle.append(connection)
                     return answer
-                if not any(code in str(lost) for code in _OF_CONNECTION):
+                if not any(code in str(lost) for code in OF_CONNECTION):
                     connection.redislock_idle.append(connection)
                     break
             connection.disconnect()
@@ -307,7 +307,7 @@ def failure(
     return unavailable
 
 
-def _ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:
+def ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:
     """Return the socket of a connection, ready for a request: connect, read the answers nobody waited for.
 
     Each step may take ``patience`` seconds, as long as it is not ``give_up`` when it begins. A Sentinel's

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
-from celery_redislock.locks.attempt import Attempt, end
+from celery_redislock.locks.attempt import Attempt, Step, end
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
@@ -172,7 +172,9 @@ class Semaphore:
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
         lease = watchdog_of(self._store).watched(token)
-        return self._store.release(self._key, token).released if lease is None else self._end(lease)
+        if lease is not None and lease.key == self._key:
+            return self._end(lease)
+        return self._store.release(self._key, token).released
 
     def holders(self) -> tuple[Hold, ...]:
         """Return who holds places now, the one whose hold ends first before the others; one request.
@@ -246,17 +248,21 @@ class Semaphore:
             if self._auto_renew:
                 watchdog_of(self._store).watch(lease)
 
-        says = f',"limit":{self.limit}'
-        may_wait = None
-        if permits > 1:
-            says += f',"permits":{permits}'
-            may_wait = partial(self._check_limit, permits)
+        says, may_wait = self._asks_for(permits)
+        if may_wait is not None:
             may_wait(self._store)
         attempt = Attempt(
             self._store, self._key, self._ttl, self._owner, keep, self._clock, self.limit, says, may_wait
         )
         refused = attempt.within(timeout)
         return kept[-1] if refused is None else refused
+
+    def _asks_for(self, permits: int) -> tuple[str, Step | None]:
+        """Return what a holder of so many places says, and what tells whether they may be waited for."""
+        says = f',"limit":{self.limit}'
+        if permits == 1:
+            return says, None
+        return f'{says},"permits":{permits}', partial(self._check_limit, permits)
 
     def _check_limit(self, permits: int, store: LockStore) -> None:
         """Raise :class:`LockOptionError` where so many places will never be free."""
@@ -268,4 +274,8 @@ class Semaphore:
 
     def _end(self, lease: Lease) -> bool:
         """Release a hold of this process, once; tell whether it was still ours."""
-        return not lease.ended and end(self._store, lease)
+        if lease.ended:
+            return False
+        trusted = lease.trusted
+        lease.end()
+        return end(self._store, lease, trusted=trusted)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.scripts import _OF_CONNECTION, OTHER_SHAPES, Scripts, Understand, _ready, failure
+from celery_redislock.locks.scripts import OF_CONNECTION, OTHER_SHAPES, Scripts, Understand, failure, ready
 from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, send, whole
 
 #: Seconds between two attempts to reach a server that is away.
@@ -166,7 +166,7 @@ class Servers(Scripts):
         more = None
         if str(reply).startswith("NOSCRIPT"):
             more = attempt._replace(request=self._in_full(call.operation, call.request))
-        if any(code in str(reply) for code in _OF_CONNECTION):
+        if any(code in str(reply) for code in OF_CONNECTION):
             connection.disconnect()
         return self._failed(call, server, reply, was_refused=True), more
 
@@ -273,7 +273,7 @@ class _Opening(Thread):
     def run(self) -> None:
         timeout = self._timeout
         try:
-            _ready(self.connection, None, timeout, self._clock() + 2 * timeout, self._clock)
+            ready(self.connection, None, timeout, self._clock() + 2 * timeout, self._clock)
         except Exception as error:  # noqa: BLE001  whatever it is, this server is not there
             self._server.is_away(error)
             self._error = error

@@ -14,8 +14,7 @@ from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore
 from tests.facts import wait_until
 from tests.stores import RedisCase, StoreCase
-
-PATIENCE = 20.0
+from tests.waiters import PATIENCE, in_line
 
 
 def book(case: StoreCase, **options: Any) -> ReadWriteLock:
@@ -27,17 +26,6 @@ def elsewhere(ask: Callable[[], Any]) -> Any:
     """What another thread is answered."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(ask).result(PATIENCE)
-
-
-@contextmanager
-def in_line(case: StoreCase, *asks: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Let threads ask, each when the one before it is in line; yields their futures."""
-    with ThreadPoolExecutor(max(1, len(asks))) as pool:
-        done = []
-        for place, ask in enumerate(asks, start=1):
-            done.append(pool.submit(ask))
-            assert wait_until(lambda: case.store.waiting("n")[0] == place, PATIENCE)  # noqa: B023  called at once
-        yield done
 
 
 def test_many_read_at_once_or_one_writes(case: StoreCase) -> None:

@@ -4,9 +4,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -17,8 +17,7 @@ from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.integration.programs import waiting_programs
 from tests.stores import RedisCase, StoreCase
-
-PATIENCE = 20.0
+from tests.waiters import PATIENCE, in_line
 
 
 def semaphore(case: StoreCase, limit: int = 3, **options: Any) -> Semaphore:
@@ -30,17 +29,6 @@ def held(permit: Permit | None) -> Permit:
     """A hold that must be there."""
     assert permit is not None
     return permit
-
-
-@contextmanager
-def in_line(case: StoreCase, *asks: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Let threads ask, each when the one before it is in line; yields their futures."""
-    with ThreadPoolExecutor(max(1, len(asks))) as pool:
-        done = []
-        for place, ask in enumerate(asks, start=1):
-            done.append(pool.submit(ask))
-            assert wait_until(lambda: case.store.waiting("n")[0] == place, PATIENCE)  # noqa: B023  called at once
-        yield done
 
 
 def test_as_many_hold_it_as_its_limit_says_each_on_its_own(case: StoreCase) -> None:
@@ -106,6 +94,9 @@ def test_a_hold_is_released_from_elsewhere_by_its_token(case: StoreCase) -> None
     assert semaphore(case, 1).release(permit.token)
     assert not permit.held
     assert not seats.release(permit.token)
+    with Semaphore(case.store, "other", 1) as other:
+        assert not seats.release(other.token)
+        assert other.held
     again = held(seats.acquire(timeout=0))
     watchdog_of(case.store).forget(again.token)  # as if it were another process's
     assert seats.release(again.token)

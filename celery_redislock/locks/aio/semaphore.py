@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import Any, Literal
 
 from celery_redislock.exceptions import LockBusy
@@ -160,7 +159,7 @@ class Semaphore:
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
         lease = self._store.watchdog.watched(token)
-        if lease is not None:
+        if lease is not None and lease.key == self._key:
             return not lease.ended and await self._store.end(lease)
         return (await self._store.ask(lambda verbs: verbs.release(self._key, token))).released
 
@@ -215,11 +214,8 @@ class Semaphore:
             held = Held(store, term, grant, on_lost=on_lost, is_renewed=self._auto_renew)
             kept.append(Permit(self.name, permits, held))
 
-        says = f',"limit":{self.limit}'
-        may_wait = None
-        if permits > 1:
-            says += f',"permits":{permits}'
-            may_wait = partial(self._plain._check_limit, permits)
+        says, may_wait = self._plain._asks_for(permits)
+        if may_wait is not None:
             await store.ask(may_wait)
         owner = self._owner or task_name()
         attempt = TaskAttempt(

@@ -15,11 +15,9 @@ from celery_redislock.locks.aio.wires import Message, Wires
 from celery_redislock.locks.attempt import Step, Steps, owe
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.redisstore import RedisStore, _granted
+from celery_redislock.locks.redisstore import RedisStore, granted
 from celery_redislock.locks.scripts import (
-    _EVAL,
-    _EVALSHA,
-    _OF_CONNECTION,
+    OF_CONNECTION,
     OTHER_SHAPES,
     Scripts,
     Understand,
@@ -87,7 +85,7 @@ class Recorder(Scripts):
             return Message([*args], data, of_script=False)
         text, sha = self._scripts[operation]
         if in_full:
-            data = data.replace(_EVALSHA % sha.encode(), _EVAL % (len(text.encode()), text.encode()), 1)
+            data = self._in_full(operation, data)
         if confirm:
             data += self._request(confirm[0], (), (*confirm, str(max(1, round(patience * 500)))))
         head = ["EVAL", text] if in_full else ["EVALSHA", sha]
@@ -140,7 +138,7 @@ class Verbs(RedisStore):
 
     def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Any:  # noqa: ARG002
         """As in a thread; but the attempt that fails by it releases the hold."""
-        answer = _granted(name, replies[0], *when)
+        answer = granted(name, replies[0], *when)
         if isinstance(answer, Grant) and replies[1] < self._min_replicas:
             reason = f"only {replies[1]} of {self._min_replicas} replicas confirmed the lock"
             raise LockUnavailable(self.server, "acquire", reason)
@@ -325,7 +323,7 @@ class Store:
                 if lost is None:
                     wires.keep(wire)
                     return answer
-                if not any(code in str(lost) for code in _OF_CONNECTION):
+                if not any(code in str(lost) for code in OF_CONNECTION):
                     wires.keep(wire)
                     break
             if wire is not None:
