@@ -123,6 +123,7 @@ local time = call('TIME')
 local fence = time[1] * 1000000 + time[2]
 local word = taken and 'taken_over' or ours and 'repeated' or 'granted'
 local now = math.floor(fence / 1000)
+local is_listed
 if fence_key then
   fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
 end
@@ -137,7 +138,7 @@ if from then
   end
   if permit then
     local token, facts = string.match(value, '^([^%z]*)%z(.*)$')
-    permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
+    is_listed = permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
     -- Also for one that knows of no limit: where one is set, another may be admitted beside it.
     local room, most = permit.room(limit or 1)
     fence = most == 1 and room == 0 and fence or nil
@@ -152,7 +153,7 @@ if from then
   end
 end
 -- A lease that took over a claim is listed already, for as long as the claim would have lived.
-if not taken and list(index, name, now, permit and permit.ends_in(-1) or tonumber(ttl)) then
+if not taken and (is_listed or not permit and list(index, name, now, tonumber(ttl))) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
     list(index, name .. '\0period', now, tonumber(ARGV[6]))

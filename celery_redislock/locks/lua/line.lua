@@ -38,9 +38,9 @@ end
 
 -- Returns nothing where nobody waits, or could be served; an id and its text where the caller publishes it, and
 -- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very
--- one, whatever its place; it holds the lock already.
+-- one, whatever its place; it holds the lock already. `permit`: of the lock, where the caller knows it.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
-local function wake(lock, index, name, home, only)
+local function wake(lock, index, name, home, only, permit)
   local stem = stem_of(lock)
   local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
   local now = now_ms()
@@ -73,10 +73,10 @@ local function wake(lock, index, name, home, only)
       return
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
-      local takes = call('EXISTS', stem .. 'mark:' .. id) == 0
-      local held = call('GET', lock)
+      local takes = kind == 'ring' or call('EXISTS', stem .. 'mark:' .. id) == 0
+      local held = not permit and call('GET', lock)
       local limit = string.match(facts, '"limit":(%d+)')
-      local permit = (limit or is_marker(held)) and permits(lock, index, name, held)
+      permit = permit or (limit or is_marker(held)) and permits(lock, index, name, held)
       local has_permit = permit and permit.facts_of(id)
       local is_here = has_permit or permit and permit.copy_of(id)
       local room = permit and permit.room(limit) or held and 0 or 1
@@ -94,6 +94,9 @@ local function wake(lock, index, name, home, only)
         elseif takes then
           call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
           list(index, name, now, tonumber(ttl))
+          if permit then
+            permit.is_unmarked = nil
+          end
           permit = nil
         end
         if kind == 'give' then
@@ -118,7 +121,7 @@ local function wake(lock, index, name, home, only)
           -- When this claim has expired; whoever renews it is found alive then.
           redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
         end
-        if takes and (only or not permit) then
+        if takes and (only or not permit or permit.room(limit) < 1) then
           return id
         end
         if only then
