@@ -9,6 +9,10 @@
 --        ring   likewise, where `to` is the bell of a process that waits; it lives no longer than the claim
 --        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled
 --        hold   nothing is sent
+--
+-- Who waits for several locks, which its facts name (`"names":[...]`), is in the lines of them all, and is handed
+-- them all once they are free and it is the first in each: nobody goes before it in any of them, and lines in which
+-- two wait have them in one order, as they were entered in one step.
 include('index')
 include('entry')
 local permits
@@ -26,6 +30,17 @@ local function drop(lock, index, name, permit, token)
   call('DEL', lock)
   -- pcall: a broken index is no reason to keep a lock.
   redis.pcall('ZREM', index, name)
+end
+
+-- The other locks, by their stems, that who has these facts waits for as well.
+local function others_of(stem, name, facts)
+  local others = {}
+  for _, other in ipairs(string.find(facts, '"names":[', 1, true) and cjson.decode(facts).names or {}) do
+    if other ~= name then
+      others[string.sub(stem, 1, -3 - #name) .. other .. '}:'] = other
+    end
+  end
+  return others
 end
 
 -- An answer, and behind it what the caller publishes.
@@ -81,6 +96,14 @@ local function wake(lock, index, name, home, only, permit)
       local is_here = has_permit or permit and permit.copy_of(id)
       local room = permit and permit.room(limit) or held and 0 or 1
       local needs = permit and permit.weight_in(facts) or 1
+      local others = takes and not only and others_of(stem, name, facts) or {}
+      for other in pairs(others) do
+        local holder = call('GET', other .. 'lock')
+        local is_next = not holder and redis.pcall('ZRANGE', other .. 'line', 0, 0)[1] == id
+        if not is_next and not (holder and string.find(holder, id .. '\0', 1, true) == 1) then
+          needs = math.huge
+        end
+      end
       if takes and is_here and not only then
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
         heads = call('ZRANGE', line, rank, rank)
@@ -98,6 +121,14 @@ local function wake(lock, index, name, home, only, permit)
             permit.is_unmarked = nil
           end
           permit = nil
+          for other, its_name in pairs(others) do
+            call('SET', other .. 'lock', id .. '\0' .. facts, 'PX', ttl)
+            list(index, its_name, now, tonumber(ttl))
+            take_out(other, id)
+            if call('EXISTS', other .. 'line') == 0 then
+              redis.pcall('ZREM', lines, its_name)
+            end
+          end
         end
         if kind == 'give' then
           redis.pcall('ZREM', stem .. 'until', id)
