@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from celery_redislock.declaring.keys.resources import Resources
     from celery_redislock.declaring.scopes import Conflict
     from celery_redislock.exceptions import (
         DuplicateTask,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conflict", "DuplicateTask", "Holder", "Lease", "LockBusy", "LockHandle", "LockKeyError", "LockLost",
-    "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "SingletonTask", "lock_acquired",
-    "lock_conflict", "lock_lost", "lock_released",
+    "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "Resources", "SingletonTask",
+    "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _HOMES = {
     "Lease": "locks.lease",
     "LockHandle": "publishing.handle",
     "LockResult": "publishing.results",
+    "Resources": "declaring.keys.resources",
     "SingletonTask": "task",
 }
 

@@ -9,10 +9,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
-from celery_redislock.declaring.keys import Binder, KeyRule, parse_key
+from celery_redislock.declaring.keys import Binder, KeyRule, Resources, parse_key
 from celery_redislock.declaring.kinds import COUNT
 from celery_redislock.declaring.options import ENABLED_VARIABLE, LockOptions, LockSettings, read_options
-from celery_redislock.declaring.server import DECLARATION, settings_of, store_of
+from celery_redislock.declaring.server import DECLARATION, joined_for, settings_of, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
@@ -133,8 +133,14 @@ class Declaration:
         # A limit of 1 for all calls needs no permits.
         several = None if limit == 1 == self.options.lock_limit else limit
         self._insist_on_ttl(options, self.store)
+        store = self.store
+        if isinstance(options.lock_key, Resources):
+            if options.lock_key is not self.options.lock_key:
+                problem = "lock_key=Resources(...) is for a task, not for one call; declare it there"
+                raise LockOptionError(where, [problem])
+            store = joined_for(where, store)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several)
-        return rule, partial(TaskLock, self.store, where, *lives)
+        return rule, partial(TaskLock, store, where, *lives)
 
     def for_call(
         self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None
@@ -211,9 +217,22 @@ def _resolve(task: Any) -> Declaration:
     problems += unknown_options(sorted(set(dir(cls)) - getattr(cls, "_lock_names", frozenset())))
     if hasattr(task, "_lock_problems"):
         problems += task._lock_problems()
+    if options is not None and settings is not None and isinstance(options.lock_key, Resources):
+        problems += _problems_of_several(app, settings)
     if problems or options is None or settings is None or rule is None:
         raise LockOptionError(task.name, problems)
     return Declaration(task, options, settings, binder, rule, bool(app.conf.task_always_eager))
+
+
+def _problems_of_several(app: Any, settings: LockSettings) -> list[str]:
+    """Return why the server cannot keep several names at once; tests in memory learn it by the first call."""
+    try:
+        store = store_of(app, settings)
+        if store.is_shared:
+            joined_for("", store)
+    except LockOptionError as error:
+        return list(error.problems)
+    return []
 
 
 def _attributes(task: Any) -> dict[str, Any]:

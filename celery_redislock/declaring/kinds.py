@@ -138,7 +138,7 @@ URL = Url(
 )
 ENTRIES = Entries("'unique', 'all', False, or a list of patterns such as 'report-*'")
 #: ``lock_key``; :func:`celery_redislock.declaring.keys.parse_key` checks it with the parameters.
-KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', or a callable")
+KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', Resources(...), or a callable")
 
 
 def hint(word: str, known: Iterable[str], otherwise: str) -> str:

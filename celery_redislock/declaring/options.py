@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from celery_redislock.declaring.keys import parse_key
+from celery_redislock.declaring.keys import Resources, parse_key
 from celery_redislock.declaring.scopes import NO_TURN, SCOPES, Asked, Choice, Scope, resolve
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, is_given
 from celery_redislock.exceptions import LockOptionError
@@ -206,6 +206,17 @@ def disagreements(options: LockOptions) -> list[str]:
             f"lock_limit has no meaning with lock={options.scope.name!r}, whose period is one acceptance; "
             "leave it out, or set lock_period in another scope"
         )
+    if isinstance(options.lock_key, Resources) and options.scope is not None:
+        others = {
+            f"lock={options.scope.name!r}": options.scope.name != "while_executing",
+            "lock_limit": options.lock_limit != 1,
+            "lock_period": options.lock_period is not None,
+        }
+        problems += [
+            f"{name} does not go with lock_key={options.lock_key!r}, for lock='while_executing' alone"
+            for name, is_there in others.items()
+            if is_there
+        ]
     if options.lock_max_hold is not None and options.lock_max_hold <= options.lock_ttl:
         problems.append(
             f"lock_max_hold ({options.lock_max_hold:g}) must be longer than lock_ttl ({options.lock_ttl:g}): "

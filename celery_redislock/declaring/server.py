@@ -59,6 +59,16 @@ def store_of(app: Any, settings: LockSettings) -> LockStore:
     return stores.setdefault(settings, _make_store(app, settings))
 
 
+def joined_for(where: str, store: LockStore) -> LockStore:
+    """Return the store of locks of several names; raises LockOptionError where there is none."""
+    from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
+
+    try:
+        return joined(store)
+    except LockOptionError as error:
+        raise LockOptionError(where, error.problems) from None
+
+
 def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     """Make the app keep its locks in this store (``None``: its own), and return the one before. For tests."""
     if issubclass(type(app), Proxy):

@@ -20,7 +20,8 @@ __all__ = [
 Seconds: TypeAlias = float | timedelta
 #: ``lock``: a scope; ``None`` or ``False`` for no lock.
 LockChoice: TypeAlias = ScopeName | Literal[False] | None
-#: ``lock_key``: some of the arguments, a resource, or a callable that is given them by name.
+#: ``lock_key``: some of the arguments, a resource, several of them (``Resources``, a tuple), or a callable
+#: that is given the arguments by name.
 KeyChoice: TypeAlias = (
     str | tuple[str, ...] | list[str] | Callable[[Mapping[str, Any]], str | tuple[Any, ...]] | None
 )

@@ -1,31 +1,46 @@
 """Locks of several names on a Redis or Valkey server: all or none, in one step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, TypeAlias, TypeVar
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.redisstore import RedisStore, granted, in_ms, left, parked, released
 from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS
-from celery_redislock.locks.store import Entry, Grant, Hold, LockStore, Marked, Parked, Refusal, Release
+from celery_redislock.locks.store import (
+    Entry,
+    Grant,
+    Hold,
+    LockStore,
+    Mark,
+    Marked,
+    Parked,
+    Refusal,
+    Release,
+    Waiter,
+)
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["JoinedStore", "joined"]
 
 T = TypeVar("T")
 
+#: The keys and arguments of a script, for one lock.
+_Asked: TypeAlias = tuple[list[str], list[str]]
 
-def joined(store: LockStore, names: Sequence[str]) -> "JoinedStore":
+
+def joined(store: LockStore) -> "JoinedStore":
     """Return the store of locks of several names, beside that of single ones.
 
     Raises:
         LockOptionError: this store cannot take several locks in one step.
     """
-    if type(store) is not RedisStore or store._min_replicas:
+    if type(store) is not RedisStore or store._min_replicas or store._syncs_parked:
         problem = (
-            f"{', '.join(map(repr, names))} cannot be locked together on {store.server}: that takes one step "
-            "on one server; lock them one by one in sorted order, or give the URL of a single server, and no "
-            "min_replicas"
+            f"several names cannot be locked together on {store.server}: that takes one step on one server; "
+            "lock them one by one in sorted order, or give the URL of a single server, and nothing that has "
+            "to confirm what is written (min_replicas, park_sync)"
         )
         raise LockOptionError("several names", [problem])
     known: JoinedStore | None = store.__dict__.get("joined")
@@ -35,63 +50,118 @@ def joined(store: LockStore, names: Sequence[str]) -> "JoinedStore":
 class JoinedStore(RedisStore):
     """Keeps the locks of the names that stand, a space between two, in place of one.
 
-    Each of them is an ordinary lock, which excludes whoever takes it alone. The verbs are those of a
-    ``Lock``. Leases are renewed by the watchdog of the store it stands beside.
+    Each of them is an ordinary lock, which excludes whoever takes it alone; its holder's facts have all the
+    ``names``. The verbs are those of a ``Lock`` and of a task that runs one at a time. Leases are renewed by
+    the watchdog of the store it stands beside.
     """
 
     def __init__(self, store: RedisStore) -> None:
         """Stand beside this store; opens no connection of its own."""
+        self._beside = store
         strict = bool(store._strict_ms)
         super().__init__(store.connections, prefix=store.prefix, strict_fence=strict, clock=store._clock)
         self._scripts = self._runner((*SCRIPTS, *OF_SEVERAL), __package__)
-        self._beside = store
         self.watchdog = watchdog_of(store)
 
-    def acquire(
-        self, name: str, token: str, ttl: float, *, facts: str = "", starts_run: bool = False, **_: Any
-    ) -> Grant | Refusal | Marked:
-        """As :meth:`LockStore.acquire`, of all these locks or of none. The fence is the largest."""
+    @property
+    def home(self) -> str:  # type: ignore[override]  # that of the other store, where it is set
+        """The broker that this process publishes to."""
+        return self._beside.home
 
-        def ask(each: str) -> tuple[list[str], list[str]]:
+    def acquire(self, name: str, token: str, ttl: float, *, facts: str = "", **terms: Any) -> Any:
+        """As :meth:`LockStore.acquire`, of all these locks or of none. The fence is the largest."""
+        value = f"{token}\0{_with_names(facts, name)}"
+
+        def ask(each: str) -> _Asked:
             keys = [f"{self._base(each)}lock", self._index]
-            args = [f"{token}\0{facts}", in_ms(ttl), each]
-            if starts_run or self._strict_ms:
-                self._add(keys, args, each, starts_run=starts_run)
+            args = [value, in_ms(ttl), each]
+            self._add(keys, args, each, **terms)
             return keys, args
 
-        answers = self._ask("acquire", name, ask, granted)
+        def understand(_each: str, reply: Any, *when: Any) -> Grant | Refusal | Marked:
+            # Whoever is refused waits for all, under the name of all.
+            return granted(name, reply, *when)
+
+        answers = self._ask("acquire", name, ask, understand)
         grants = [each for each in answers if isinstance(each, Grant)]
         if len(grants) < len(answers):
             return answers[-1]
         fence = max((each.fence for each in grants if each.fence is not None), default=None)
         return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
 
-    def release(self, name: str, token: str, **_: Any) -> Release:
-        """As :meth:`LockStore.release`, of all; ``released`` where all of them were held."""
-        home = self._beside.home
+    begin = LockStore.begin
 
-        def ask(each: str) -> tuple[list[str], list[str]]:
-            return [f"{self._base(each)}lock", self._index], [token + "\0", each, home]
+    def look(self, name: str, token: str, **terms: Any) -> Refusal | None:
+        """As :meth:`LockStore.look`, at each in turn; a request for each."""
+        one = super().look
+        refused = (one(each, token, **terms) for each in name.split())
+        return next((refusal for refusal in refused if refusal is not None), None)
+
+    def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """No: a release and a result are two steps."""
+        return False
+
+    def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """No: a claim and its message are two steps."""
+        return False
+
+    def release(
+        self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
+    ) -> Release:
+        """As :meth:`LockStore.release`, of all; ``released`` where all of them were held."""
+
+        def ask(each: str) -> _Asked:
+            keys = [f"{self._base(each)}lock", self._index]
+            args = [token + "\0", each, self.home]
+            self._leave(mark, each, keys, args, opened_by)
+            return keys, args
 
         return self._together(self._ask("release", name, ask, released))
 
-    def park(self, name: str, id: str, entry: Entry, **how: Any) -> Parked:  # noqa: A002
-        """As :meth:`LockStore.park`, in the lines of all; the place is that in the longest of them."""
+    release_and_store = LockStore.release_and_store
 
-        def ask(each: str) -> tuple[list[str], list[str]]:
-            return self._to_park(each, id, entry, self._beside.home, **how)
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
+    ) -> Release:
+        """As :meth:`LockStore.hand_on`, of all; ``released`` where all of them were held."""
+        facts = _with_names(facts, name)
+
+        def ask(each: str) -> _Asked:
+            keys = [f"{self._base(each)}lock", self._index, f"{self._base(each)}mark:{new}"]
+            args = [old, new, in_ms(ttl), facts, each, self.home]
+            self._leave(mark, each, keys, args)
+            return keys, args
+
+        return self._together(self._ask("hand_on", name, ask, released))
+
+    def park(
+        self, name: str, id: str, entry: Entry, *, acknowledge: tuple[str, str, str] | None = None,  # noqa: A002
+        within: float | None = None, **how: Any,
+    ) -> Parked:  # fmt: skip
+        """As :meth:`LockStore.park`, in the lines of all; the place is that in the longest of them."""
+        entry = entry._replace(facts=_with_names(entry.facts, name))
+        *theirs, tag = acknowledge or ("",)
+        first = name.split(maxsplit=1)[0]
+        # A claim for the one before it, on those of its locks that are free, would be held while that waits.
+        how.pop("ahead", None)
+
+        def ask(each: str) -> _Asked:
+            # A message goes without its locks once, by the first line.
+            until = within if each == first or entry.kind == "ring" else None
+            keys, args = self._to_park(each, id, entry, self.home, within=until, **how)
+            return [*keys, *theirs], [*args, tag]
 
         answers = self._ask("park", name, ask, parked)
         words = [each.word for each in answers]
-        word = next((word for word in ("full", "woken") if word in words), words[0])
+        word = next((word for word in ("full", "woken", "parked") if word in words), words[0])
         together = self._together(answers)
         return Parked(word, max(each.place for each in answers), together.held_by, together.promoted)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         """As :meth:`LockStore.leave`, of all lines; the word is about the first."""
 
-        def ask(each: str) -> tuple[list[str], list[str]]:
-            return self._to_leave(each, id, self._beside.home, unless_held)
+        def ask(each: str) -> _Asked:
+            return self._to_leave(each, id, self.home, unless_held)
 
         answers = self._ask("leave", name, ask, left)
         word, entry, _ = answers[0]
@@ -102,12 +172,17 @@ class JoinedStore(RedisStore):
         one = super().holders
         return tuple(hold for each in name.split() for hold in one(each, to_decide=to_decide))
 
+    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+        """As :meth:`LockStore.waiting`, for the first of them."""
+        return super().waiting(name.split(maxsplit=1)[0], first=first, last=last)
+
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        """As :meth:`LockStore.mark_done`, for each of them."""
+        for each in name.split():
+            super().mark_done(each, message, ttl)
+
     def _ask(
-        self,
-        verb: str,
-        name: str,
-        ask: Callable[[str], tuple[list[str], list[str]]],
-        understand: Callable[..., T],
+        self, verb: str, name: str, ask: Callable[[str], _Asked], understand: Callable[..., T]
     ) -> list[T]:
         """Do with each of the locks, in one step, what a verb does with one; return the answers in order."""
         names = name.split()
@@ -125,6 +200,15 @@ class JoinedStore(RedisStore):
         is_released = all(isinstance(each, Release) and each.released for each in answers)
         is_repeated = any(isinstance(each, Release) and each.repeated for each in answers)
         return Release(is_released, held_by, is_repeated, promoted)
+
+
+def _with_names(facts: str, name: str) -> str:
+    """Return facts that tell the names, where they are several: the scripts look for them."""
+    names = name.split()
+    if len(names) == 1:
+        return facts
+    more = f'"names":[{",".join(map(quoted, names))}]}}'
+    return f"{facts[:-1]},{more}" if len(facts) > len("{}") else f"{{{more}"
 
 
 def _answers(

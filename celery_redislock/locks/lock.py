@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
@@ -103,15 +102,14 @@ class Lock:
                 each, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
             )
         self.name = ", ".join(names)
-        self._names = sorted({lock_name(each) for each in names})
-        if len(self._names) > 1:
+        self._key = " ".join(sorted({lock_name(each) for each in names}))
+        if " " in self._key:
             from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
 
-            store = joined(store, self._names)
+            store = joined(store)
         if lock_delay and not store.keeps_lines:
             problem = f"lock_delay={lock_delay:g} is not kept by a quorum of servers; leave it out"
             raise LockOptionError(repr(name), [problem])
-        self._key = " ".join(self._names)
         self._store = store
         self._ttl = ttl
         self._timeout = timeout
@@ -286,8 +284,6 @@ class Lock:
         attempt = Attempt(self._store, self._key, ttl, self._owner, self._keep, self._clock)
         if self._lock_delay:
             attempt.says = f',"delay":{self._lock_delay}'
-        if len(self._names) > 1:
-            attempt.says += f',"names":[{",".join(map(quoted, self._names))}]'
         return attempt
 
     def _keep(self, term: Term, grant: Grant) -> None:

@@ -372,7 +372,7 @@ class RedisStore(LockStore):
 
     def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
         keys = [self._base(name) + "line"]
-        return self._scripts.begin("move", keys, [id, place], _moved, name=name)()
+        return self._scripts.begin("move", keys, [id, place, name], _moved, name=name)()
 
     def await_bell(self, bell: str, seconds: float) -> bool:
         seconds = max(0.001, min(seconds, self.connections.longest_wait))  # 0 would wait for ever

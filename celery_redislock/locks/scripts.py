@@ -30,7 +30,7 @@ SCRIPTS = (
 )  # fmt: skip
 
 #: Likewise of one that takes several locks at once.
-OF_SEVERAL = ("acquire_all", "leave_all", "park_all", "release_all")
+OF_SEVERAL = ("acquire_all", "hand_on_all", "leave_all", "park_all", "release_all")
 
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.

@@ -16,7 +16,7 @@ from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions, LockSettings
 from celery_redislock.declaring.scopes import Scope
-from celery_redislock.declaring.server import settings_of, store_of
+from celery_redislock.declaring.server import joined_for, settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Hold, Mark
@@ -412,7 +412,9 @@ def release_dropped(
 
 def lock_by_name(app: Any, settings: LockSettings, key: str) -> TaskLock:
     """Return the lock of this name where no :class:`Delivery` can be made of its message."""
-    return TaskLock(store_of(app, settings), "", UNKNOWN_TTL, UNKNOWN_TTL, None, None, key, "")
+    store = store_of(app, settings)
+    store = joined_for("", store) if " " in key else store
+    return TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, None, key, "")
 
 
 def _release_claim(

@@ -16,7 +16,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.signals import task_postrun, task_success
 
-from celery_redislock import SingletonTask, lock_lost, lock_released
+from celery_redislock import Resources, SingletonTask, lock_lost, lock_released
 from celery_redislock.locks import Lease
 from tests.acceptance import deaths
 from tests.acceptance.bodies import new_body
@@ -69,6 +69,7 @@ _journals: list[Journal] = []
 
 #: The ``lock_key`` of nearly every task.
 RESOURCE = "work:{key}"
+TWO = Resources(RESOURCE, "work:{more}")
 
 _LATE = {"acks_late": True}
 _QUIET = {"ignore_result": True}
@@ -115,6 +116,9 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     #: Their ``lock_limit`` is the plan's ``limit``, and 3 without.
     "while_executing_of_fleet": _RUNNING,
     "executed_of_fleet": {"on_conflict": "wait"},
+    #: What comes fourth is the other resource.
+    "while_executing_two": {**_RUNNING, "lock_key": TWO},
+    "while_executing_two_acks_late": {**_RUNNING, **_LATE, "lock_key": TWO},
     "until_and_while_by_2": {"lock": "until_and_while_executing", "lock_limit": 2},
     "unlocked": {"lock": None},
     "supering": {"base": _Supering},

@@ -215,9 +215,9 @@ def test_a_request_whose_answer_gets_lost_is_carried_out_once(
 def test_a_full_line_leaves_it_in_none(case: RedisCase) -> None:
     """It could never be handed all of them."""
     case.take("holder/1", name="b")
-    entry = Entry("ring", "bell", 2.0, '{"names":["a","b"]}')
+    entry = Entry("ring", "bell", 2.0, '{"owner":"me"}')
     case.redis.park("b", "other/1", Entry("ring", "bell", 2.0, "{}"), nonce="1")
-    answer = joined(case.redis, ["a", "b"]).park("a b", "me/1", entry, nonce="2", most=1)
+    answer = joined(case.redis).park("a b", "me/1", entry, nonce="2", most=1)
 
     assert answer.word == "full"
     assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 1]

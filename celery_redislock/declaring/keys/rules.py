@@ -7,6 +7,7 @@ lock_key               the lock is                         its name
 ``("account_id",)``    per task and these arguments        ``<task>:v1:<32 hex>``
 ``"account:{id}"``     a resource, shared by all tasks     ``account:42``
 ``"nightly"``          one fixed resource                  ``nightly``
+``Resources(…, …)``    several resources at once           ``account:1 account:2``
 a callable             a resource (str) or per task        as above
                        (tuple)
 =====================  ==================================  ==========================
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from celery_redislock.declaring.keys.digest import DIGITS, as_worker_sees, digest
+from celery_redislock.declaring.keys.resources import Resources
 from celery_redislock.declaring.keys.template import Template, not_given, parse_template
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockKeyError, LockOptionError
@@ -45,6 +47,9 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     problems: list[str] = []
     if lock_key is None:
         rule = _per_task(task_name)
+    elif isinstance(lock_key, Resources):
+        rules = [_parse_text(each, task_name, parameters, problems) for each in lock_key]
+        rule = partial(_names_of_all, [each for each in rules if each is not None])
     elif isinstance(lock_key, str):
         rule = _parse_text(lock_key, task_name, parameters, problems)
     elif isinstance(lock_key, tuple | list):
@@ -56,7 +61,7 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     else:
         problems.append(
             f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple "
-            "of parameter names, a text such as 'account:{account_id}', or a callable"
+            "of parameter names, a text such as 'account:{account_id}', Resources of several, or a callable"
         )
     if problems or rule is None:
         raise LockOptionError(task_name, problems)
@@ -84,6 +89,11 @@ def _name_of_template(task_name: str, template: Template, arguments: Mapping[str
         f"'{field.parameter}:{{{field.text}}}'"
     )
     raise LockKeyError(task_name, problem)
+
+
+def _names_of_all(rules: Sequence[KeyRule], arguments: Mapping[str, object]) -> str:
+    # Each once, in one order, for callers that name the same ones.
+    return " ".join(sorted({rule(arguments) for rule in rules}))
 
 
 def _name_of_answer(

@@ -20,7 +20,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
   -- pcall: one key's trouble stays with that key.
   local ids = ARGV[5] and {unpack(ARGV, 5)} or left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
   for _, id in ipairs(ids) do
-    local kind, to, ttl, _, text = read(redis.pcall('HGET', stem .. 'parked', id))
+    local kind, to, ttl, facts, text = read(redis.pcall('HGET', stem .. 'parked', id))
     -- The note keeps another process from publishing it meanwhile.
     if kind == 'give' and to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
       left = left - 1
@@ -33,7 +33,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
       -- A process that waits for its bell finds its entry gone, and asks again.
       local pushed = kind == 'push' and redis.pcall('LPUSH', to, text)
       if type(pushed) ~= 'table' then
-        take_out(stem, id)
+        take_out_of_all(stem, name, id, facts)
         count = count + 1
       end
     end

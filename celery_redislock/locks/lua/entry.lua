@@ -11,3 +11,22 @@ local function take_out(stem, id)
   redis.pcall('ZREM', stem .. 'until', id)
   return redis.pcall('ZREM', stem .. 'line', id) == 1
 end
+
+-- The other locks, by their stems, that who has these facts waits for as well (line.lua).
+local function others_of(stem, name, facts)
+  local others = {}
+  for _, other in ipairs(string.find(facts, '"names":[', 1, true) and cjson.decode(facts).names or {}) do
+    if other ~= name then
+      others[string.sub(stem, 1, -3 - #name) .. other .. '}:'] = other
+    end
+  end
+  return others
+end
+
+-- Takes it out of this line, and out of those of the other locks.
+local function take_out_of_all(stem, name, id, facts)
+  for other in pairs(others_of(stem, name, facts)) do
+    take_out(other, id)
+  end
+  return take_out(stem, id)
+end

@@ -26,7 +26,8 @@ if is_own and ARGV[4] == '1' then
 end
 local entry = call('HGET', stem .. 'parked', id) or ''
 local is_in_line = call('ZSCORE', stem .. 'line', id)
-take_out(stem, id)
+local _, _, _, facts = read(entry)
+take_out_of_all(stem, name, id, facts or '')
 if is_own then
   drop(lock, index, name, permit, id)
   return with_promoted({'released', entry}, wake(lock, index, name, home))

@@ -32,17 +32,6 @@ local function drop(lock, index, name, permit, token)
   redis.pcall('ZREM', index, name)
 end
 
--- The other locks, by their stems, that who has these facts waits for as well.
-local function others_of(stem, name, facts)
-  local others = {}
-  for _, other in ipairs(string.find(facts, '"names":[', 1, true) and cjson.decode(facts).names or {}) do
-    if other ~= name then
-      others[string.sub(stem, 1, -3 - #name) .. other .. '}:'] = other
-    end
-  end
-  return others
-end
-
 -- An answer, and behind it what the caller publishes.
 local function with_promoted(answer, promoted, text)
   for _, field in ipairs(text and {'promoted', 1, promoted, text} or {}) do
@@ -99,10 +88,9 @@ local function wake(lock, index, name, home, only, permit)
       local others = takes and not only and others_of(stem, name, facts) or {}
       for other in pairs(others) do
         local holder = call('GET', other .. 'lock')
-        local is_next = not holder and redis.pcall('ZRANGE', other .. 'line', 0, 0)[1] == id
-        if not is_next and not (holder and string.find(holder, id .. '\0', 1, true) == 1) then
-          needs = math.huge
-        end
+        local is_own = holder and string.find(holder, id .. '\0', 1, true) == 1
+        local before = redis.pcall('ZRANK', other .. 'line', id)
+        needs = (is_own or not holder and (before or 0) == 0) and needs or math.huge
       end
       if takes and is_here and not only then
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
@@ -124,7 +112,9 @@ local function wake(lock, index, name, home, only, permit)
           for other, its_name in pairs(others) do
             call('SET', other .. 'lock', id .. '\0' .. facts, 'PX', ttl)
             list(index, its_name, now, tonumber(ttl))
-            take_out(other, id)
+            if kind ~= 'give' then
+              take_out(other, id)
+            end
             if call('EXISTS', other .. 'line') == 0 then
               redis.pcall('ZREM', lines, its_name)
             end
@@ -145,7 +135,7 @@ local function wake(lock, index, name, home, only, permit)
         if kind == 'ring' then
           call('PEXPIRE', to, ttl)
         end
-        take_out(stem, id)
+        take_out_of_all(stem, name, id, facts)
         if call('EXISTS', line) == 0 then
           redis.pcall('ZREM', lines, name)
         else

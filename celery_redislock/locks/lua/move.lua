@@ -1,20 +1,34 @@
--- Move an entry of a line to its front or its end. Atomic; repeating it is harmless.
+-- Move an entry of a line to its front or its end; one that waits for several locks, in the lines of them all.
+-- Atomic; repeating it is harmless.
 --
 -- KEYS  1  line   sorted set id -> place
 -- ARGV  1  id     of the entry
 --       2  place  'first' or 'last' of the whole line: in the band of the one that has been there
+--       3  name   of the lock
 -- RETURNS moved    or there already
 --         missing
 local call = redis.call
-local line, id, is_first = KEYS[1], ARGV[1], ARGV[2] == 'first'
+include('keys')
+include('entry')
+local line, id, is_first, name = KEYS[1], ARGV[1], ARGV[2] == 'first', ARGV[3]
+local stem = stem_of(line)
+
+local function move(moved)
+  local rank = is_first and 0 or -1
+  local at = call('ZRANGE', moved, rank, rank, 'WITHSCORES')
+  if at[1] ~= id and call('ZSCORE', moved, id) then
+    -- Whole numbers, as in park.lua.
+    local place = is_first and math.ceil(at[2]) - 1 or math.floor(at[2]) + 1
+    call('ZADD', moved, string.format('%.17g', place), id)
+  end
+end
+
 if not call('ZSCORE', line, id) then
   return {ok = 'missing'}
 end
-local rank = is_first and 0 or -1
-local at = call('ZRANGE', line, rank, rank, 'WITHSCORES')
-if at[1] ~= id then
-  -- Whole numbers, as in park.lua.
-  local place = is_first and math.ceil(at[2]) - 1 or math.floor(at[2]) + 1
-  call('ZADD', line, string.format('%.17g', place), id)
+move(line)
+local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
+for other in pairs(others_of(stem, name, facts or '')) do
+  move(other .. 'line')
 end
 return {ok = 'moved'}

@@ -2,12 +2,23 @@
 --
 -- KEYS     as each.lua has them
 -- ARGV     likewise
--- RETURNS  likewise; the last one is full where it is in no line
+-- RETURNS  likewise; the last one is full where it is in no line, and all run or none
 include('each')
 include('index')
 include('entry')
 
+local may_run = true
+for i = 1, count do
+  local lock, id = of(KEYS, i)[1], of(ARGV, i)[1]
+  local held = call('GET', lock)
+  local is_own = held and string.find(held, id .. '\0', 1, true) == 1
+  may_run = may_run and (is_own or not held and call('EXISTS', stem_of(lock) .. 'line') == 0)
+end
+
 local function park(KEYS, ARGV)
+  if not may_run and ARGV[4] == 'ask' then
+    ARGV[4] = 'refused'
+  end
 include('park')
 end
 

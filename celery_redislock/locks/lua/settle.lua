@@ -18,13 +18,20 @@ local stem = stem_of(lock)
 local line, lines = stem .. 'line', lines_beside(index)
 -- Where it was refused meanwhile (acquire.lua), it is in line anew. Its run takes it out, or has done so.
 local is_anew = call('EXISTS', stem .. 'again:' .. id) == 1 and call('EXISTS', stem .. 'mark:' .. id) == 0
-local was_in_line = not is_anew and take_out(stem, id)
+local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
+local was_in_line = not is_anew and take_out_of_all(stem, name, id, facts or '')
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
 if held and string.find(held, id .. '\0', 1, true) == 1 then
   call('PEXPIRE', lock, ttl)
   local now = now_ms()
   list(index, name, now, ttl)
+  for other, its_name in pairs(others_of(stem, name, string.match(held, '%z(.*)$'))) do
+    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
+      call('PEXPIRE', other .. 'lock', ttl)
+      list(index, its_name, now, ttl)
+    end
+  end
   -- Sooner than its message had to be published: who runs it may be killed.
   redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
 elseif permit or not held then

@@ -33,7 +33,7 @@ local function let_go(name, stem)
   local late = redis.pcall('ZRANGEBYSCORE', stem .. 'until', '-inf', now, 'LIMIT', 0, AT_ONCE)
   local gone = 0
   for _, id in ipairs(late) do
-    local kind, to, ttl, _, text = read(redis.pcall('HGET', stem .. 'parked', id))
+    local kind, to, ttl, facts, text = read(redis.pcall('HGET', stem .. 'parked', id))
     if kind == 'give' then
       -- It stays in line until it is published. The note keeps another process from doing that meanwhile.
       if to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
@@ -41,7 +41,7 @@ local function let_go(name, stem)
       end
     elseif not kind or kind == 'ring' or type(redis.pcall('RPUSH', to, text)) == 'number' then
       if kind then
-        take_out(stem, id)
+        take_out_of_all(stem, name, id, facts)
       else
         call('ZREM', stem .. 'until', id)
       end

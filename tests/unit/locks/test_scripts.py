@@ -96,4 +96,4 @@ def test_what_keys_are_called_is_derived_in_one_place(name: str) -> None:
         "string.sub(stem, 1, -3 - #name) .. other .. '}:'"
     )  # the locks of one that waits for several
     found = re.findall(r"-5\)|-6\)|'}:|start \.\.", body)
-    assert len(found) == looks + others == (name in {"acquire", "line", "release"})
+    assert len(found) == looks + others == (name in {"acquire", "entry", "release"})
