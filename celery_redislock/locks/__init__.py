@@ -72,26 +72,53 @@ one of a quorum is away    the others decide; it is tried once a second, and kee
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.lock import Lock
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.readwrite import ReadWriteLock
-from celery_redislock.locks.semaphore import Permit, Semaphore
-from celery_redislock.locks.store import Hold, LockStore
-from celery_redislock.locks.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from celery_redislock.locks.client import Named
+    from celery_redislock.locks.lease import Lease
+    from celery_redislock.locks.lock import Lock
+    from celery_redislock.locks.memory import MemoryStore
+    from celery_redislock.locks.readwrite import ReadWriteLock
     from celery_redislock.locks.redisstore import RedisStore
+    from celery_redislock.locks.semaphore import Permit, Semaphore
+    from celery_redislock.locks.store import Hold, LockStore
+    from celery_redislock.locks.watchdog import Watchdog
 
 __all__ = [
     "Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Permit", "ReadWriteLock", "Semaphore", "Watchdog",
     "connect",
 ]  # fmt: skip
+
+#: Where the classes are that are imported on first use: a process that declares tasks needs none of them.
+_HOMES = {
+    "Hold": "store",
+    "Lease": "lease",
+    "Lock": "lock",
+    "LockStore": "store",
+    "MemoryStore": "memory",
+    "Permit": "semaphore",
+    "ReadWriteLock": "readwrite",
+    "Semaphore": "semaphore",
+    "Watchdog": "watchdog",
+}
+
+
+if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def connect(
