@@ -6,7 +6,8 @@
 
 Processes with threads acquire one lock, hold it for a millisecond, release it and acquire it again. Hand-offs
 are given as a ratio to the most there can be: one in each hold and two trips, as measured in the same run;
-those of a semaphore of three to those of the same loop over two bare scripts without leases, also in it.
+those of a semaphore of three to those of the same loop over three bare scripts, also in it. A wake-up is
+given as a ratio to a bare ``RPUSH``, ``BLPOP`` and ``EVALSHA`` between the same two processes, by redis-py.
 Starts its own server. ``--quick`` only shows that it runs.
 """
 
@@ -36,23 +37,34 @@ HOLD = 0.001
 TARGETS = (0.75, 1.3)
 SEMAPHORE_TARGETS = (0.75, 1.5)
 
-#: A fair semaphore of two bare scripts: a count, and a list of bells.
+#: A release until the waiter has the lock, of a bare ring and one script.
+WAKE_TARGET = 1.3
+WAKES = 200
+
+#: A fair semaphore of three bare scripts, with leases by the server's clock: a sorted set of holders, and a
+#: list of bells. Who is handed a place makes its lease whole, as ours does.
 BARE_ACQUIRE = """
-if redis.call('LLEN', KEYS[2]) == 0 and redis.call('INCR', KEYS[1]) <= tonumber(ARGV[1]) then
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+if redis.call('LLEN', KEYS[2]) == 0 and redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[1]) then
+  redis.call('ZADD', KEYS[1], now + 30000, ARGV[2])
   return 1
-end
-if redis.call('LLEN', KEYS[2]) == 0 then
-  redis.call('DECR', KEYS[1])
 end
 redis.call('RPUSH', KEYS[2], ARGV[2])
 return 0
 """
+BARE_TAKE = """
+local time = redis.call('TIME')
+return redis.call('ZADD', KEYS[1], 'XX', time[1] * 1000 + math.floor(time[2] / 1000) + 30000, ARGV[1])
+"""
 BARE_RELEASE = """
+redis.call('ZREM', KEYS[1], ARGV[1])
 local bell = redis.call('LPOP', KEYS[2])
 if bell then
+  local time = redis.call('TIME')
+  redis.call('ZADD', KEYS[1], time[1] * 1000 + math.floor(time[2] / 1000) + 2000, bell)
   redis.call('RPUSH', bell, '')
-else
-  redis.call('DECR', KEYS[1])
 end
 return 1
 """
@@ -63,15 +75,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round: shows only that it runs")
     parser.add_argument("--json", metavar="PATH", help="write the figures as JSON too; - for stdout")
     parser.add_argument("--contend", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--wait", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contend:
         _contend(*arguments.contend)
+        return
+    if arguments.wait:
+        _wait(*arguments.wait)
         return
     from celery_redislock.embedded import EmbeddedServer
 
     rounds, seconds = (1, 2.0) if arguments.quick else (5, 5.0)
     with EmbeddedServer(port=0) as server:
-        figures = [*_locks(server.url, rounds, seconds), *_semaphores(server.url, rounds, seconds)]
+        figures = [
+            *_locks(server.url, rounds, seconds),
+            *_semaphores(server.url, rounds, seconds),
+            *_wakes(server.url, rounds),
+        ]
     report("Locks that many wait for", figures, json_path=arguments.json)
 
 
@@ -106,6 +126,67 @@ def _semaphores(url: str, rounds: int, seconds: float) -> list[Figure]:
     ]
 
 
+def _wakes(url: str, rounds: int) -> list[Figure]:
+    say(f"a hand-off from this process to another, for {rounds} times {WAKES}")
+    ratios = []
+    for _ in range(rounds):
+        bare = _wake(url, "bare")
+        ratios.append(_wake(url, "lock") / bare)
+    return [Figure("1 waiter: release to acquired, of RPUSH, BLPOP, EVALSHA", ratios, WAKE_TARGET)]
+
+
+def _wake(url: str, kind: str) -> float:
+    """Return the seconds from one process that lets go to the other that has it."""
+    import redis
+
+    from celery_redislock.locks import Lock, connect
+
+    client = redis.Redis.from_url(url)
+    lock = Lock(connect(url), "handed on")
+    command = [sys.executable, __file__, "--wait", kind, url]
+    times = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiter:
+        assert waiter.stdin is not None
+        assert waiter.stdout is not None
+        for _ in range(WAKES):
+            lock.acquire()
+            print("wait", file=waiter.stdin, flush=True)
+            while client.info("clients")["blocked_clients"] != 1:
+                time.sleep(0.002)
+            time.sleep(0.002)
+            let_go = time.monotonic()
+            if kind == "lock":
+                lock.release()
+            else:
+                client.rpush("bare:bell", "")
+            times.append(float(waiter.stdout.readline()) - let_go)
+            if kind == "bare":
+                lock.release()
+        waiter.stdin.close()
+    return median(times)
+
+
+def _wait(kind: str, url: str) -> None:
+    """Print when this process had it, each time it is told to wait."""
+    import redis
+
+    from celery_redislock.locks import Lock, connect
+
+    client = redis.Redis.from_url(url)
+    take = client.register_script(BARE_TAKE)
+    lock = Lock(connect(url), "handed on")
+    for _ in sys.stdin:
+        if kind == "lock":
+            lock.acquire()
+        else:
+            client.blpop(["bare:bell"], timeout=60)
+            take(["bare:holders"], ["me"])
+        has_it = time.monotonic()
+        if kind == "lock":
+            lock.release()
+        print(has_it, flush=True)
+
+
 def _wins(url: str, kind: str, shape: tuple[int, int], seconds: float) -> list[int]:
     """Return how often each thread of all processes had it."""
     processes, threads = shape
@@ -133,20 +214,21 @@ def _cycle(url: str) -> float:
 
 
 def _bare(url: str) -> Callable[[], AbstractContextManager[object]]:
-    """Return what enters a semaphore of two bare scripts."""
+    """Return what enters a semaphore of bare scripts."""
     import redis
 
     client = redis.Redis.from_url(url)
-    acquire, release = client.register_script(BARE_ACQUIRE), client.register_script(BARE_RELEASE)
-    keys = ["bare:count", "bare:waiters"]
+    acquire, take, release = map(client.register_script, (BARE_ACQUIRE, BARE_TAKE, BARE_RELEASE))
+    keys = ["bare:holders", "bare:waiters"]
 
     @contextmanager
     def enter() -> Iterator[None]:
         bell = f"bare:bell:{os.urandom(6).hex()}"
         if not acquire(keys, [PLACES, bell]):
             client.blpop([bell], timeout=60)
+            take(keys, [bell])
         yield
-        release(keys, [])
+        release(keys, [bell])
 
     return enter
 

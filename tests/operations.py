@@ -2,14 +2,14 @@
 
 import json
 
-from celery_redislock.locks.scripts import SCRIPTS, script
+from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS, script
 
 #: What a task's life asks the lock server for.
 OPERATIONS = ("claim", "start", "renew", "release", "hand_on", "inspect", "mark_done")
 #: What is more than one of them, where they share a server with the messages or the results.
 IN_ONE_STEP = {"claim_and_push": "claim", "release_and_store": "release"}
 #: All that a request can be told as: an acquire is one of the first two of the above.
-TOLD = frozenset({*OPERATIONS, *SCRIPTS}) - {"acquire"}
+TOLD = frozenset({*OPERATIONS, *SCRIPTS, *OF_SEVERAL}) - {"acquire"}
 
 
 def operation_of(request: bytes) -> str | None:
@@ -34,4 +34,4 @@ def operation_of(request: bytes) -> str | None:
 
 
 #: By text and by digest.
-_NAMES = {word: name for name in SCRIPTS for word in script(name)}
+_NAMES = {word: name for name in (*SCRIPTS, *OF_SEVERAL) for word in script(name)}

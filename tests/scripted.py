@@ -145,6 +145,22 @@ class FailingStore(MemoryStore):
         return answer
 
 
+class ToldStore(FailingStore):
+    """Tells which requests for a lock it has got, in ``asked``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked: list[str] = []
+
+    def acquire(self, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append("acquire")
+        return super().acquire(*args, **kwargs)
+
+    def park(self, *args: Any, **kwargs: Any) -> Parked:
+        self.asked.append("park")
+        return super().park(*args, **kwargs)
+
+
 class LinedStore(FailingStore):
     """Locks in memory with a line whose course a test writes down: what happens in each wait.
 

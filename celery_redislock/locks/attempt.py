@@ -32,6 +32,9 @@ LONGEST = 0.2
 #: The system's: several programs that seed theirs alike would pause alike.
 _chance = random.SystemRandom()
 
+#: So many names of locks that have been waited for are kept.
+MOST_CROWDED = 1000
+
 #: With messages of priority 0 on Redis, those that come for the first time.
 BAND = 1
 
@@ -95,15 +98,18 @@ class Attempt:
         if self.limit is not None:
             owner = f"{owner}/{_nonce()}"  # of one owner the server lets only one hold it at once
         term = Term(self.key, new_token(owner), self.ttl)
-        try:
-            refused = yield from self._take(term, pid)
-        except BaseException as error:
-            owe(self.store, term, error)
-            raise
-        if refused is None or give_up <= self.clock():
-            return refused
-        if not self.store.keeps_lines:
-            return (yield from self._ask_again(refused, give_up))
+        refused: Hold | None = None
+        # Where others wait, to ask first costs a request more.
+        if self.key not in self.store.crowded or give_up <= self.clock():
+            try:
+                refused = yield from self._take(term, pid)
+            except BaseException as error:
+                owe(self.store, term, error)
+                raise
+            if refused is None or give_up <= self.clock():
+                return refused
+            if not self.store.keeps_lines:
+                return (yield from self._ask_again(refused, give_up))
         self._begin_to_wait()
         try:
             return (yield from self._stand_in_line(term, pid, refused, give_up))
@@ -154,7 +160,7 @@ class Attempt:
         self.keep(term, answer)
         return None
 
-    def _stand_in_line(self, term: Term, pid: int, refused: Hold, give_up: float) -> Steps:
+    def _stand_in_line(self, term: Term, pid: int, refused: Hold | None, give_up: float) -> Steps:
         """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
 
         Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
@@ -167,7 +173,7 @@ class Attempt:
         store = self.store
         bell = store.bell(term.name, _nonce())
         place = "last"
-        holder: Hold | None = refused
+        holder = refused
         while True:
             pause = self._pause()
             # An entry that is not refreshed for so long leaves the line.
@@ -186,6 +192,10 @@ class Attempt:
                 within=patience,
             )
             holder = parked.held_by or holder
+            if parked.word != "woken":
+                _note(store.crowded, term.name)
+            elif holder is None:
+                store.crowded.discard(term.name)  # it was free
             # The server counts milliseconds. Where nobody is handed a free lock, its line is in trouble.
             look_in = pause if holder is None else max(SHORTEST, holder.expires_in + 0.001)
             left = max(0.0, give_up - self.clock())
@@ -210,7 +220,8 @@ class Attempt:
             refused = holder or refused
             if give_up <= self.clock():
                 yield lambda store: store.leave(term.name, term.token)
-                return refused
+                # Nobody has told who holds it: this does, or takes it.
+                return refused or (yield from self._take(term, pid))
 
     def facts(self, pid: int) -> str:
         """Return what this thread writes about itself as a holder from now on."""
@@ -245,6 +256,13 @@ def _who(pid: int, thread: int) -> tuple[str, str]:
     """Return a thread's name as an owner, and the beginning of the facts that it writes about itself."""
     facts = f'{{"host":{quoted(hostname())},"pid":{pid},"state":"{RUNNING}"'
     return f"{hostname()}:{pid}:{thread}", facts
+
+
+def _note(crowded: set[str], name: str) -> None:
+    """Note a lock that somebody waits for; forget all of them rather than to keep too many."""
+    if len(crowded) >= MOST_CROWDED:
+        crowded.clear()
+    crowded.add(name)
 
 
 def _nonce() -> str:

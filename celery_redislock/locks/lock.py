@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
@@ -41,8 +42,7 @@ class Lock:
     One object may be shared by threads: each holds for itself, and may acquire
     again while it holds (it releases as often). Two objects of one name wait for
     each other, in one thread too. Who waits is served in order: tasks and Locks of
-    one name share one line. Two exceptions: where a hold has expired, one that
-    comes just then may be first; and messages of RabbitMQ, which have priorities
+    one name share one line; messages of RabbitMQ, which have priorities
     of their own, wait behind Locks. On a quorum of servers there is no line: who
     waits asks again after random pauses, in no order. A lock that is acquired without ``with`` and
     never released is renewed until the process ends.
@@ -54,7 +54,7 @@ class Lock:
     def __init__(
         self,
         store: LockStore,
-        name: str,
+        name: str | list[str] | tuple[str, ...],
         *,
         ttl: float = 30.0,
         timeout: float | None = 10.0,
@@ -73,7 +73,8 @@ class Lock:
             store: where it is kept, from :func:`celery_redislock.locks.connect`.
             name: of the resource. Locks of the same name and prefix exclude each other, and exclude tasks
                 whose ``lock_key`` is that text; where it has fields, or a ``%``, give
-                ``task.lock_for(...).key``.
+                ``task.lock_for(...).key``. A list of names: all of them or none, in one step, whatever their
+                order; who waits for several holds none of them meanwhile. On one server only.
             ttl: seconds the hold outlives its holder's last renewal, from 0.001 to ten years; several socket
                 timeouts, or one lost reply costs the lock.
             timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
@@ -97,14 +98,21 @@ class Lock:
             LockOptionError: the name is no text or empty, a number is out of its range, or the store is none.
         """
         check_store(name, store, "least_ttl", "connect")
-        check_terms(
-            name, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
-        )
+        names: list[Any] = list(name) if isinstance(name, list | tuple) and name else [name]
+        for each in names:
+            check_terms(
+                each, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
+            )
+        self.name = ", ".join(names)
+        self._names = sorted({lock_name(each) for each in names})
+        if len(self._names) > 1:
+            from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
+
+            store = joined(store, self._names)
         if lock_delay and not store.keeps_lines:
             problem = f"lock_delay={lock_delay:g} is not kept by a quorum of servers; leave it out"
             raise LockOptionError(repr(name), [problem])
-        self.name = name
-        self._key = lock_name(name)
+        self._key = " ".join(self._names)
         self._store = store
         self._ttl = ttl
         self._timeout = timeout
@@ -279,6 +287,8 @@ class Lock:
         attempt = Attempt(self._store, self._key, ttl, self._owner, self._keep, self._clock)
         if self._lock_delay:
             attempt.says = f',"delay":{self._lock_delay}'
+        if len(self._names) > 1:
+            attempt.says += f',"names":[{",".join(map(quoted, self._names))}]'
         return attempt
 
     def _keep(self, term: Term, grant: Grant) -> None:

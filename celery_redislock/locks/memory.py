@@ -121,6 +121,8 @@ class MemoryStore(LockStore):
                 return Marked(mark[0] == b"done", mark[1] - now)
             copies = self._copies(name, token) if held is None else []
             value = f"{token}\0{facts}".encode()
+            if held is None and not (starts_run or limit) and self._room(name, None):
+                self._wake(name, home="")
             if held is None and (copies or self._room(name, limit) < _weight_in(value)):
                 # Nobody holds it where fewer may than one asks for.
                 return Refusal(self._held_by(name, copies) or (Hold(name, b"limit", _OF_ANOTHER_HOME),))
@@ -130,7 +132,7 @@ class MemoryStore(LockStore):
                 if self._take_out(name, instead_of) is not None:
                     self._notes[f"again:{instead_of}"] = (b"", now + _AGAIN)
                 return Refusal(self._held_by(name))
-            first = self._first_in_line(name) if held is None and (starts_run or limit) else None
+            first = self._first_in_line(name) if held is None else None
             if first is not None:
                 text = f'{first.id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
@@ -394,7 +396,7 @@ class MemoryStore(LockStore):
                 for _, id_, entry, _ in asked
             ]
 
-    def _wake(self, name: str, only: str | None = None, rank: int = 0) -> "_Woken":
+    def _wake(self, name: str, only: str | None = None, rank: int = 0, home: str | None = None) -> "_Woken":
         """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
         line = self._lines.get(name, [])[rank:]
         if not line:
@@ -403,7 +405,7 @@ class MemoryStore(LockStore):
         entry = self._entry(name, id_)
         assert entry is not None  # noqa: S101  whoever asks for one has seen it in line
         now = self._clock()
-        if entry.kind == "give" and entry.to != self.home:
+        if entry.kind == "give" and entry.to != (self.home if home is None else home):
             if only:
                 self.renew([Term(name, id_, _OF_ANOTHER_HOME)])
             self._due[name] = now + _OF_ANOTHER_HOME
@@ -417,7 +419,7 @@ class MemoryStore(LockStore):
         is_waiting = takes and not only
         is_here = id_ in self._holders_of(name) or self._copies(name, id_)
         if is_dead or (is_waiting and is_here and not self._is_alone(name)):
-            return self._wake(name, rank=rank if is_dead else rank + 1)
+            return self._wake(name, rank=rank if is_dead else rank + 1, home=home)
         if is_waiting and self._room(name, limit) < _weight_in(facts):
             self._due[name] = min([now + _LATEST, *(each.until for each in self._holders[name].values())])
             return _NOBODY
@@ -436,7 +438,7 @@ class MemoryStore(LockStore):
             self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
         if only and not takes:
             self._holders_of(name).pop(only, None)
-        return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank)
+        return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank, home=home)
 
     def _entry(self, name: str, id_: str) -> Entry | None:
         return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)

@@ -37,7 +37,7 @@ excluded by it. No key is ever without a TTL, but for lines: what waits in them 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 from uuid import uuid4
 
@@ -123,12 +123,12 @@ class RedisStore(LockStore):
         self._start = f"{prefix}:{{"
         self._index = f"{prefix}:index"
         self._lines = f"{prefix}:lines"
-        self._strict_ms = _ms(STRICT_FENCE_TTL) if strict_fence else ""
+        self._strict_ms = in_ms(STRICT_FENCE_TTL) if strict_fence else ""
         self.confirmation = confirmation if confirmation else None
         self._syncs_parked = syncs_parked
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
-        self._note_ms = _ms(3 * connections.socket_timeout)
+        self._note_ms = in_ms(3 * connections.socket_timeout)
         self._scripts = self._runner(SCRIPTS, __package__)
         if isinstance(connections, Client):
             self.least_ttl = CALLS_PER_TTL * connections.socket_timeout
@@ -144,7 +144,7 @@ class RedisStore(LockStore):
         self, name: str, token: str, ttl: float, *, facts: str = "", **terms: Any
     ) -> Callable[[], Grant | Refusal | Marked]:
         keys = [f"{self._start}{name}}}:lock", self._index]
-        args = [f"{token}\0{facts}", _ms(ttl), name]
+        args = [f"{token}\0{facts}", in_ms(ttl), name]
         if terms or self._strict_ms:
             self._add(keys, args, name, **terms)
         if self.confirmation is None:
@@ -156,7 +156,7 @@ class RedisStore(LockStore):
         turn: Turn | None = None, **terms: Any,
     ) -> Grant | Refusal | Marked | Parked:  # fmt: skip
         keys = [self._base(name) + "lock", self._index]
-        args = [f"{token}\0{facts}", _ms(ttl), name]
+        args = [f"{token}\0{facts}", in_ms(ttl), name]
         if terms or self._strict_ms:
             self._add(keys, args, name, **terms)
         keys += (f"{self._base(name)}note:{token.rpartition('/')[2]}", queue)
@@ -164,7 +164,7 @@ class RedisStore(LockStore):
         if turn is None:
             return self._scripts.begin("claim_and_push", keys, args, granted, name=name)()
         *said, within = turn
-        args += (*map(str, said), "" if within is None else _ms(within))
+        args += (*map(str, said), "" if within is None else in_ms(within))
         return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
 
     def look(
@@ -198,7 +198,7 @@ class RedisStore(LockStore):
             keys.append(f"{base}mark:{message or ''}")
         if period or strict:
             keys.append(base + "period")
-            args.append(_ms(period) if period else "0")
+            args.append(in_ms(period) if period else "0")
             if strict:
                 keys.append(base + "fence")
                 args.append(strict)
@@ -262,16 +262,27 @@ class RedisStore(LockStore):
         if not terms:
             now = self._clock()
             return Renewal((), now, now)
+        if any(" " in term.name for term in terms):
+            return self._renew_joined(terms, within)
         more = terms[RENEWALS_PER_CALL:]
         terms = terms[:RENEWALS_PER_CALL]
         keys = [*(self._base(term.name) + "lock" for term in terms), self._index]
-        args = [part for term in terms for part in (term.token, _ms(term.ttl), term.name)]
+        args = [part for term in terms for part in (term.token, in_ms(term.ttl), term.name)]
         renewed = partial(_renewed, len(terms))
         first = self._scripts.begin("renew", keys, args, renewed, name=terms[0].name, within=within)()
         if not more:
             return first
         rest = self.renew(more, within=within)
         return Renewal([*first.renewed, *rest.renewed], first.sent_at, rest.answered_at)
+
+    def _renew_joined(self, terms: Sequence[Term], within: float | None) -> Renewal:
+        """Renew holds of which some are of several names (:class:`~.joined.JoinedStore`)."""
+        names = [term.name.split() for term in terms]
+        each = [Term(name, term[1], term[2]) for term, of in zip(terms, names, strict=True) for name in of]
+        answer = self.renew(each, within=within)
+        found = iter(answer.renewed)
+        renewed = [_worst(list(islice(found, len(of)))) for of in names]
+        return Renewal(renewed, answer.sent_at, answer.answered_at)
 
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
@@ -280,7 +291,7 @@ class RedisStore(LockStore):
         args = [token + "\0", name, self.home]
         if opened_by or mark is not None:
             self._leave(mark, name, keys, args, opened_by)
-        return self._ended(self._scripts.begin("release", keys, args, _released, name=name)())
+        return self._ended(self._scripts.begin("release", keys, args, released, name=name)())
 
     def release_and_store(
         self, name: str, token: str, key: str, result: str, seconds: int,
@@ -305,21 +316,21 @@ class RedisStore(LockStore):
             args.append(opened_by + "\0")
         if mark is not None:
             keys.append(f"{self._base(name)}mark:{mark.message}")
-            args += ("done" if mark.is_done else "ending", _ms(mark.ttl))
+            args += ("done" if mark.is_done else "ending", in_ms(mark.ttl))
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
         keys = [base + "lock", self._index, f"{base}mark:{new}"]
-        args = [old, new, _ms(ttl), facts, name, self.home]
+        args = [old, new, in_ms(ttl), facts, name, self.home]
         self._leave(mark, name, keys, args)
-        return self._ended(self._scripts.begin("hand_on", keys, args, _released, name=name)())
+        return self._ended(self._scripts.begin("hand_on", keys, args, released, name=name)())
 
     def downgrade(self, name: str, token: str, ttl: float, *, facts: str) -> Release:
         keys = [self._base(name) + "lock", self._index]
-        args = [token, _ms(ttl), facts, name, self.home]
-        return self._ended(self._scripts.begin("downgrade", keys, args, _released, name=name)())
+        args = [token, in_ms(ttl), facts, name, self.home]
+        return self._ended(self._scripts.begin("downgrade", keys, args, released, name=name)())
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
         cursor = "0"
@@ -337,26 +348,36 @@ class RedisStore(LockStore):
         place: str = "last", most: int = 10_000, ahead: str = "",
         acknowledge: tuple[str, str, str] | None = None, within: float | None = None,
     ) -> Parked:  # fmt: skip
-        base = self._base(name)
-        keys = [base + "lock", self._index, f"{base}note:{nonce}"]
-        args = [id, name, entry.dumps(), how, self.home, str(band), place, str(most), self._note_ms, ahead]
+        home = self.home
+        keys, args = self._to_park(name, id, entry, home, nonce, how, band, place, most, ahead, within)
         *theirs, tag = acknowledge or ("",)
         keys += theirs
-        args += (tag, "" if within is None else _ms(within))
+        args.append(tag)
         if self._syncs_parked and entry.kind == "give":
             begun = self._scripts.begin(
                 "park", keys, args, self._on_disk, name=name, confirm=ON_DISK, waits=SYNC_TAKES
             )
         else:
-            begun = self._scripts.begin("park", keys, args, _parked, name=name)
+            begun = self._scripts.begin("park", keys, args, parked, name=name)
         answer = begun()
         self._tell(answer.promoted)
         return answer
 
+    def _to_park(
+        self, name: str, id: str, entry: Entry, home: str, nonce: str, how: str = "refused",  # noqa: A002
+        band: int = 0, place: str = "last", most: int = 10_000, ahead: str = "", within: float | None = None,
+    ) -> tuple[list[str], list[str]]:  # fmt: skip
+        """Return the keys and arguments of a parking that acknowledges nothing."""
+        base = self._base(name)
+        keys = [base + "lock", self._index, f"{base}note:{nonce}"]
+        until = "" if within is None else in_ms(within)
+        args = [id, name, entry.dumps(), how, home, str(band), place, str(most), self._note_ms, ahead, until]
+        return keys, args
+
     def _on_disk(self, name: str, replies: list[Any], *when: Any) -> Parked:
         """Read the answer to a parking, and whether what was parked is on the server's disk."""
         reply, (is_on_disk, _) = replies
-        answer = _parked(name, reply, *when)
+        answer = parked(name, reply, *when)
         if answer.word not in {"runs", "full"} and not is_on_disk:
             raise LockUnavailable(self.server, "park", "it was not confirmed in time that it is on disk")
         return answer
@@ -365,11 +386,16 @@ class RedisStore(LockStore):
         self._scripts.send("confirm_on_disk", *ON_DISK, "1", understand=_rung, waits=SYNC_TAKES)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
-        keys = [self._base(name) + "lock", self._index, f"{self._base(name)}note:{uuid4().hex}"]
-        args = [id, name, self.home, "1" if unless_held else "0", self._note_ms]
-        answer = self._scripts.begin("leave", keys, args, _left, name=name)()
+        keys, args = self._to_leave(name, id, self.home, unless_held)
+        answer = self._scripts.begin("leave", keys, args, left, name=name)()
         self._tell(answer[2].promoted)
         return answer
+
+    def _to_leave(
+        self, name: str, id: str, home: str, unless_held: bool  # noqa: A002
+    ) -> tuple[list[str], list[str]]:  # fmt: skip
+        keys = [self._base(name) + "lock", self._index, f"{self._base(name)}note:{uuid4().hex}"]
+        return keys, [id, name, home, "1" if unless_held else "0", self._note_ms]
 
     def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
         keys = [self._base(name) + "line"]
@@ -383,7 +409,7 @@ class RedisStore(LockStore):
 
     def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         keys = [self._base(name) + "lock", self._index]
-        args = [id, name, _ms(ttl), self.home]
+        args = [id, name, in_ms(ttl), self.home]
         was_there, promoted = self._scripts.begin("settle", keys, args, _settled, name=name)()
         self._tell(promoted)
         return was_there
@@ -412,7 +438,7 @@ class RedisStore(LockStore):
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
-        self._scripts.send("mark_done", "SET", key, "done", "PX", _ms(ttl))
+        self._scripts.send("mark_done", "SET", key, "done", "PX", in_ms(ttl))
 
     def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
         base = self._base(name)
@@ -424,7 +450,7 @@ class RedisStore(LockStore):
     ) -> Limit | None:
         args = [name, self.home]
         if ttl is not None:
-            args += ["" if value is None else f"{value}\0{facts}", _ms(ttl)]
+            args += ["" if value is None else f"{value}\0{facts}", in_ms(ttl)]
         keys = [self._base(name) + "lock", self._index]
         found, promoted = self._scripts.begin("limit", keys, args, _limited, name=name)()
         self._tell(promoted)
@@ -434,7 +460,7 @@ class RedisStore(LockStore):
         base = self._base(name)
         keys = [base + "lock", base + "period", self._index]
         args = [expected or "", name, "1" if expected is None else "0", self.home]
-        return self._ended(self._scripts.begin("force_release", keys, args, _released, name=name)())
+        return self._ended(self._scripts.begin("force_release", keys, args, released, name=name)())
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a period is on it twice.
@@ -464,6 +490,11 @@ class RedisStore(LockStore):
 
     def _base(self, name: str) -> str:
         return f"{self._start}{name}}}:"
+
+
+def _worst(renewed: Sequence[bool | None]) -> bool | None:
+    """Return what became of the hold on several locks of which these were renewed."""
+    return None if None in renewed else all(renewed)
 
 
 # The scripts' answers (``wire.Answers``). An answer of another shape raises one of ``scripts.OTHER_SHAPES``.
@@ -514,7 +545,7 @@ def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: fl
     return Renewal([None if one == 0 else one == 1 for one in reply], sent_at, answered_at)
 
 
-def _released(name: str, reply: Any, _sent_at: float, _answered_at: float, repeated: bool) -> Release:
+def released(name: str, reply: Any, _sent_at: float, _answered_at: float, repeated: bool) -> Release:
     """Read whether the hold was ended, who holds or held, if anybody, and which messages were promoted."""
     if reply == [b"released"] and not repeated:
         return _RELEASED
@@ -548,7 +579,8 @@ _PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs
 _LEFT = {word.encode(): word for word in ("left", "released", "kept", "missing")}
 
 
-def _parked(name: str, reply: Any, *_: object) -> Parked:
+def parked(name: str, reply: Any, *_: object) -> Parked:
+    """Read what became of an entry that was to be parked."""
     word, *rest = reply
     place = rest.pop(0) if rest else 0
     held_by, promoted = _held_and_promoted(name, rest)
@@ -556,10 +588,11 @@ def _parked(name: str, reply: Any, *_: object) -> Parked:
 
 
 def _granted_or_parked(name: str, reply: Any, *when: Any) -> Grant | Refusal | Marked | Parked:
-    return _parked(name, reply) if reply[0] in {b"parked", b"unclaimed"} else granted(name, reply, *when)
+    return parked(name, reply) if reply[0] in {b"parked", b"unclaimed"} else granted(name, reply, *when)
 
 
-def _left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
+def left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
+    """Read what became of an entry that was to leave its line."""
     word, entry, *rest = reply
     known = _LEFT[word]
     return known, entry, Release(known == "released", promoted=_promoted(name, rest))
@@ -620,7 +653,7 @@ def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter]]:
 
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:
     is_stored, *release = reply
-    return _released(name, release, *when), {b"stored": True, b"unstored": False}[is_stored]
+    return released(name, release, *when), {b"stored": True, b"unstored": False}[is_stored]
 
 
 def _claims(_name: str, reply: Any, *_: object) -> tuple[str, list[tuple[str, str]]]:
@@ -669,5 +702,6 @@ def _holds(name: str, what: bytes, count: int, *fields: Any) -> tuple[Hold, ...]
 
 
 @lru_cache(maxsize=256)
-def _ms(seconds: float) -> str:
+def in_ms(seconds: float) -> str:
+    """Return a time as scripts take it."""
     return str(max(1, round(seconds * 1000)))

@@ -29,6 +29,9 @@ SCRIPTS = (
     "release_claims", "renew", "ring", "settle", "sweep", "waiting",
 )  # fmt: skip
 
+#: Likewise of one that takes several locks at once.
+OF_SEVERAL = ("acquire_all", "leave_all", "park_all", "release_all")
+
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
 OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")

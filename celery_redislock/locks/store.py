@@ -8,7 +8,7 @@ Both pass the same contract tests. The file is long because a verb's docstring i
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery_redislock.exceptions import LockUnavailable
@@ -393,6 +393,12 @@ class LockStore(ABC):
     keeps_lines: bool = True
     prefix: str = ""
     patience: float = 2.0
+
+    @cached_property
+    def crowded(self) -> set[str]:
+        """Names of locks that somebody of this process has just had to wait for."""
+        return set()
+
     least_ttl: float = 0.0
 
     @property

@@ -102,15 +102,18 @@ class Model:
         self.alone = None if self.alone == token else self.alone
         return was_held
 
-    def wake(self) -> None:
-        """Serve those at the head, as long as there is room; one that is given ends it."""
+    def wake(self, *, gives: bool = True) -> None:
+        """Serve those at the head, as long as there is room; one that is to be given ends it.
+
+        ``gives``: whoever asks publishes it.
+        """
         rank = 0
         while rank < len(self.line):
             first = self.line[rank]
             if self.is_here(first.id):
                 rank += 1
                 continue
-            if self.room(first.limit) < first.weight:
+            if self.room(first.limit) < first.weight or (first.kind == "give" and not gives):
                 return
             self.grant(first.id, first.limit, first.weight)
             self.sent.append(first.id)
@@ -174,8 +177,10 @@ class Histories(RuleBasedStateMachine):
         token = self.fresh()
         weight = weight if limit else 1
         waiting = [each for each in self.model.line if not self.model.is_here(each.id)]
-        waits = bool(waiting) and (starts or limit is not None)
-        expected = self.model.room(limit) >= weight and not waits
+        expected = self.model.room(limit) >= weight and not waiting
+        if waiting and self.model.room(limit) >= weight and not starts and limit is None:
+            # Who waits goes first, and needs nobody else to say so.
+            self.model.wake(gives=False)
         said = facts(limit, state="running" if starts else "queued", **places(weight))
         answer = self.ask("acquire", "n", token, 30.0, facts=said, limit=limit, starts_run=starts)
 

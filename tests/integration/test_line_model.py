@@ -188,14 +188,17 @@ class Histories(RuleBasedStateMachine):
 
     @rule(starts=st.booleans())
     def acquire(self, starts: bool) -> None:
-        """A run that starts goes before nobody; a claim is taken where the lock is free."""
+        """Nobody goes before who waits, who is served at once where it is not a run that asks."""
         token = self.fresh()
-        is_free = self.model.holder is None and not (starts and self.model.line)
+        is_free = self.model.holder is None
         self.repeat = None
 
-        assert isinstance(self.case.take(token, starts_run=starts), Grant) == is_free
-        if is_free:
+        granted = isinstance(self.case.take(token, starts_run=starts), Grant)
+        assert granted == (is_free and not self.model.line)
+        if granted:
             self.model.holder = token
+        elif is_free and not starts and self.model.line[0].kind != "give":
+            self.model.wake()
 
     @precondition(lambda self: self.model.holder is not None)
     @rule()

@@ -352,8 +352,7 @@ class TestDropped:
     @pytest.mark.usefixtures("task")
     def test_one_whose_run_or_turn_holds_the_lock_is_not_dropped(self, shop: Shop) -> None:
         """A copy waits for its own run; REVOKED would be stored for an id that runs."""
-        shop.store._holders[KEY].clear()
-        shop.store.acquire(KEY, "d/2", 300.0, facts='{"state":"running"}')
+        shop.store.hand_on(KEY, "holder/1", "d/2", 300.0, facts='{"state":"running"}')
 
         done = call(shop, "waiting", KEY, "--drop", "d", "--reason", "x", "--yes")
 

@@ -19,8 +19,8 @@
 --         repeated fence                         held under this token already: the request was repeated
 --         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
 --         {refused, period, 1, value, pttl}      by the period
---         {refused, line, 1, value, pttl}        there is room for the first in its line, before whom no run goes,
---                                                and above a limit no claim
+--         {refused, line, 1, value, pttl}        there is room for the first in its line, whom another home serves,
+--                                                or who waits for other locks as well
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
@@ -50,7 +50,28 @@ local function refused()
   return {'refused', 'held', unpack(several)}
 end
 
+-- Nobody goes before who waits in line: not where a hold has expired, and not where the first one is also in the
+-- line of another lock that is held.
+local function first_in_line()
+  local line = string.sub(lock, 1, -5) .. 'line'
+  if call('EXISTS', line) == 0 then
+    return
+  end
+include('line')
+  wake(lock, index, name, '')
+  held = call('GET', lock)
+  return not held and redis.pcall('ZRANGE', line, 0, 0)[1]
+end
+
+local function behind(first)
+  return {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
+end
+
 if not from then
+  local first = first_in_line()
+  if first then
+    return behind(first)
+  end
   -- A write: a replica refuses it, as it may know only a past holder, and so does a server short of memory.
   if not call('SET', lock, value, 'NX', 'PX', ttl) then
     held = call('GET', lock)
@@ -86,6 +107,9 @@ else
   if is_new and not is_full and (starts or permit) then
     local line = stem_of(lock) .. 'line'
     first = permit and permit.first_in(line) or not permit and call('ZRANGE', line, 0, 0)[1]
+  elseif is_new and not is_full then
+    first = first_in_line()
+    is_full = held
   end
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
   local state = mark and not ours and call('GET', mark)
@@ -105,7 +129,7 @@ include('entry')
     end
     answer = refused()
   elseif first then
-    answer = {'refused', 'line', 1, first .. '\0{"state":"queued","published":true}', 1000}
+    answer = behind(first)
   elseif (is_new or was_in_line) and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
     opens_period = not accepted
@@ -123,6 +147,7 @@ local time = call('TIME')
 local fence = time[1] * 1000000 + time[2]
 local word = taken and 'taken_over' or ours and 'repeated' or 'granted'
 local now = math.floor(fence / 1000)
+local is_listed
 if fence_key then
   fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
 end
@@ -137,7 +162,7 @@ if from then
   end
   if permit then
     local token, facts = string.match(value, '^([^%z]*)%z(.*)$')
-    permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
+    is_listed = permit.grant(token, facts, ttl, taken and string.sub(from, 1, -2))
     -- Also for one that knows of no limit: where one is set, another may be admitted beside it.
     local room, most = permit.room(limit or 1)
     fence = most == 1 and room == 0 and fence or nil
@@ -152,7 +177,7 @@ if from then
   end
 end
 -- A lease that took over a claim is listed already, for as long as the claim would have lived.
-if not taken and list(index, name, now, permit and permit.ends_in(-1) or tonumber(ttl)) then
+if not taken and (is_listed or not permit and list(index, name, now, tonumber(ttl))) then
   if opens_period then
     -- An entry of its own: the hold's is moved by renewals and taken off by the release.
     list(index, name .. '\0period', now, tonumber(ARGV[6]))

@@ -9,6 +9,10 @@
 --        ring   likewise, where `to` is the bell of a process that waits; it lives no longer than the claim
 --        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled
 --        hold   nothing is sent
+--
+-- Who waits for several locks, which its facts name (`"names":[...]`), is in the lines of them all, and is handed
+-- them all once they are free and it is the first in each: nobody goes before it in any of them, and lines in which
+-- two wait have them in one order, as they were entered in one step.
 include('index')
 include('entry')
 local permits
@@ -28,6 +32,17 @@ local function drop(lock, index, name, permit, token)
   redis.pcall('ZREM', index, name)
 end
 
+-- The other locks, by their stems, that who has these facts waits for as well.
+local function others_of(stem, name, facts)
+  local others = {}
+  for _, other in ipairs(string.find(facts, '"names":[', 1, true) and cjson.decode(facts).names or {}) do
+    if other ~= name then
+      others[string.sub(stem, 1, -3 - #name) .. other .. '}:'] = other
+    end
+  end
+  return others
+end
+
 -- An answer, and behind it what the caller publishes.
 local function with_promoted(answer, promoted, text)
   for _, field in ipairs(text and {'promoted', 1, promoted, text} or {}) do
@@ -38,9 +53,9 @@ end
 
 -- Returns nothing where nobody waits, or could be served; an id and its text where the caller publishes it, and
 -- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very
--- one, whatever its place; it holds the lock already.
+-- one, whatever its place; it holds the lock already. `permit`: of the lock, where the caller knows it.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
-local function wake(lock, index, name, home, only)
+local function wake(lock, index, name, home, only, permit)
   local stem = stem_of(lock)
   local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
   local now = now_ms()
@@ -73,14 +88,22 @@ local function wake(lock, index, name, home, only)
       return
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
-      local takes = call('EXISTS', stem .. 'mark:' .. id) == 0
-      local held = call('GET', lock)
+      local takes = kind == 'ring' or call('EXISTS', stem .. 'mark:' .. id) == 0
+      local held = not permit and call('GET', lock)
       local limit = string.match(facts, '"limit":(%d+)')
-      local permit = (limit or is_marker(held)) and permits(lock, index, name, held)
+      permit = permit or (limit or is_marker(held)) and permits(lock, index, name, held)
       local has_permit = permit and permit.facts_of(id)
       local is_here = has_permit or permit and permit.copy_of(id)
       local room = permit and permit.room(limit) or held and 0 or 1
       local needs = permit and permit.weight_in(facts) or 1
+      local others = takes and not only and others_of(stem, name, facts) or {}
+      for other in pairs(others) do
+        local holder = call('GET', other .. 'lock')
+        local is_next = not holder and redis.pcall('ZRANGE', other .. 'line', 0, 0)[1] == id
+        if not is_next and not (holder and string.find(holder, id .. '\0', 1, true) == 1) then
+          needs = math.huge
+        end
+      end
       if takes and is_here and not only then
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
         heads = call('ZRANGE', line, rank, rank)
@@ -94,7 +117,18 @@ local function wake(lock, index, name, home, only)
         elseif takes then
           call('SET', lock, id .. '\0' .. facts, 'PX', ttl)
           list(index, name, now, tonumber(ttl))
+          if permit then
+            permit.is_unmarked = nil
+          end
           permit = nil
+          for other, its_name in pairs(others) do
+            call('SET', other .. 'lock', id .. '\0' .. facts, 'PX', ttl)
+            list(index, its_name, now, tonumber(ttl))
+            take_out(other, id)
+            if call('EXISTS', other .. 'line') == 0 then
+              redis.pcall('ZREM', lines, its_name)
+            end
+          end
         end
         if kind == 'give' then
           redis.pcall('ZREM', stem .. 'until', id)
@@ -118,7 +152,7 @@ local function wake(lock, index, name, home, only)
           -- When this claim has expired; whoever renews it is found alive then.
           redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
         end
-        if takes and (only or not permit) then
+        if takes and (only or not permit or permit.room(limit) < 1) then
           return id
         end
         if only then

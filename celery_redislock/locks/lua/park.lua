@@ -18,9 +18,9 @@
 --       9  keep     ms the note lives: longer than a repeated request may take
 --       10  ahead   `token NUL json`: where the lock is free and it waits 'behind', the claim of the one before it;
 --                   '' for none. Else that one would be refused in favour of those that wait for it
---       11  tag     of the delivery that is acknowledged; '' for none
---       12  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever. A process
+--       11  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever. A process
 --                   that waits leaves the line then, unless it has parked again
+--       12  tag     of the delivery that is acknowledged; '' or absent for none
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, n, value, pttl, ...}  by the holder
 --         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
@@ -40,8 +40,8 @@ local AHEAD = 10000
 
 local function acknowledge()
   if KEYS[4] then
-    call('ZREM', KEYS[5], ARGV[11])
-    call('HDEL', KEYS[4], ARGV[11])
+    call('ZREM', KEYS[5], ARGV[12])
+    call('HDEL', KEYS[4], ARGV[12])
   end
 end
 
@@ -52,8 +52,8 @@ if call('EXISTS', note) == 1 then
 end
 if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
   acknowledge() -- another delivery of it
-  if ARGV[12] ~= '' and string.sub(entry, 1, 4) == 'ring' then
-    call('ZADD', stem .. 'until', now_ms() + ARGV[12], id)
+  if ARGV[11] ~= '' and string.sub(entry, 1, 4) == 'ring' then
+    call('ZADD', stem .. 'until', now_ms() + ARGV[11], id)
   end
   if string.sub(entry, 1, 4) == 'give' then
     redis.pcall('SET', note, '', 'PX', ARGV[9])
@@ -78,8 +78,8 @@ if not is_own and length >= tonumber(ARGV[8]) then
 end
 put(line, parked, length, id, entry, ARGV[6], ARGV[7])
 local now = now_ms()
-if ARGV[12] ~= '' then
-  call('ZADD', stem .. 'until', now + ARGV[12], id)
+if ARGV[11] ~= '' then
+  call('ZADD', stem .. 'until', now + ARGV[11], id)
 end
 -- A process that waits may be parked twice: it asks who holds the lock anyway.
 if string.sub(entry, 1, 4) ~= 'ring' then

@@ -18,6 +18,7 @@ permits = function(lock, index, name, held)
   local set, holders = stem .. 'permits', stem .. 'holders'
   local now = now_ms()
   local self = {}
+  local set_limit
 
   -- One that took over a claim may know of no limit: it counts as one that is to be alone.
   local function limit_in(facts)
@@ -49,8 +50,9 @@ permits = function(lock, index, name, held)
     return expiry and expiry - now
   end
 
-  -- The lock is held as long as one permit is.
-  local function mark()
+  -- The lock is held as long as one permit is, and listed; tells whether it could be.
+  function self.mark()
+    self.is_unmarked = nil
     local left = self.ends_in(-1)
     if not left then
       call('DEL', lock, set, holders)
@@ -61,7 +63,7 @@ permits = function(lock, index, name, held)
     call('SET', lock, 'permits/' .. marked .. '\0{"limit":' .. marked .. weight, 'PX', left)
     call('PEXPIRE', set, left)
     call('PEXPIRE', holders, left)
-    list(index, name, now, left)
+    return list(index, name, now, left)
   end
 
   -- How many more may hold it; and the limit that counts: the one that was set, or else the least among the one
@@ -71,8 +73,8 @@ permits = function(lock, index, name, held)
     if not asked then
       return 1 - count, 1
     end
-    local limit = redis.pcall('GET', stem .. 'limit')
-    limit = type(limit) == 'string' and tonumber(string.match(limit, '^(%d+)%z'))
+    set_limit = set_limit or redis.pcall('GET', stem .. 'limit')
+    local limit = type(set_limit) == 'string' and tonumber(string.match(set_limit, '^(%d+)%z'))
     self.is_set = limit
     if not limit then
       limit = tonumber(asked)
@@ -143,7 +145,7 @@ permits = function(lock, index, name, held)
     call('HSET', holders, token, facts)
     -- While one is set, the holders' own are not compared.
     marked = string.format('%d', math.min(limit, asked, self.is_set and tonumber(marked) or asked))
-    mark()
+    return self.mark()
   end
 
   -- Tells whether it was there.
@@ -152,16 +154,20 @@ permits = function(lock, index, name, held)
       return false
     end
     call('ZADD', set, now + ttl, token)
-    mark()
+    self.mark()
     return true
   end
 
-  function self.drop(token)
+  -- Likewise. `later`: the caller may grant one first, and then marks what is left `is_unmarked`.
+  function self.drop(token, later)
     call('HDEL', holders, token)
     if call('ZREM', set, token) == 0 then
       return false
     end
-    mark()
+    self.is_unmarked = true
+    if not later then
+      self.mark()
+    end
     return true
   end
 

@@ -35,7 +35,7 @@ include('index')
   local permits
 include('permits')
   permit = permits(lock, index, name, held)
-  ours = permit and permit.drop(string.sub(token, 1, -2))
+  ours = permit and permit.drop(string.sub(token, 1, -2), true)
 end
 if ours and not permit then
   call('DEL', lock)
@@ -60,8 +60,11 @@ include('line')
       -- Given, published and received, it may not have been settled yet: it is not given again.
       take_out(stem_of(lock), string.sub(token, 1, -2))
     end
-    return with_promoted({word}, wake(lock, index, name, home))
+    word = with_promoted({word}, wake(lock, index, name, home, nil, permit))
   end
-  return {ok = word}
+  if permit and permit.is_unmarked then
+    permit.mark()
+  end
+  return type(word) == 'table' and word or {ok = word}
 end
 return {'kept', 'held', 1, held, call('PTTL', lock)}

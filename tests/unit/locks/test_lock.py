@@ -13,7 +13,7 @@ from celery_redislock.locks.attempt import PAUSE
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
 from tests.facts import wait_until
-from tests.scripted import FailingStore, LinedStore, lock_on
+from tests.scripted import FailingStore, LinedStore, ToldStore, lock_on
 
 
 @pytest.fixture
@@ -134,6 +134,45 @@ class TestTheLine:
         assert not other.acquire(timeout=0)
         assert store.entries == []
 
+    def test_who_has_waited_for_a_lock_stands_in_its_line_at_once(self, clock: ManualClock) -> None:
+        """A request less, where others wait; once it was free, it is asked for first again."""
+        store = ToldStore(clock=clock)
+        holder, other = lock_on(store, clock, ttl=200.0), lock_on(store, clock, ttl=200.0)
+        holder.acquire()
+        assert not other.acquire(timeout=0.5)
+        assert store.asked == ["acquire", "acquire", "park"]
+
+        store.asked.clear()
+        assert not other.acquire(timeout=0.5)
+        assert store.asked == ["park"]
+
+        holder.release()
+        store.asked.clear()
+        assert other.acquire(timeout=0.5)
+        assert store.asked == ["park", "acquire"]
+        hold = store.inspect("n")
+        assert hold is not None
+        assert hold.expires_in == 200.0
+
+        other.release()
+        store.asked.clear()
+        assert other.acquire(timeout=0.5)
+        assert store.asked == ["acquire"]
+
+    def test_who_was_never_told_of_a_holder_asks_once_more_when_its_time_is_up(
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
+    ) -> None:
+        """It is never taken for one that holds."""
+        lock.acquire()
+        store.turns += [lambda: clock.advance(store.waits[-1])] * 2
+        assert not other.acquire(timeout=0.5)
+
+        lock.release()
+        assert other.acquire(timeout=0.5)
+        hold = store.inspect("n")
+        assert hold is not None
+        assert hold.token == store.entries[-1]
+
     def test_who_gives_up_leaves_the_line_in_time(
         self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
     ) -> None:
@@ -244,7 +283,7 @@ class TestTheLine:
 
         def change_hands() -> bool:
             store.force_release("n")
-            lock_on(store, clock, owner="second").acquire()
+            lock_on(store, clock, owner="second").acquire(timeout=0)
             clock.advance(5.0)
             return False
 

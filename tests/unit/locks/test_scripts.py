@@ -5,20 +5,22 @@ from importlib.resources import files
 
 import pytest
 
-from celery_redislock.locks.scripts import SCRIPTS, script
+from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS, script
 from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 
 LUA = files("celery_redislock.locks") / "lua"
 
 #: These are only included by others.
-INCLUDED = {"entry", "index", "keys", "line", "permits", "place"}
+INCLUDED = {"each", "entry", "index", "keys", "line", "permits", "place"}
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
     """Those of ticks stand in the beat process's room, and may use those of locks."""
     of_ticks = files("celery_redislock.scheduling") / "lua"
 
-    assert sorted({*SCRIPTS, *INCLUDED}) == sorted(each.name.removesuffix(".lua") for each in LUA.iterdir())
+    assert sorted({*SCRIPTS, *OF_SEVERAL, *INCLUDED}) == sorted(
+        each.name.removesuffix(".lua") for each in LUA.iterdir()
+    )
     assert sorted({*OF_TICKS} - {*SCRIPTS}) == sorted(
         each.name.removesuffix(".lua") for each in of_ticks.iterdir()
     )
@@ -33,7 +35,7 @@ def test_a_room_has_its_own_scripts_and_includes_those_of_locks() -> None:
         script("tick_take")
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*SCRIPTS, *OF_SEVERAL])
 class TestEachScript:
     def test_its_header_states_purpose_keys_arguments_and_replies(self, name: str) -> None:
         header = _header(name)
@@ -84,10 +86,14 @@ def _header(name: str) -> list[str]:
     return lines[: next(number for number, line in enumerate(lines) if not line.startswith("--"))]
 
 
-@pytest.mark.parametrize("name", sorted({*SCRIPTS, *INCLUDED} - {"keys"}))
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *OF_SEVERAL, *INCLUDED} - {"keys"}))
 def test_what_keys_are_called_is_derived_in_one_place(name: str) -> None:
     """A Cluster wants every key declared that a script may touch."""
     body = re.sub(r"^--.*$", "", (LUA / f"{name}.lua").read_text("utf-8"), flags=re.MULTILINE)
 
-    looks = body.count("call('EXISTS', string.sub(lock, 1, -5) .. 'line')")  # release.lua says why
-    assert len(re.findall(r"-5\)|-6\)|'}:|start \.\.", body)) == looks == (name == "release")
+    looks = body.count("string.sub(lock, 1, -5) .. 'line'")  # release.lua says why
+    others = body.count(
+        "string.sub(stem, 1, -3 - #name) .. other .. '}:'"
+    )  # the locks of one that waits for several
+    found = re.findall(r"-5\)|-6\)|'}:|start \.\.", body)
+    assert len(found) == looks + others == (name in {"acquire", "line", "release"})

@@ -1,0 +1,238 @@
+"""Several names in one lock: all or none, in one order for all who wait, and never a deadlock."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from celery_redislock.embedded import EmbeddedServer
+from celery_redislock.exceptions import LockLost, LockOptionError
+from celery_redislock.locks import Lock, LockStore, MemoryStore, Semaphore, connect
+from celery_redislock.locks.joined import joined
+from celery_redislock.locks.store import Entry
+from celery_redislock.locks.watchdog import watchdog_of
+from tests.facts import wait_until
+from tests.faults import Fault, FaultyProxy
+from tests.stores import RedisCase
+from tests.waiters import PATIENCE, in_line
+
+#: Seconds: the socket timeout of the stores here.
+SOCKET_TIMEOUT = 0.5
+
+
+@pytest.fixture
+def case(redis_url: str) -> Iterator[RedisCase]:
+    """A store in which one that waits and dies is soon forgotten."""
+    with closing(RedisCase(redis_url, socket_timeout=SOCKET_TIMEOUT)) as case:
+        yield case
+
+
+def _lock(case: RedisCase, *names: str, **options: object) -> Lock:
+    return Lock(case.redis, list(names), timeout=PATIENCE, **options)  # type: ignore[arg-type]  options of any kind
+
+
+def _free(case: RedisCase, *names: str) -> bool:
+    return [case.holder(name) for name in names] == [None] * len(names)
+
+
+def test_one_that_is_held_refuses_all(case: RedisCase) -> None:
+    """And nothing is held of the others, in whatever order they are named."""
+    with _lock(case, "b"):
+        for names in (["a", "b", "c"], ["c", "b", "a"]):
+            assert not _lock(case, *names).acquire(0)
+            assert _free(case, "a", "c")
+
+
+def test_it_excludes_those_that_take_one_of_them(case: RedisCase) -> None:
+    """Each of the names is the ordinary lock of that name, under one token."""
+    lock = _lock(case, "b", "a", "b")
+    assert lock.acquire(0)
+    assert case.holder("a") == case.holder("b") == lock.holder().token  # type: ignore[union-attr]  it holds
+    for name in ("a", "b"):
+        assert not _lock(case, name).acquire(0)
+        assert Semaphore(case.redis, name, 3).acquire(timeout=0) is None
+
+    assert lock.release()
+    assert _free(case, "a", "b")
+
+
+def test_it_waits_in_the_lines_of_all_and_holds_nothing_meanwhile(case: RedisCase) -> None:
+    """It is handed all of them by whoever releases the last."""
+    holder = _lock(case, "n")
+    holder.acquire()
+    lock = _lock(case, "a", "n")
+    with in_line(case, lambda: lock.acquire(PATIENCE) and lock.release()) as (taken,):
+        assert case.redis.waiting("a")[0] == 1
+        assert case.holder("a") is None
+        holder.release()
+        assert taken.result(PATIENCE)
+
+    assert wait_until(lambda: case.keys() == [], PATIENCE)
+
+
+def test_nobody_goes_before_one_that_waits_for_several(case: RedisCase) -> None:
+    """Also where a lock is free, so that it never starves."""
+    holder = _lock(case, "n")
+    holder.acquire()
+    order: list[str] = []
+
+    def take(*names: str) -> None:
+        with _lock(case, *names):
+            order.append(" ".join(names))
+
+    with in_line(case, lambda: take("a", "n")) as (several,), ThreadPoolExecutor(2) as pool:
+        assert not _lock(case, "a").acquire(0)
+        assert Semaphore(case.redis, "a", 3).acquire(timeout=0) is None
+        behind = pool.submit(take, "a")
+        assert wait_until(lambda: case.redis.waiting("a")[0] == 2, PATIENCE)
+        holder.release()
+        several.result(PATIENCE)
+        behind.result(PATIENCE)
+
+    assert order == ["a n", "a"]
+
+
+def test_those_behind_go_on_when_it_gives_up(case: RedisCase) -> None:
+    with _lock(case, "n"), ThreadPoolExecutor(1) as pool:
+        lock = _lock(case, "a", "n")
+        with in_line(case, lambda: lock.acquire(2.0)) as (several,):
+            behind = pool.submit(_lock(case, "a").acquire, PATIENCE)
+            assert wait_until(lambda: case.redis.waiting("a")[0] == 2, PATIENCE)
+            assert not several.result(PATIENCE)
+        assert behind.result(PATIENCE)
+
+
+def test_those_behind_go_on_when_its_process_is_killed(case: RedisCase) -> None:
+    """Its entries leave the lines when they have not been refreshed for two socket timeouts."""
+    program = """
+import sys
+from celery_redislock.locks import Lock, connect
+store = connect(sys.argv[1], prefix=sys.argv[2], socket_timeout=0.5)
+Lock(store, ["a", "n"]).acquire()
+"""
+    with _lock(case, "n"), ThreadPoolExecutor(1) as pool:
+        command = [sys.executable, "-c", program, case.url, case.prefix]
+        with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
+            assert wait_until(lambda: case.redis.waiting("n")[0] == 1, PATIENCE)
+            behind = pool.submit(_lock(case, "a").acquire, PATIENCE)
+            assert wait_until(lambda: case.redis.waiting("a")[0] == 2, PATIENCE)
+            process.send_signal(signal.SIGKILL)
+        assert behind.result(PATIENCE)
+
+
+def test_locks_of_any_names_in_any_order_exclude_each_other_and_all_end(case: RedisCase) -> None:
+    """Eight threads, one to three of five names: no deadlock, and never two in one name."""
+    names = "abcde"
+    inside = dict.fromkeys(names, 0)
+    together: list[tuple[str, ...]] = []
+    guard = threading.Lock()
+
+    def count(taken: list[str], change: int) -> None:
+        with guard:
+            for name in taken:
+                inside[name] += change
+                if inside[name] > 1:
+                    together.append((*taken,))
+
+    def work(seed: int) -> int:
+        chance = random.Random(seed)  # noqa: S311  to play the same again
+        for _ in range(25):
+            taken = chance.sample(names, chance.choice([1, 2, 3]))
+            with _lock(case, *taken):
+                count(taken, 1)
+                count(taken, -1)
+        return seed
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8), timeout=120)) == list(range(8))
+    assert together == []
+    assert wait_until(lambda: case.keys() == [], PATIENCE)
+
+
+def test_all_are_renewed_until_they_are_released(case: RedisCase) -> None:
+    """By one watchdog, in the request that renews the others."""
+    ttl = 1.5
+    with _lock(case, "a", "b", ttl=ttl) as lock:
+        watchdog = watchdog_of(case.redis)
+        assert wait_until(lambda: watchdog.renewals >= 4, PATIENCE)
+        lock.check()
+        assert case.holder("a") == case.holder("b") is not None
+        assert min(case.remaining("a") or 0, case.remaining("b") or 0) > ttl / 3
+    assert _free(case, "a", "b")
+
+
+def test_the_loss_of_one_is_the_loss_of_all(case: RedisCase) -> None:
+    lost = threading.Event()
+    lock = _lock(case, "a", "b", ttl=1.0, on_lost=lambda _: lost.set())
+    lock.acquire()
+    case.redis.force_release("b")
+
+    assert lost.wait(PATIENCE)
+    with pytest.raises(LockLost):
+        lock.check()
+    assert not lock.release()
+    assert _free(case, "a", "b")
+
+
+def test_its_fence_is_larger_than_that_of_any_earlier_holder(redis_url: str) -> None:
+    """Those of one of the names included, with a counter that one of them has driven far."""
+    with closing(RedisCase(redis_url, strict_fence=True)) as case:
+        far = 4_000_000_000_000_000
+        case.client.set(case.key("b", "fence"), far)
+        for before, after in ((["b"], ["a", "b"]), (["a", "b"], ["a"]), (["a"], ["b", "a"])):
+            fences = []
+            for names in (before, after):
+                with _lock(case, *names) as lock:
+                    fences.append(lock.fence or 0)
+            assert far < fences[0] < fences[1]
+
+
+@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.RESET_IN_REPLY])
+@pytest.mark.parametrize("operation", ["acquire_all", "park_all", "release_all"])
+def test_a_request_whose_answer_gets_lost_is_carried_out_once(
+    operation: str, fault: Fault, tcp_server: EmbeddedServer, proxy: FaultyProxy
+) -> None:
+    """It is repeated under the same token."""
+    with closing(RedisCase(tcp_server.url)) as near, closing(connect(proxy.url, prefix=near.prefix)) as far:
+        proxy.fail(fault, of=operation)
+        lock = Lock(far, ["a", "n"], timeout=PATIENCE)
+        holder = _lock(near, "n")
+        holder.acquire()
+        with in_line(near, lambda: lock.acquire(PATIENCE) and lock.release()) as (taken,):
+            holder.release()
+            assert taken.result(PATIENCE)
+        assert proxy.fired == 1
+        assert wait_until(lambda: near.keys() == [], PATIENCE)
+
+
+def test_a_full_line_leaves_it_in_none(case: RedisCase) -> None:
+    """It could never be handed all of them."""
+    case.take("holder/1", name="b")
+    entry = Entry("ring", "bell", 2.0, '{"names":["a","b"]}')
+    case.redis.park("b", "other/1", Entry("ring", "bell", 2.0, "{}"), nonce="1")
+    answer = joined(case.redis, ["a", "b"]).park("a b", "me/1", entry, nonce="2", most=1)
+
+    assert answer.word == "full"
+    assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda _: MemoryStore(), lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],
+    ids=["memory", "replicas", "disk"],
+)
+def test_a_store_that_cannot_take_them_in_one_step_says_so_when_the_lock_is_made(
+    make: Callable[[str], LockStore], redis_url: str
+) -> None:
+    store = make(redis_url)
+
+    with pytest.raises(LockOptionError, match="cannot be locked together"):
+        Lock(store, ["a", "b"])
+    assert Lock(store, ["a"]).name == "a"
