@@ -20,7 +20,7 @@ from tests.servers import EmbeddedServer
 from tests.stores import start_server
 
 #: A client that waits for long enough, as a disk needs it.
-PATIENT = {"socket_timeout": 3.0, "socket_connect_timeout": 0.5, "retry": None}
+PATIENT = {"socket_timeout": 4.4, "socket_connect_timeout": 0.5, "retry": None}
 
 #: A server's disk is asked, and its replica's; those that keep a file.
 AOF = ("--appendonly", "yes")
@@ -31,9 +31,8 @@ in_both_ways = pytest.mark.parametrize("through", [False, True], ids=["options",
 
 @pytest.fixture(params=["embedded", "redis-server"])
 def primary(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """A server of one's own whose replicas are there at once; it has written something."""
+    """A server of one's own whose replicas are there at once."""
     with start_server(request.param, extra_args=["--repl-diskless-sync-delay", "0"], port=0) as server:
-        client_at(server.redis_url).set("x", "y", px=60_000)
         yield server
 
 
@@ -43,12 +42,19 @@ def replica_of(primary: EmbeddedServer, *arguments: str) -> Iterator[EmbeddedSer
     following = ("--replicaof", "127.0.0.1", str(primary.port), *arguments)
     with EmbeddedServer(binary=primary.binary, extra_args=following) as replica:
         client: Any = client_at(primary.redis_url)
-        assert wait_until(lambda: client.info("replication").get("slave0", {}).get("offset"), 20)
+
+        def has_answered() -> bool:
+            client.set("x", "y", px=60_000)  # there is nothing to acknowledge before
+            return bool(client.info("replication").get("slave0", {}).get("offset"))
+
+        assert wait_until(has_answered, 20)
         yield replica
 
 
 def store_of(server: EmbeddedServer, *, through: bool = False, **options: Any) -> RedisStore:
+    """A store that gives confirmations time on a machine that stands still for a moment."""
     named = client_at(server.redis_url, **PATIENT) if through else server.redis_url
+    options = {"socket_timeout": 5.0, **options}
     return connect(named, prefix=f"test-{secrets.token_hex(6)}", through=through, **options)
 
 
@@ -122,7 +128,9 @@ def test_a_loop_asks_likewise(primary: EmbeddedServer, caplog: Any) -> None:
 
     async def story() -> None:
         prefix = f"test-{secrets.token_hex(6)}"
-        async with aio.connect(primary.redis_url, prefix=prefix, min_replicas="auto") as store:
+        async with aio.connect(
+            primary.redis_url, prefix=prefix, min_replicas="auto", socket_timeout=5.0
+        ) as store:
 
             async def take(number: int) -> None:
                 async with aio.Lock(store, f"n{number}", timeout=0) as lock:
@@ -196,7 +204,7 @@ def test_a_loops_lock_is_on_disk_too(tmp_path: Path) -> None:
     """As a thread's; and a semaphore's places, and readers."""
 
     async def story(url: str) -> list[str]:
-        store = aio.connect(url, sync="aof", prefix="test-aio")
+        store = aio.connect(url, sync="aof", prefix="test-aio", socket_timeout=5.0)
         for lock in (
             aio.Lock(store, "one", ttl=120.0, auto_renew=False),
             aio.Semaphore(store, "two", 2, ttl=120.0, auto_renew=False),
@@ -236,7 +244,7 @@ def test_what_no_disk_confirms_is_no_lock(
 ) -> None:
     """The first verb says why, and what it has taken is released."""
     with start_server(server_name, extra_args=arguments) as server:
-        with closing(store_of(server, sync="aof", through=through)) as store:
+        with closing(store_of(server, sync="aof", through=through, socket_timeout=1.0)) as store:
             with pytest.raises(LockUnavailable, match=said):
                 Lock(store, "n").acquire(timeout=0)
 
@@ -253,7 +261,6 @@ def test_what_no_disk_confirms_is_no_lock(
 def test_replicas_and_disks_are_confirmed_together(caplog: Any) -> None:
     """``WAITAOF 1 N``: on the disk here, and on those of replicas; one without a file confirms nothing."""
     with start_server("embedded", extra_args=[*AOF, "--repl-diskless-sync-delay", "0"], port=0) as primary:
-        client_at(primary.redis_url).set("x", "y", px=60_000)
         with replica_of(primary, *AOF), closing(store_of(primary, sync="aof", min_replicas=1)) as store:
             acquire_and_release(store)
         until_it_has_none(primary)
