@@ -67,10 +67,12 @@ class LockSettings(NamedTuple):
     """What holds for the whole app: the settings without ``redislock_``. Times are float seconds."""
 
     url: Any = DEFAULTS["redislock_url"]
+    through: bool = DEFAULTS["redislock_through"]
     prefix: str = DEFAULTS["redislock_prefix"]
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
-    min_replicas: int = DEFAULTS["redislock_min_replicas"]
+    min_replicas: int | str = DEFAULTS["redislock_min_replicas"]
+    sync: str | None = DEFAULTS["redislock_sync"]
     park_sync: str | None = DEFAULTS["redislock_park_sync"]
     fence: str = DEFAULTS["redislock_fence"]
     eager: bool = DEFAULTS["redislock_eager"]

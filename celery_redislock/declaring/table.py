@@ -105,6 +105,8 @@ ROWS: tuple[Row, ...] = (
         meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
     Row(setting="redislock_url", default=None, kind=URL,
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
+    Row(setting="redislock_through", default=False, kind=FLAG,
+        meaning="call the client that `redislock_url` names also where its options could be taken"),
     Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
         meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
     Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
@@ -112,7 +114,11 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
         meaning="how long a worker asks a silent lock server before it publishes the task again"),
     Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
-        meaning="replicas that must have a lock before it counts (`WAIT`)"),
+        meaning="replicas that must have a lock before it counts (`WAIT`); `'auto'`: one while one is "
+        "online. Any value but 0 costs tasks the publish in one step"),
+    Row(setting="redislock_sync", default=None, kind=one_of("aof"), default_note="none",
+        meaning="`'aof'`: a lock counts once it is on the lock server's disk, and on those of "
+        "`redislock_min_replicas` (`WAITAOF`). It costs tasks the publish in one step, too"),
     Row(setting="redislock_park_sync", default=None, kind=one_of("aof"), default_note="none",
         meaning="`'aof'`: where the lock server is not the broker, a message that waits is acknowledged once "
         "it is on the lock server's disk (`WAITAOF`)"),

@@ -60,7 +60,8 @@ server away at acquire     ``LockUnavailable``; a hold it may have taken is rele
 server away at renewal     repeated until the deadline, then lost
 server away at release     released in the background, tried once a second, or it expires
 mark "done" lost           a copy of the message waits until "ending" expires, and runs again
-too few replicas confirm   the hold is released, and ``LockUnavailable`` raised
+replicas or the disk do    the hold is released, and ``LockUnavailable`` raised
+not confirm
 holder killed              expires one ttl after its last renewal; a task's lease is released at once by
                            the next one that it refuses on its machine and in its pid namespace
 holder paused              expires; on waking the holder's next ``check()`` raises
@@ -71,26 +72,53 @@ one of a quorum is away    the others decide; it is tried once a second, and kee
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.lock import Lock
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.readwrite import ReadWriteLock
-from celery_redislock.locks.semaphore import Permit, Semaphore
-from celery_redislock.locks.store import Hold, LockStore
-from celery_redislock.locks.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from celery_redislock.locks.client import Named
+    from celery_redislock.locks.lease import Lease
+    from celery_redislock.locks.lock import Lock
+    from celery_redislock.locks.memory import MemoryStore
+    from celery_redislock.locks.readwrite import ReadWriteLock
     from celery_redislock.locks.redisstore import RedisStore
+    from celery_redislock.locks.semaphore import Permit, Semaphore
+    from celery_redislock.locks.store import Hold, LockStore
+    from celery_redislock.locks.watchdog import Watchdog
 
 __all__ = [
     "Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Permit", "ReadWriteLock", "Semaphore", "Watchdog",
     "connect",
 ]  # fmt: skip
+
+#: Where the classes are that are imported on first use: a process that declares tasks needs none of them.
+_HOMES = {
+    "Hold": "store",
+    "Lease": "lease",
+    "Lock": "lock",
+    "LockStore": "store",
+    "MemoryStore": "memory",
+    "Permit": "semaphore",
+    "ReadWriteLock": "readwrite",
+    "Semaphore": "semaphore",
+    "Watchdog": "watchdog",
+}
+
+
+if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def connect(
@@ -99,7 +127,8 @@ def connect(
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
-    min_replicas: int = 0,
+    min_replicas: int | Literal["auto"] = 0,
+    sync: Literal["aof"] | None = None,
     through: bool = False,
 ) -> "RedisStore":
     """Return a store for the server at ``url``; opens no connection before the first verb.
@@ -121,16 +150,25 @@ def connect(
             takes two rounds, or three.
         strict_fence: draw fences from a counter on the server, which grows although the server's clock
             is set back, instead of that clock alone. A quorum always does.
-        min_replicas: replicas that must confirm an acquire (``WAIT``). With fewer the hold is released,
-            also one that was taken over, and ``LockUnavailable`` raised. It narrows the gap a failover
-            opens, it does not close it. Not on a quorum, which is instead of replicas.
+        min_replicas: replicas that must confirm an acquire (``WAIT``), from 0 up. With fewer the hold is
+            released, also one that was taken over, and ``LockUnavailable`` raised. ``"auto"``: one while
+            the server has one online, otherwise none; it is asked over each new connection, every 10 s of
+            use and when none confirms, and each change logs a WARNING. It narrows the gap a failover
+            opens, it does not close it, as renewals are not confirmed. Not on a quorum, which is instead of
+            replicas.
+        sync: ``"aof"``: an acquire must be on the server's disk, and on those of ``min_replicas``, too
+            (``WAITAOF``), otherwise as above. That takes as long as the disk does, up to a second with
+            ``appendfsync everysec``, and the ttl runs meanwhile. It takes Redis 7.2 or Valkey with
+            ``appendonly yes``: without them the first acquire raises ``LockUnavailable``, which says so. A
+            client that is called must wait for 3 s or longer (``socket_timeout``). Not on a quorum.
         through: call the client also where its options could be taken. A ttl is at least three times as
             long then as a call may take. It is called by several threads, and with gevent by a native one,
             so that there it must be a callable.
 
     Raises:
         LockOptionError: the URL or the client cannot be used, or the timeout is no number in range; or the
-            servers of a list are too few, an even number, two the same, or have replicas to wait for.
+            servers of a list are too few, an even number, two the same, or have something to wait for; or
+            a client cannot wait for replicas or disks.
     """
     from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
     from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
@@ -139,19 +177,20 @@ def connect(
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
         raise LockOptionError("connect", [problem])
     if isinstance(url, list | tuple):
-        return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)
+        return _quorum(url, min_replicas or sync, prefix=prefix, socket_timeout=socket_timeout)
     return RedisStore(
         reach(url, socket_timeout=socket_timeout, through=through),
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,
+        sync=sync,
     )
 
 
-def _quorum(urls: "Sequence[Named]", min_replicas: int, **options: Any) -> "RedisStore":
+def _quorum(urls: "Sequence[Named]", confirms: object, **options: Any) -> "RedisStore":
     from celery_redislock.locks.redlock import QuorumStore  # noqa: PLC0415  imports redis
 
-    if min_replicas:
-        problem = f"min_replicas={min_replicas!r}: the servers of a quorum are independent; leave it out"
+    if confirms:
+        problem = "min_replicas and sync: the servers of a quorum confirm each other; leave them out"
         raise LockOptionError("connect", [problem])
     return QuorumStore([connect(each, **options) for each in urls], prefix=options["prefix"])

@@ -36,11 +36,11 @@ def joined(store: LockStore) -> "JoinedStore":
     Raises:
         LockOptionError: this store cannot take several locks in one step.
     """
-    if type(store) is not RedisStore or store._min_replicas or store._syncs_parked:
+    if type(store) is not RedisStore or store.confirmation is not None or store._syncs_parked:
         problem = (
             f"several names cannot be locked together on {store.server}: that takes one step on one server; "
             "lock them one by one in sorted order, or give the URL of a single server, and nothing that has "
-            "to confirm what is written (min_replicas, park_sync)"
+            "to confirm what is written (min_replicas, sync, park_sync)"
         )
         raise LockOptionError("several names", [problem])
     known: JoinedStore | None = store.__dict__.get("joined")

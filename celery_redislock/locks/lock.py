@@ -14,7 +14,7 @@ from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, Lease
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, LockStore, Term
-from celery_redislock.locks.terms import check_terms
+from celery_redislock.locks.terms import check_store, check_terms
 from celery_redislock.locks.watchdog import watchdog_of
 
 
@@ -94,8 +94,9 @@ class Lock:
             clock: injected by tests.
 
         Raises:
-            LockOptionError: the name is no text or empty, or a number is out of its range.
+            LockOptionError: the name is no text or empty, a number is out of its range, or the store is none.
         """
+        check_store(name, store, "least_ttl", "connect")
         names: list[Any] = list(name) if isinstance(name, list | tuple) and name else [name]
         for each in names:
             check_terms(

@@ -44,6 +44,7 @@ from uuid import uuid4
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks.client import CALLS_PER_TTL, Client, ClientScripts
 from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.confirmation import SYNC_TAKES, Confirmation
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.scripts import SCRIPTS, Scripts
 from celery_redislock.locks.store import (
@@ -69,10 +70,8 @@ from celery_redislock.locks.wire import expect
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0
 
-#: Waits until the server's own disk has what a connection wrote; and seconds that this may take, as a server
-#: writes to its disk once a second (``appendfsync everysec``).
+#: Waits until the server's own disk has what a connection wrote.
 ON_DISK = ("WAITAOF", "1", "0")
-SYNC_TAKES = 2.0
 
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
@@ -96,7 +95,8 @@ class RedisStore(LockStore):
         *,
         prefix: str = "redislock",
         strict_fence: bool = False,
-        min_replicas: int = 0,
+        min_replicas: int | str = 0,
+        sync: str | None = None,
         syncs_parked: bool = False,
         clock: Clock = boottime,
     ) -> None:
@@ -106,13 +106,17 @@ class RedisStore(LockStore):
         is parked when it is on the server's disk; ``clock`` is injected by tests.
 
         Raises:
-            LockOptionError: something has to confirm what is written, and no client can ask for that.
+            LockOptionError: something has to confirm what is written, and no client can ask for that, or
+                wait for it.
         """
-        if (min_replicas or syncs_parked) and not connections.confirms:
-            problem = (
-                f"min_replicas, and park_sync, take one connection for a script and a WAIT, which "
-                f"{connections.server} does not offer; leave them out, or give a URL"
-            )
+        confirmation = Confirmation(min_replicas, sync, clock)
+        problem = ""
+        if (confirmation or syncs_parked) and not connections.confirms:
+            problem = "min_replicas, sync and park_sync take one connection for a script and a WAIT"
+        elif (sync or syncs_parked) and connections.longest_wait < 0.75 * SYNC_TAKES:
+            problem = f"sync and park_sync take a client with a socket_timeout from {1.5 * SYNC_TAKES:g} s up"
+        if problem:
+            problem += f", which {connections.server} does not offer; leave them out, or give a URL"
             raise LockOptionError("lock server", [problem])
         self.connections = connections
         self.prefix = prefix
@@ -120,7 +124,7 @@ class RedisStore(LockStore):
         self._index = f"{prefix}:index"
         self._lines = f"{prefix}:lines"
         self._strict_ms = in_ms(STRICT_FENCE_TTL) if strict_fence else ""
-        self._min_replicas = min_replicas
+        self.confirmation = confirmation if confirmation else None
         self._syncs_parked = syncs_parked
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
@@ -143,11 +147,9 @@ class RedisStore(LockStore):
         args = [f"{token}\0{facts}", in_ms(ttl), name]
         if terms or self._strict_ms:
             self._add(keys, args, name, **terms)
-        if not self._min_replicas:
+        if self.confirmation is None:
             return self._scripts.begin("acquire", keys, args, granted, name=name)
-        confirmed = partial(self._confirmed, token)
-        wait = ("WAIT", str(self._min_replicas))
-        return self._scripts.begin("acquire", keys, args, confirmed, name=name, confirm=wait)
+        return partial(self._acquire_confirmed, self.confirmation, name, token, keys, args)
 
     def claim_and_push(
         self, name: str, token: str, ttl: float, *, queue: str, text: str, facts: str = "",
@@ -203,15 +205,40 @@ class RedisStore(LockStore):
         if limit:
             args += ["0", "", str(limit)][len(args) - 5 :]
 
-    def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Grant | Refusal | Marked:
-        """Read the answer to an acquire, and how many replicas confirmed it."""
-        reply, replicas = replies
-        answer = granted(name, reply, *when)
-        if isinstance(answer, Grant) and replicas < self._min_replicas:
-            self.release(name, token, opened_by=token)
-            reason = f"only {replicas} of {self._min_replicas} replicas confirmed the lock"
-            raise LockUnavailable(self.server, "acquire", reason)
+    def _acquire_confirmed(
+        self, confirmation: Confirmation, name: str, token: str, keys: Sequence[str], args: Sequence[str]
+    ) -> Grant | Refusal | Marked:
+        self._look_for_replicas()
+        confirm = confirmation.command
+        understand = partial(_confirmed, confirm)
+        waits = confirmation.waits
+        answer, counts = self._scripts.begin(
+            "acquire", keys, args, understand, name=name, confirm=confirm, waits=waits
+        )()
+        missing = confirmation.missing(counts) if isinstance(answer, Grant) else ""
+        if missing and confirmation.is_auto:
+            self.ask_for_replicas()
+            missing = confirmation.missing(counts)
+        if missing:
+            self._give_back(name, token)
+            raise LockUnavailable(self.server, "acquire", missing)
         return answer
+
+    def _look_for_replicas(self) -> None:
+        """Ask which replicas the server has before a connection is made, and from time to time."""
+        confirmation = self.confirmation
+        if confirmation and confirmation.is_auto and (confirmation.is_stale or not self.is_open):
+            self.ask_for_replicas()
+
+    def ask_for_replicas(self) -> None:
+        """Learn which replicas the server has; one request. Raises LockUnavailable."""
+        assert self.confirmation is not None  # noqa: S101  else nobody asks
+        learn = partial(self.confirmation.learn, self.server)
+        self._scripts.send("info", "INFO", "replication", understand=learn)
+
+    def _give_back(self, name: str, token: str) -> None:
+        """Release what was not confirmed."""
+        self.release(name, token, opened_by=token)
 
     @property
     def is_open(self) -> bool:
@@ -229,7 +256,7 @@ class RedisStore(LockStore):
         return self.connections.leads_to(address)
 
     def reaches(self, address: Mapping[str, Any]) -> bool:
-        return not self._min_replicas and self.connections.leads_to(address)
+        return self.confirmation is None and self.connections.leads_to(address)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         if not terms:
@@ -500,6 +527,17 @@ def granted(
         return Grant(fence or None, False, sent_at, answered_at, True)
     expect(word in _MARKED)
     return Marked(word == b"done", int(reply[1]) / 1000)
+
+
+def _confirmed(
+    confirm: Sequence[str], name: str, reply: Any, *when: Any
+) -> tuple[Grant | Refusal | Marked, tuple[int, int] | None]:
+    """Read the answer to a request for a hold, and who confirmed it (:meth:`Confirmation.missing`)."""
+    if not confirm:
+        return granted(name, reply, *when), None
+    reply, counts = reply
+    on_disk, replicas = counts if confirm[0] == "WAITAOF" else (1, counts)
+    return granted(name, reply, *when), (int(on_disk), int(replicas))
 
 
 def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:

@@ -304,6 +304,11 @@ def failure(
             f"it runs no Lua scripts, of which locks are made ({words.partition(',')[0]}); load its Lua "
             "module (fakeredis: its extra 'lua'), allow EVAL and EVALSHA, or use another server"
         )
+    if "WAITAOF" in words.upper():
+        words = (
+            f"it cannot confirm what is on its disk ({words.partition(', with')[0]}); sync and park_sync "
+            "take Redis 7.2 or Valkey, appendonly yes, and a user that may call WAITAOF"
+        )
     unavailable = LockUnavailable(server, operation, words)
     unavailable.was_refused = was_refused
     unavailable.was_sent = was_sent

@@ -13,7 +13,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
-from celery_redislock.locks.terms import check_terms
+from celery_redislock.locks.terms import check_store, check_terms
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Permit", "Semaphore"]
@@ -134,7 +134,8 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout, limit=limit)
+        check_store(name, store, "least_ttl", "connect")
+        check_terms(name, ttl=ttl, timeout=timeout, limit=limit, least=store.least_ttl)
         self.name = name
         self.limit = limit
         self._key = lock_name(name)

@@ -4,10 +4,21 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.store import TEN_YEARS, too_short
 
-__all__ = ["check_terms"]
+__all__ = ["check_store", "check_terms"]
 
 #: More places than anybody counts one by one.
 MOST = 1_000_000
+
+
+def check_store(name: object, store: object, has: str, made_by: str) -> None:
+    """Raise :class:`LockOptionError` unless it has what each store has that this function makes.
+
+    By its attribute, so that a store may be wrapped.
+    """
+    if not hasattr(store, has):
+        found = f"{type(store).__module__}.{type(store).__qualname__}"
+        problem = f"a {found} is no store for it; give what {made_by}() returns for a URL or a client"
+        raise LockOptionError(repr(name), [problem])
 
 
 def check_terms(

@@ -38,20 +38,18 @@ def check_worker(instance: Any = None, **_: Any) -> None:
 
 
 def _insist_on_disk(app: Any) -> None:
-    """End the worker where messages are to be parked on disk, and the lock server cannot tell that."""
+    """End the worker where locks, or what waits, must be on disk, and the lock server cannot tell that."""
     with suppress(LockOptionError):  # each task reports it
         settings = settings_of(app)
         store = store_of(app, settings)
-        if not (settings.park_sync and store.home):
+        if not (settings.sync or (settings.park_sync and store.home)):
             return
         try:
             store.confirm_on_disk()
         except LockUnavailable as error:
-            if error.was_refused:  # one that is away parks nothing, and is asked again for each message
-                raise SystemExit(
-                    f"redislock_park_sync is 'aof', and the lock server {store.server} cannot confirm what "
-                    f"is on its disk ({error.reason}): it takes Redis 7.2 or Valkey, and appendonly yes"
-                ) from error
+            if error.was_refused:  # one that is away grants and parks nothing, and is asked again each time
+                setting = "redislock_sync" if settings.sync else "redislock_park_sync"
+                raise SystemExit(f"{setting} is 'aof', and {store.server}: {error.reason}") from error
 
 
 def _problems(worker: Any) -> list[str]:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from celery_redislock import LockUnavailable
 from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.terms import PATIENCE
+from tests.servers import EmbeddedServer
 
 
 @pytest.mark.parametrize("policy", ["warn", "error"])
@@ -26,3 +29,40 @@ def test_problems_are_told_in_the_workers_log_whether_it_starts_or_not(
     assert len(told) == 1
     assert "WARNING" in told[0]
     assert (" ready." in log.read_text()) == (policy == "warn")
+
+
+def test_a_worker_whose_locks_no_disk_can_confirm_does_not_start(
+    new_project: Callable[..., Project],
+) -> None:
+    """``redislock_sync``: its lock server keeps no file. A publish says so, too, and publishes nothing."""
+    project = new_project(conf={"redislock_sync": "aof", "redislock_check": "ignore"})
+    worker = project.launch_worker()
+
+    assert worker.process.wait(PATIENCE) == 1
+    assert "redislock_sync is 'aof', and " in worker.log
+    assert "it cannot confirm what is on its disk" in worker.log
+    with pytest.raises(LockUnavailable, match="it cannot confirm what is on its disk"):
+        project.executed.delay("nobody's")
+    assert project.queued() == 0
+
+
+def test_tasks_run_whose_locks_are_confirmed(
+    new_project: Callable[..., Project], key: str, tmp_path: Path
+) -> None:
+    """On disk, and on a replica if there were one. Duplicates are skipped, and what waits runs in turn."""
+    with EmbeddedServer(data_dir=tmp_path) as server:
+        conf = {"redislock_url": server.url, "redislock_sync": "aof", "redislock_min_replicas": "auto"}
+        project = new_project(conf=conf)
+        project.start_worker("prefork")
+        with project.kept_on(key):
+            first = project.executed.delay(key)
+            assert project.executed.delay(key).is_duplicate
+        first.get(timeout=PATIENCE)
+        assert not project.executed.delay(key).is_duplicate
+
+        in_turn = [project.while_executing.delay(f"{key}/turn", 0.1) for _ in range(3)]
+        for result in in_turn:
+            result.get(timeout=PATIENCE)
+
+        assert len(project.bodies(f"{key}/turn")) == 3
+        assert project.overlaps(f"{key}/turn") == []

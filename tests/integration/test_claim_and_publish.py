@@ -700,7 +700,9 @@ ONE_STEP: dict[str, dict[str, Any]] = {
 #: Where they are not.
 OTHER_WAYS: dict[str, dict[str, Any]] = {
     "a send_task of the app's own": {"kind": SendsElsewhere},
-    "replicas must confirm": {"conf": {"redislock_min_replicas": 1}, "fails": True},
+    "replicas must confirm": {"conf": {"redislock_min_replicas": 1}, "fails": "replicas"},
+    "a replica would have to": {"conf": {"redislock_min_replicas": "auto"}},
+    "the disk must confirm": {"conf": {"redislock_sync": "aof"}, "fails": "its disk"},
     "another database": {"db": 1},
     "a connection to another database": {
         "given": lambda shop: {"connection": Connection(f"{shop.url[:-1]}1")}
@@ -744,7 +746,7 @@ def test_elsewhere_the_claim_is_asked_for_before_the_message(
     row = OTHER_WAYS[way]
     shop = publisher_of(row, proxy.url)
     if row.get("fails"):
-        with pytest.raises(LockUnavailable, match="replicas"):
+        with pytest.raises(LockUnavailable, match=row["fails"]):
             shop.pay.delay(1)
         assert "claim_and_push" not in shop.asked
         return

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockLost, LockOptionError
-from celery_redislock.locks import Lock, MemoryStore, Semaphore, connect
+from celery_redislock.locks import Lock, LockStore, MemoryStore, Semaphore, connect
 from celery_redislock.locks.joined import joined
 from celery_redislock.locks.store import Entry
 from celery_redislock.locks.watchdog import watchdog_of
@@ -223,11 +223,15 @@ def test_a_full_line_leaves_it_in_none(case: RedisCase) -> None:
     assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["memory", "replicas"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda _: MemoryStore(), lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],
+    ids=["memory", "replicas", "disk"],
+)
 def test_a_store_that_cannot_take_them_in_one_step_says_so_when_the_lock_is_made(
-    kind: str, redis_url: str
+    make: Callable[[str], LockStore], redis_url: str
 ) -> None:
-    store = MemoryStore() if kind == "memory" else connect(redis_url, min_replicas=1)
+    store = make(redis_url)
 
     with pytest.raises(LockOptionError, match="cannot be locked together"):
         Lock(store, ["a", "b"])

@@ -54,7 +54,10 @@ REDIS = {
 }
 
 #: The exceptions to "import at the top": a process that only declares tasks pays for none of these.
-LOADED_ON_FIRST_USE = {"publishing", "running", "locks.tasklock"}
+LOADED_ON_FIRST_USE = {
+    *("publishing", "running", "locks.tasklock"),
+    *("locks.lock", "locks.memory", "locks.readwrite", "locks.semaphore", "locks.watchdog"),
+}
 
 CELERY_PACKAGES = {"celery", "kombu", "billiard"}
 
@@ -133,6 +136,21 @@ def test_a_process_that_only_declares_tasks_loads_neither_side_and_connects_to_n
 
     assert (name, threads, connections) == ("shop.sync", "1", "0")
     assert not {"redis", *(f"{PACKAGE}.{name}" for name in LOADED_ON_FIRST_USE)} & set(loaded)
+
+
+def test_the_classes_of_the_locks_are_imported_when_they_are_asked_for() -> None:
+    """Law 10: each by its own name, and each that is promised is there."""
+    program = """
+    import sys
+    from celery_redislock import locks
+    before = {"celery_redislock.locks.lock", "celery_redislock.locks.semaphore"} & set(sys.modules)
+    from celery_redislock.locks import Semaphore
+    missing = [name for name in locks.__all__ if name not in dir(locks) or not getattr(locks, name)]
+    print(len(before), Semaphore.__name__, len(missing), hasattr(locks, "Semafore"))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+
+    assert subprocess.check_output(command, text=True, timeout=60).split() == ["0", "Semaphore", "0", "False"]
 
 
 #: The store of an app is found through Celery's settings; and what finds a task's declaration asks for it.

@@ -16,7 +16,7 @@ A loop has at most 16 connections, those of tasks that wait included.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import redis
 import redis.asyncio
@@ -40,7 +40,8 @@ def connect(
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
-    min_replicas: int = 0,
+    min_replicas: int | Literal["auto"] = 0,
+    sync: Literal["aof"] | None = None,
 ) -> Store:
     """Return a store for one event loop, that of its first request; opens no connection before that.
 
@@ -52,7 +53,8 @@ def connect(
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up, as for :func:`celery_redislock.locks.connect`.
         strict_fence: likewise.
-        min_replicas: likewise; not with a client.
+        min_replicas: likewise; not with a client, whose requests do not share a connection.
+        sync: likewise. At most 14 acquires of a loop wait for the disk at once.
 
     Raises:
         LockOptionError: the server cannot be reached so, or the timeout is no number of seconds in range.
@@ -60,11 +62,9 @@ def connect(
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
         raise LockOptionError("aio.connect", [problem])
-    options: dict[str, Any] = {"prefix": prefix, "strict_fence": strict_fence, "min_replicas": min_replicas}
+    options: dict[str, Any] = {"prefix": prefix, "strict_fence": strict_fence}
+    options.update(min_replicas=min_replicas, sync=sync)
     if isinstance(server, redis.asyncio.Redis):
-        if min_replicas:
-            problem = "min_replicas needs a connection of our own; give a URL, or a factory, and not a client"
-            raise LockOptionError("aio.connect", [problem])
         calls: Any = ClientWires(server, socket_timeout)  # in place of connections
         beside = RedisStore(calls, **options)
         beside._scripts = by_loop = ByLoop(calls)

@@ -15,7 +15,7 @@ from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.process import hostname
 from celery_redislock.locks.store import Grant, Hold, Term
-from celery_redislock.locks.terms import check_terms
+from celery_redislock.locks.terms import check_store, check_terms
 
 __all__ = ["Lock", "TaskAttempt"]
 
@@ -89,6 +89,7 @@ class Lock:
             LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
         """
         check_terms(name, ttl=ttl, timeout=timeout)
+        check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
         self.name = name
         self._key = lock_name(name)

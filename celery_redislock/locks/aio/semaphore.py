@@ -13,7 +13,7 @@ from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.store import Grant, Hold, Limit, Term
-from celery_redislock.locks.terms import check_terms
+from celery_redislock.locks.terms import check_store, check_terms
 
 __all__ = ["Permit", "Semaphore"]
 
@@ -119,6 +119,7 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
+        check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
         #: Its twin, whose verbs are those of this one's store.
         self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, timeout=timeout)

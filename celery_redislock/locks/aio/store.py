@@ -15,7 +15,7 @@ from celery_redislock.locks.aio.wires import Message, Wires
 from celery_redislock.locks.attempt import Step, Steps, owe
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.redisstore import RedisStore, granted
+from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import (
     OF_CONNECTION,
     OTHER_SHAPES,
@@ -23,7 +23,7 @@ from celery_redislock.locks.scripts import (
     Understand,
     failure,
 )
-from celery_redislock.locks.store import Grant, Hold, Term
+from celery_redislock.locks.store import Hold, Term
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 from celery_redislock.locks.wire import ErrorReply, Nonsense, expect, left_of
 
@@ -79,10 +79,10 @@ class Recorder(Scripts):
 
     def message(self, request: Request, patience: float, *, in_full: bool = False) -> Message:
         """Return the request as it is sent: with the digest of its script, or in full with its text."""
-        operation, keys, args, _, _, confirm, _ = request
+        operation, keys, args, _, _, confirm, waits = request
         data = self._request(operation, keys, args)
         if operation not in self._scripts:
-            return Message([*args], data, of_script=False)
+            return Message([*args], data, of_script=False, of_wait=waits > 0)
         text, sha = self._scripts[operation]
         if in_full:
             data = self._in_full(operation, data)
@@ -136,13 +136,11 @@ class Verbs(RedisStore):
         """Ring a bell."""
         return self._scripts.begin("ring", [bell], [self._note_ms], _is_rung, name=bell)()
 
-    def _confirmed(self, token: str, name: str, replies: list[Any], *when: Any) -> Any:  # noqa: ARG002
-        """As in a thread; but the attempt that fails by it releases the hold."""
-        answer = granted(name, replies[0], *when)
-        if isinstance(answer, Grant) and replies[1] < self._min_replicas:
-            reason = f"only {replies[1]} of {self._min_replicas} replicas confirmed the lock"
-            raise LockUnavailable(self.server, "acquire", reason)
-        return answer
+    def _look_for_replicas(self) -> None:
+        """Nothing: :meth:`Store.attempt` does."""
+
+    def _give_back(self, name: str, token: str) -> None:
+        """Nothing: the attempt that fails by it releases the hold."""
 
 
 class Store:
@@ -166,6 +164,8 @@ class Store:
         self._wires = wires
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bells = Bells(self)
+        self._looking: asyncio.Task[None] | None = None
+        self._known_at = 0  # how many connections had been made when it was asked for replicas
 
     async def __aenter__(self) -> "Store":
         self.check_loop()
@@ -239,6 +239,7 @@ class Store:
             step: Step = next(steps)
             while True:
                 try:
+                    await self._look_for_replicas()
                     answer = await self.ask(step)
                 except BaseException as error:  # noqa: BLE001  it decides, also if the task is cancelled
                     step = steps.throw(error)
@@ -247,6 +248,16 @@ class Store:
         except StopIteration as last:
             refused: Hold | None = last.value
             return refused
+
+    async def _look_for_replicas(self) -> None:
+        """Ask which replicas the server has when a connection has been made, and from time to time."""
+        confirmation = self.verbs.confirmation
+        is_new = self._wires.opened != self._known_at
+        if confirmation and confirmation.is_auto and (confirmation.is_stale or is_new):
+            if self._looking is None or self._looking.done():
+                self._looking = self.loop.create_task(self.ask(Verbs.ask_for_replicas))
+            await asyncio.shield(self._looking)  # however many ask now
+            self._known_at = self._wires.opened
 
     def end(self, lease: Lease) -> "asyncio.Future[bool]":
         """Stop renewing a lease now, and release it although the task that awaits it is cancelled.

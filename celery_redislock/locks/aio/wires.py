@@ -35,13 +35,14 @@ class Message(NamedTuple):
         words: of the command, for a client.
         data: the same as bytes, with what confirms it behind it.
         answers: how many there will be.
-        of_script: a script answers it; otherwise the server when a bell has rung.
+        of_script: a script answers it; of_wait: the server does when a bell has rung.
     """
 
     words: list[str]
     data: bytes
     answers: int = 1
     of_script: bool = True
+    of_wait: bool = False
 
 
 class _UnfinishedError(Exception):
@@ -106,8 +107,9 @@ class Wire(asyncio.Protocol):
                     return [reply]
                 answers = Answers(_Arrived(), data, float("inf"), time.monotonic)
                 with suppress(_UnfinishedError):
-                    kinds = {"of_script": message.of_script, "of_wait": not message.of_script}
-                    replies = answers.read(message.answers, **kinds)
+                    replies = answers.read(
+                        message.answers, of_script=message.of_script, of_wait=message.of_wait
+                    )
                     self._data = b""
                     return replies
         finally:
@@ -131,10 +133,12 @@ class Wires:
         socket_timeout: seconds for each step.
         listens: seconds of one request that reads the bells; a server that has gone is noticed after them.
         is_repeating: a request may have been sent several times, although nobody here has repeated it.
+        opened: how many connections have been made.
     """
 
     listens = 1.0
     is_repeating = False
+    opened = 0
 
     def __init__(self, server: str, socket_timeout: float) -> None:
         self.server = server
@@ -214,6 +218,7 @@ class OwnWires(Wires):
         )
         try:
             await connection.connect()
+            self.opened += 1
             wire = Wire(connection)
         except BaseException:
             connection._close()

@@ -161,6 +161,10 @@ def test_the_bounds_of_durations_are_allowed():
         ("redislock_url", ["redis://a", "redis://b"]),
         ("redislock_park_sync", "rdb"),
         ("redislock_park_sync", True),
+        ("redislock_sync", "rdb"),
+        ("redislock_sync", True),
+        ("redislock_min_replicas", "any"),
+        ("redislock_through", "yes"),
         *product(["on_lock_lost", "on_lock_error"], ["Log", 5, True, ["log"]]),
     ],
 )

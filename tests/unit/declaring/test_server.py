@@ -26,6 +26,7 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import settings_of, store_of, use_store
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.memory import MemoryStore
+from tests.kinds import BOUNDED
 
 
 def app_with(**settings: Any) -> Celery:
@@ -333,6 +334,26 @@ def test_the_lock_server_can_be_a_client(named: Any) -> None:
     assert store.prefix == "b:redislock"
     assert store_of(app, settings_of(app)) is store
     assert "Redis" not in repr(settings)
+
+
+def test_a_client_of_redis_own_kind_can_be_called_itself() -> None:
+    """``redislock_through``, as ``connect(through=True)``; of a URL there is nothing to call."""
+    app = app_with(redislock_url=lambda: redis.Redis(**BOUNDED), redislock_through=True)
+    store = store_of(app, settings_of(app))
+    assert store.server == "redis://localhost:6379/0 (through a redis.client.Redis)"
+
+    for settings in ({"redislock_url": "redis://own"}, {"broker_url": "redis://own"}):
+        app = app_with(**settings, redislock_through=True)
+        with pytest.raises(LockOptionError, match="through=True is about a client, and this is a URL"):
+            store_of(app, settings_of(app))
+
+
+def test_what_must_confirm_a_lock_is_read_from_the_settings() -> None:
+    """One command asks for both."""
+    app = app_with(redislock_url="redis://own", redislock_min_replicas="auto", redislock_sync="aof")
+    store: Any = store_of(app, settings_of(app))
+
+    assert store.confirmation.command == ("WAITAOF", "1", "1")
 
 
 def test_sentinels_whose_url_names_their_primary_need_no_other_setting() -> None:

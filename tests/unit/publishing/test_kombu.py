@@ -41,9 +41,18 @@ def test_the_lock_server_is_the_broker(broker: str, locks: str, *, leads: bool) 
     assert leads_to(Connection(broker), connect(locks)) is leads
 
 
-@pytest.mark.parametrize("store", [MemoryStore(), connect(URL, min_replicas=1)], ids=["memory", "replicas"])
+@pytest.mark.parametrize(
+    "store",
+    [
+        MemoryStore(),
+        connect(URL, min_replicas=1),
+        connect(URL, min_replicas="auto"),
+        connect(URL, sync="aof"),
+    ],
+    ids=["memory", "replicas", "auto", "disk"],
+)
 def test_some_stores_take_no_messages(store: LockStore) -> None:
-    """One is no server; and where replicas must confirm a claim, its message leaves after that."""
+    """One is no server; and where a claim must be confirmed, its message leaves after that."""
     assert not leads_to(Connection(URL), store)
 
 

@@ -1,0 +1,296 @@
+"""Locks that count once they are elsewhere, too: on a replica that comes and goes, and on disks."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import Lock, aio, confirmation, connect
+from celery_redislock.locks.redisstore import RedisStore
+from tests.facts import wait_until
+from tests.kinds import client_at
+from tests.servers import EmbeddedServer
+from tests.stores import start_server
+
+#: A client that waits for long enough, as a disk needs it.
+PATIENT = {"socket_timeout": 4.4, "socket_connect_timeout": 0.5, "retry": None}
+
+#: A server's disk is asked, and its replica's; those that keep a file.
+AOF = ("--appendonly", "yes")
+
+#: Ways to a lock: connections of our own, and the calls of a client.
+in_both_ways = pytest.mark.parametrize("through", [False, True], ids=["options", "calls"])
+
+
+@pytest.fixture(params=["embedded", "redis-server"])
+def primary(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A server of one's own whose replicas are there at once."""
+    with start_server(request.param, extra_args=["--repl-diskless-sync-delay", "0"], port=0) as server:
+        yield server
+
+
+@contextmanager
+def replica_of(primary: EmbeddedServer, *arguments: str) -> Iterator[EmbeddedServer]:
+    """A second server that follows the first, and has answered it."""
+    following = ("--replicaof", "127.0.0.1", str(primary.port), *arguments)
+    with EmbeddedServer(binary=primary.binary, extra_args=following) as replica:
+        client: Any = client_at(primary.redis_url)
+
+        def has_answered() -> bool:
+            client.set("x", "y", px=60_000)  # there is nothing to acknowledge before
+            return bool(client.info("replication").get("slave0", {}).get("offset"))
+
+        assert wait_until(has_answered, 20)
+        yield replica
+
+
+def store_of(server: EmbeddedServer, *, through: bool = False, **options: Any) -> RedisStore:
+    """A store that gives confirmations time on a machine that stands still for a moment."""
+    named = client_at(server.redis_url, **PATIENT) if through else server.redis_url
+    options = {"socket_timeout": 5.0, **options}
+    return connect(named, prefix=f"test-{secrets.token_hex(6)}", through=through, **options)
+
+
+def acquire_and_release(store: RedisStore) -> None:
+    """Fails where it is not confirmed."""
+    lock = Lock(store, "n", timeout=0)
+    with lock:
+        lock.check()
+
+
+def told(caplog: Any) -> list[bool]:
+    """Whether the server had a replica, by each line about that."""
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return ["has a replica again" in line for line in lines if "min_replicas='auto'" in line]
+
+
+def until_it_has_none(primary: EmbeddedServer) -> None:
+    client: Any = client_at(primary.redis_url)
+    assert wait_until(lambda: client.info("replication")["connected_slaves"] == 0, 20)
+
+
+# --- a replica that comes and goes -----------------------------------------------------------
+
+
+@in_both_ways
+def test_a_replica_must_confirm_while_there_is_one(
+    primary: EmbeddedServer, caplog: Any, monkeypatch: Any, *, through: bool
+) -> None:
+    """``min_replicas="auto"``: without any, locks go on. Each change is told once."""
+    with closing(store_of(primary, min_replicas="auto", through=through)) as store:
+        for _ in range(3):
+            acquire_and_release(store)
+        assert told(caplog) == [False]
+
+        with replica_of(primary) as replica:
+            monkeypatch.setattr(confirmation, "LOOK_AGAIN", 0.0)
+            store.ask_for_replicas()
+            monkeypatch.undo()
+            acquire_and_release(store)
+            assert told(caplog) == [False, True]
+            replica.pause()
+            try:
+                with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
+                    acquire_and_release(store)
+            finally:
+                replica.resume()
+            assert wait_until(lambda: store.inspect("n") is None, 10)
+        until_it_has_none(primary)
+
+        for _ in range(3):
+            acquire_and_release(store)
+        assert told(caplog) == [False, True, False]
+
+
+def test_a_new_connection_asks_for_replicas(primary: EmbeddedServer, caplog: Any, monkeypatch: Any) -> None:
+    """After a failover it leads to another server, which is asked before it locks."""
+    monkeypatch.setattr(confirmation, "LOOK_AGAIN", float("inf"))
+    with closing(store_of(primary, min_replicas="auto")) as store:
+        acquire_and_release(store)
+        with replica_of(primary):
+            acquire_and_release(store)
+            assert told(caplog) == [False]
+
+            store.close()
+            acquire_and_release(store)
+            assert told(caplog) == [False, True]
+
+
+def test_a_loop_asks_likewise(primary: EmbeddedServer, caplog: Any) -> None:
+    """Also where a hundred tasks ask at once; a task that is refused so leaves nothing behind."""
+
+    async def story() -> None:
+        prefix = f"test-{secrets.token_hex(6)}"
+        async with aio.connect(
+            primary.redis_url, prefix=prefix, min_replicas="auto", socket_timeout=5.0
+        ) as store:
+
+            async def take(number: int) -> None:
+                async with aio.Lock(store, f"n{number}", timeout=0) as lock:
+                    await lock.check()
+
+            await asyncio.gather(*map(take, range(100)))
+            assert told(caplog) == [False]
+            with replica_of(primary) as replica:
+                await store.aclose()
+                await take(1)  # opens a connection
+                await take(1)
+                assert told(caplog) == [False, True]
+                replica.pause()
+                try:
+                    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
+                        await take(1)
+                finally:
+                    replica.resume()
+            until_it_has_none(primary)
+            await asyncio.gather(*map(take, range(2, 20)))
+            assert told(caplog) == [False, True, False]
+
+    asyncio.run(story())
+
+
+# --- the disk --------------------------------------------------------------------------------
+
+
+@contextmanager
+def watched(server: EmbeddedServer) -> Iterator[Callable[[], list[str]]]:
+    """What clients send to the server from now on, scripts' own commands left out."""
+    with client_at(server.redis_url, decode_responses=True).monitor() as monitor:
+
+        def commands() -> list[str]:
+            last = secrets.token_hex(6)
+            client_at(server.redis_url).echo(last)
+            heard = []
+            for each in monitor.listen():
+                if last in each["command"]:
+                    return heard
+                if each["client_type"] != "lua":
+                    heard.append(f"{each['client_address']}{each['client_port']} {each['command']}")
+            raise AssertionError
+
+        yield commands
+
+
+@in_both_ways
+def test_a_lock_that_was_confirmed_survives_a_crash_of_its_server(tmp_path: Path, *, through: bool) -> None:
+    """``sync="aof"``: also where the disk is written to once a second. One connection carries both."""
+    server = EmbeddedServer(data_dir=tmp_path, port=0)
+    with server, closing(store_of(server, sync="aof", through=through)) as store:
+        lock = Lock(store, "n", ttl=120.0, auto_renew=False)
+        with watched(server) as commands:
+            assert lock.acquire(timeout=0)
+            asked = [each.split() for each in commands()]
+        ours = [words for words in asked if words[1] in {"EVALSHA", "EVAL", "WAITAOF"}]
+        server.kill()
+        server.restart()
+
+        with closing(connect(server.redis_url, prefix=store.prefix)) as other:
+            held = other.inspect("n")
+    assert held is not None
+    assert [words[1:4] for words in ours if words[1] == "WAITAOF"] == [["WAITAOF", "1", "0"]] * (
+        len(ours) // 2
+    )
+    assert len({words[0] for words in ours}) == 1
+
+
+def test_a_loops_lock_is_on_disk_too(tmp_path: Path) -> None:
+    """As a thread's; and a semaphore's places, and readers."""
+
+    async def story(url: str) -> list[str]:
+        store = aio.connect(url, sync="aof", prefix="test-aio", socket_timeout=5.0)
+        for lock in (
+            aio.Lock(store, "one", ttl=120.0, auto_renew=False),
+            aio.Semaphore(store, "two", 2, ttl=120.0, auto_renew=False),
+            aio.ReadWriteLock(store, "three", ttl=120.0, auto_renew=False).read,
+        ):
+            assert await lock.acquire(timeout=0)
+        server.kill()
+        server.restart()
+        await store.aclose()
+        with closing(connect(url, prefix="test-aio")) as other:
+            return [name for name in ("one", "two", "three") if other.holders(name)]
+
+    with EmbeddedServer(data_dir=tmp_path, port=0) as server:
+        assert asyncio.run(story(server.redis_url)) == ["one", "two", "three"]
+
+
+@in_both_ways
+@pytest.mark.parametrize(
+    ("server_name", "arguments", "said"),
+    [
+        ("embedded", (), r"on its disk \((ERR )?WAITAOF cannot be used .*\); sync .* appendonly yes"),
+        (
+            "redis-server",
+            AOF,
+            r"on its disk \((ERR )?unknown command .WAITAOF.\); sync and park_sync take Redis 7.2",
+        ),
+        (
+            "embedded",
+            (*AOF, "--appendfsync", "no"),
+            "it was not confirmed in time that the lock is on the server's",
+        ),
+    ],
+    ids=["keeps no file", "does not know it", "never writes"],
+)
+def test_what_no_disk_confirms_is_no_lock(
+    server_name: str, arguments: tuple[str, ...], said: str, *, through: bool
+) -> None:
+    """The first verb says why, and what it has taken is released."""
+    with start_server(server_name, extra_args=arguments) as server:
+        with closing(store_of(server, sync="aof", through=through, socket_timeout=1.0)) as store:
+            with pytest.raises(LockUnavailable, match=said):
+                Lock(store, "n").acquire(timeout=0)
+
+            assert wait_until(lambda: store.inspect("n") is None, 10)
+
+        async def story() -> None:
+            async with aio.connect(server.redis_url, sync="aof") as mine:
+                with pytest.raises(LockUnavailable, match=said):
+                    await aio.Lock(mine, "n").acquire(timeout=0)
+
+        asyncio.run(story())
+
+
+def test_replicas_and_disks_are_confirmed_together(caplog: Any) -> None:
+    """``WAITAOF 1 N``: on the disk here, and on those of replicas; one without a file confirms nothing."""
+    with start_server("embedded", extra_args=[*AOF, "--repl-diskless-sync-delay", "0"], port=0) as primary:
+        with replica_of(primary, *AOF), closing(store_of(primary, sync="aof", min_replicas=1)) as store:
+            acquire_and_release(store)
+        until_it_has_none(primary)
+        with replica_of(primary), closing(store_of(primary, sync="aof", min_replicas="auto")) as store:
+            refused = pytest.raises(
+                LockUnavailable, match=r"replicas .* on their disks, for which they need app"
+            )
+            with refused:
+                acquire_and_release(store)
+        until_it_has_none(primary)
+        with closing(store_of(primary, sync="aof", min_replicas="auto")) as store:
+            acquire_and_release(store)
+    assert told(caplog) == [False]
+
+
+def test_who_is_handed_a_lock_in_line_waits_for_the_disk_too(tmp_path: Path) -> None:
+    """The hand-off itself is not confirmed; the acquire that takes it is, and counts the whole ttl."""
+    with EmbeddedServer(data_dir=tmp_path, port=0) as server, closing(store_of(server, sync="aof")) as store:
+        first = Lock(store, "n", owner="first")
+        assert first.acquire(timeout=0)
+        with watched(server) as commands, suppress(redis.RedisError):
+            waiting = asyncio.run(_handed(store, first))
+            asked = commands()
+    assert waiting
+    assert sum(" WAITAOF 1 0 " in each for each in asked) >= 2  # refused, and taken
+
+
+async def _handed(store: RedisStore, first: Lock) -> bool:
+    second = asyncio.create_task(asyncio.to_thread(Lock(store, "n", owner="second").acquire, 20.0))
+    while not store.waiting("n")[0]:
+        await asyncio.sleep(0.01)
+    first._store.force_release("n")
+    return await second
