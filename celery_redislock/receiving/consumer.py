@@ -40,7 +40,8 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
     def create(self, consumer: Any) -> None:
         """Stand before Celery's own callbacks (5.5.0 to 5.7.0); called once, before the consumer starts."""
         consumer.on_decode_error = partial(_release_unread, consumer, consumer.on_decode_error)
-        node, revoked = consumer.blueprint[Control.name].box.node, Revoked(consumer.app)
+        node = consumer.blueprint[Control.name].box.node
+    revoked = Revoked(consumer.app)
         # Celery's commands are kept for all workers of the process together; these are of this one.
         ours = {name: partial(_hear, revoked, node.handlers[name]) for name in ("revoke", "terminate")}
         node.handlers = ChainMap(ours, node.handlers)

@@ -289,7 +289,8 @@ def _as_pushed(
     if not hasattr(channel, "unacked_key"):
         return None  # no process of this app knows that its broker is another server (publishing/promote.py)
     info = message.delivery_info
-    exchange, routing_key = info["exchange"], info["routing_key"]
+    exchange = info["exchange"]
+    routing_key = info["routing_key"]
     queues = [routing_key] if not exchange else list(channel._lookup(exchange, routing_key))
     consumed = set(channel._tag_to_queue.values())
     # Not one that a queue was renamed from: what is pushed has to be read by somebody.

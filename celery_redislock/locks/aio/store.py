@@ -295,7 +295,8 @@ class Store:
 
     async def _converse(self, request: Request) -> Any:
         """Make one attempt, and a second one on a new connection if the first got no answer."""
-        wires, recorder = self._wires, self.verbs._scripts
+        wires = self._wires
+        recorder = self.verbs._scripts
         clock = boottime
         patience = wires.socket_timeout + request.waits
         give_up = clock() + 2 * patience
