@@ -41,7 +41,7 @@ class Unreceived(Step):  # type: ignore[misc]  # celery-types has it untyped
         """Stand before Celery's own callbacks (5.5.0 to 5.7.0); called once, before the consumer starts."""
         consumer.on_decode_error = partial(_release_unread, consumer, consumer.on_decode_error)
         node = consumer.blueprint[Control.name].box.node
-    revoked = Revoked(consumer.app)
+        revoked = Revoked(consumer.app)
         # Celery's commands are kept for all workers of the process together; these are of this one.
         ours = {name: partial(_hear, revoked, node.handlers[name]) for name in ("revoke", "terminate")}
         node.handlers = ChainMap(ours, node.handlers)
