@@ -1,0 +1,54 @@
+"""A process that takes one lock again and again, and writes down what it did under it."""
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from celery_redislock import RedisLockError
+from celery_redislock.locks import Lock, connect
+
+#: Seconds a client waits for the lock before it asks anew.
+PATIENCE = 2.0
+
+
+def now() -> float:
+    """Return seconds of the one clock that all processes of this machine share."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def play(urls: list[str], ttl: float, until: float, journal: Path) -> None:
+    """Hold the lock for random times, and write at each end what the resource would have seen."""
+    store = connect(urls if len(urls) > 1 else urls[0], prefix="history", socket_timeout=0.3)
+    lock = Lock(store, "resource", ttl=ttl)
+    with journal.open("a", buffering=1) as lines:
+        while now() < until:
+            try:
+                if not lock.acquire(PATIENCE):
+                    continue
+            except RedisLockError:
+                time.sleep(0.05)
+                continue
+            start, fence, lease = now(), lock.fence, lock._required().lease
+            writes = [start]
+            ends = start + random.uniform(0.05, 0.8) * ttl  # noqa: S311  no secret
+            while now() < ends and lock.held:
+                time.sleep(0.02)
+                writes.append(now())
+            about = {
+                "who": journal.name,
+                "start": start,
+                "writes": writes,
+                "token": lease.token,
+                "fence": fence,
+            }
+            lines.write(json.dumps({**about, "end": now(), "deadline": lease.deadline}) + "\n")
+            try:
+                lock.release()
+            except RedisLockError:
+                time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    play(sys.argv[4:], float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))

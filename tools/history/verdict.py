@@ -1,0 +1,70 @@
+"""What a history shows: overlaps, what a resource that compares fences refuses, and fences out of order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.history import Interval, violations
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One hold, as its client wrote it down. Times are seconds of one clock of the machine.
+
+    Attributes:
+        who: the client.
+        token: of the hold.
+        fence: of the hold.
+        start: when acquire had returned.
+        writes: when it wrote to the resource, which never asks whether the hold is still trusted.
+        end: before it called release.
+        deadline: until when its lease was trusted.
+    """
+
+    who: str
+    token: str
+    fence: int
+    start: float
+    writes: Sequence[float]
+    end: float
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Figures of one history.
+
+    Attributes:
+        holds: how many.
+        overlaps: two that both trusted their lease at once, in words.
+        disorder: fences that are not larger than all before, in words.
+        late: writes after the writer's own deadline.
+        refused: writes whose fence was smaller than one the resource had seen.
+        slipped: late writes that it let in, because nobody newer had written yet.
+    """
+
+    holds: int
+    overlaps: Sequence[str]
+    disorder: Sequence[str]
+    late: int
+    refused: int
+    slipped: int
+
+
+def judge(history: Sequence[Held]) -> Verdict:
+    """Return the figures of a history, whose holds may come in any order."""
+    found = violations(
+        Interval("resource", f"{each.who} ({each.token})", each.fence, each.start, each.end, each.deadline)
+        for each in history
+    )
+    writes = sorted((at, each.fence, at > each.deadline) for each in history for at in each.writes)
+    largest = late = refused = slipped = 0
+    for _, fence, is_late in writes:
+        late += is_late
+        if fence < largest:
+            refused += 1
+        else:
+            slipped += is_late
+        largest = max(largest, fence)
+    disorder = [each for each in found if "has fence" in each]
+    overlaps = [each for each in found if each not in disorder]
+    return Verdict(len(history), overlaps, disorder, late, refused, slipped)
