@@ -5,6 +5,7 @@ import pytest
 from tools.history.__main__ import run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", ["one server, clients paused", "Redlock of five, two down"])
 def test_holders_that_trust_their_leases_never_overlap(scene: str) -> None:
     """Whoever holds by its own deadline is alone, and each one's fence is larger than those before it."""
@@ -14,6 +15,7 @@ def test_holders_that_trust_their_leases_never_overlap(scene: str) -> None:
     assert verdict.disorder == []
 
 
+@pytest.mark.slow
 def test_a_server_that_forgets_lets_two_hold_at_once_and_the_checker_sees_it() -> None:
     """One server that restarts empty while its lock is held breaks the promise; the history shows that."""
     # Chance decides whether it is held at that moment: three runs, because a busy machine may miss one.
