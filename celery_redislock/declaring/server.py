@@ -90,12 +90,12 @@ def setting_problems(app: Any) -> list[str]:
 
 def _make_store(app: Any, settings: LockSettings) -> LockStore:
     from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.cluster import store_on  # noqa: PLC0415  imports redis
     from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
 
     address = _address(app, settings)
     bound = settings.socket_timeout
-    return RedisStore(
+    return store_on(
         Connections(_pool(app, address, bound), socket_timeout=bound)
         if address.is_celerys and not settings.through
         else reach(address.url, socket_timeout=bound, through=settings.through, where=address.setting),
@@ -121,8 +121,8 @@ class _Address(NamedTuple):
 
     @property
     def is_celerys(self) -> bool:
-        """Whether Celery reads it: neither a client, nor Sentinels whose URL names their primary."""
-        is_ours = self.setting == "redislock_url" and "master_name=" in str(self.url)
+        """Whether Celery reads it: no client, no Cluster, no Sentinels whose URL names their primary."""
+        is_ours = self.setting == "redislock_url" and re.search("cluster://|master_name=", str(self.url))
         return isinstance(self.url, str) and not is_ours
 
     @property
@@ -137,13 +137,15 @@ class _Address(NamedTuple):
 
 
 def _address(app: Any, settings: LockSettings) -> _Address:
-    from celery_redislock.locks.connection import plain_url  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.connection import is_cluster, plain_url  # noqa: PLC0415  imports redis
 
     conf = app.conf
     of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
     if settings.url is not None:
         address = _Address(settings.url, "redislock_url", *of_backend)
         if not isinstance(settings.url, str) or _scheme(settings.url) in _REDIS_SCHEMES:
+            return address
+        if is_cluster(settings.url):
             return address
         plain_url(settings.url, address.setting)
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))

@@ -171,14 +171,14 @@ def connect(
             a client cannot wait for replicas or disks.
     """
     from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.redisstore import RedisStore  # noqa: PLC0415  imports redis
+    from celery_redislock.locks.cluster import store_on  # noqa: PLC0415  imports redis
 
     if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
         problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
         raise LockOptionError("connect", [problem])
     if isinstance(url, list | tuple):
         return _quorum(url, min_replicas or sync, prefix=prefix, socket_timeout=socket_timeout)
-    return RedisStore(
+    return store_on(
         reach(url, socket_timeout=socket_timeout, through=through),
         prefix=prefix,
         strict_fence=strict_fence,

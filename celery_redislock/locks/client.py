@@ -18,7 +18,8 @@ from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnecti
 
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections, no_cluster, place_of, pool_of
+from celery_redislock.locks.connection import Connections, is_cluster, place_of, pool_of
+from celery_redislock.locks.nodes import Nodes, nodes_at, nodes_of
 from celery_redislock.locks.scripts import OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, failure, script
 from celery_redislock.locks.thread import beside, has_greenlets, tell
 from celery_redislock.locks.wire import Nonsense
@@ -200,7 +201,7 @@ class ClientScripts(Scripts):
 
 def reach(
     named: Named, *, socket_timeout: float, through: bool = False, where: str = "lock server"
-) -> Connections | Client:
+) -> Connections | Client | Nodes:
     """Return how to reach the server that a URL, a client or a callable names; connects to nothing.
 
     Arguments: see :func:`celery_redislock.locks.connect`. *where* names the setting for errors.
@@ -208,6 +209,8 @@ def reach(
     Raises:
         LockOptionError: it cannot be read; or is no client that can be called, or whose options can be taken.
     """
+    if is_cluster(named):
+        return nodes_at(str(named), socket_timeout=socket_timeout, where=where)
     if isinstance(named, str):
         if through:
             raise LockOptionError(where, ["through=True is about a client, and this is a URL; leave it out"])
@@ -221,7 +224,7 @@ def reach(
     if any(cls.__module__.startswith("redis.asyncio") for cls in type(client).__mro__):
         problem = "its calls must be awaited, and locks are used by threads"
     elif isinstance(client, redis.RedisCluster):
-        raise no_cluster(where, f"a {_kind_of(client)}")
+        return nodes_of(client, socket_timeout=socket_timeout)
     elif not isinstance(connects, type) or not issubclass(connects, AbstractConnection):
         problem = "it is no client of redis-py, or has no connection_pool that tells its options"
     elif not getattr(pool, "is_master", True):

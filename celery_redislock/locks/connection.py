@@ -231,7 +231,7 @@ def plain_url(url: str, where: str) -> str:
     Raises:
         LockOptionError: it is a Cluster's.
     """
-    if re.match(r"(?i)[\w+]*cluster://", url):
+    if is_cluster(url):
         raise no_cluster(where, repr(mask_password(url)))
     plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
     plain = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1].lower(), plain)
@@ -242,9 +242,14 @@ def plain_url(url: str, where: str) -> str:
     return re.sub(r"^redis://", "rediss://", plain) if tls[1].lower() in _TRUE else plain
 
 
+def is_cluster(url: object) -> bool:
+    """Whether this is the URL of a Cluster."""
+    return isinstance(url, str) and re.match(r"(?i)[\w+]*cluster://", url) is not None
+
+
 def no_cluster(where: str, what: str) -> LockOptionError:
-    """Return the error for a Cluster."""
-    problem = f"{what} leads to a Cluster, which this version does not support yet; name a single server"
+    """Return the error for a Cluster where one server is meant."""
+    problem = f"{what} leads to a Cluster, and this takes one server; name a single server"
     return LockOptionError(where, [f"{problem} or Sentinels (sentinel://host:port?master_name=…)"])
 
 

@@ -434,7 +434,7 @@ class RedisStore(LockStore):
         return self._scripts.begin("waiting", keys, [str(first), str(last)], _waiting, name=name)()
 
     def lines(self, *, limit: int = 1000) -> list[str]:
-        return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], _listed, name=self._lines)()
+        return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], listed, name=self._lines)()
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
@@ -464,7 +464,7 @@ class RedisStore(LockStore):
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a period is on it twice.
-        names = self._scripts.begin("names", [self._index], [str(2 * limit)], _listed, name=self._index)()
+        names = self._scripts.begin("names", [self._index], [str(2 * limit)], listed, name=self._index)()
         return names[:limit]
 
     def server_says(self, section: str, name: str) -> str | None:
@@ -678,7 +678,8 @@ def _limited(name: str, reply: Any, *_: object) -> tuple[Limit | None, tuple[Pro
     return Limit.of(value, pttl / 1000) if value else None, _promoted(name, rest)
 
 
-def _listed(_name: str, reply: Any, *_: object) -> list[str]:
+def listed(_name: str, reply: Any, *_: object) -> list[str]:
+    """Read names, each once."""
     return list(dict.fromkeys(member.partition(b"\0")[0].decode("utf-8", "replace") for member in reply))
 
 

@@ -29,6 +29,9 @@ SCRIPTS = (
     "release_claims", "renew", "ring", "settle", "sweep", "waiting",
 )  # fmt: skip
 
+#: Likewise of one on a Cluster.
+OF_SLOTS = ("slot_used", "slots_due")
+
 #: Likewise of one that takes several locks at once.
 OF_SEVERAL = ("acquire_all", "hand_on_all", "leave_all", "park_all", "release_all")
 

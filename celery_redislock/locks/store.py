@@ -213,12 +213,14 @@ class Term(NamedTuple):
 class Renewal(NamedTuple):
     """The answers to a batch of renewals, with the times of a :class:`Grant`.
 
-    Per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token.
+    Per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token. ``unanswered``: why
+    those terms, by their place, got no answer, where others did: a Cluster has many nodes.
     """
 
     renewed: Sequence[bool | None]
     sent_at: float
     answered_at: float
+    unanswered: Mapping[int, str] = {}
 
 
 class Release(NamedTuple):

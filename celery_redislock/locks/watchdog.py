@@ -229,9 +229,10 @@ class Watchdog:
                 tell(logger.error, what, exc_info=error)
         else:
             self._take_answer(live, terms, answer)
-        for lease in live:
-            lease.unanswered = reason
-            if answer is None:
+        unanswered = answer.unanswered if answer is not None else {}
+        for at, lease in enumerate(live):
+            lease.unanswered = unanswered.get(at, reason)
+            if answer is None or at in unanswered:
                 lease.doubt()
                 self._repeat_or_lose(lease)
             if not lease.held:
@@ -267,7 +268,9 @@ class Watchdog:
     def _take_answer(self, leases: Sequence[Lease], terms: Sequence[Term], answer: Renewal) -> None:
         sent_at = answer.sent_at
         answered_at = answer.answered_at
-        for lease, term, renewed in zip(leases, terms, answer.renewed, strict=True):
+        for at, (lease, term, renewed) in enumerate(zip(leases, terms, answer.renewed, strict=True)):
+            if at in answer.unanswered:
+                continue
             lease.learn(renewed, sent_at, answered_at, ttl=term.ttl)
             self.renewals += renewed is True
             # Its holder may have given it a shorter term meanwhile, and watches it anew.

@@ -1,0 +1,370 @@
+"""The lock store on a Redis or Valkey Cluster: each lock on the node that serves its slot.
+
+All keys of a lock have its name as their hash tag, so they are in one slot, and the scripts of one server run
+there as they are. What stands beside the locks of a server, the index of locks and that of lines, stands here
+in each slot (:func:`tag_of`), so that a line never stands without its entry. Which slots are in use is kept in
+one key more:
+
+=====================  ======  ================================  ==========================================
+``redislock:slots``    zset    slot, score when to look at its   stays; slot_used, before the first lock of a
+                               lines next, ms, or infinity       process in it, and before each parking
+=====================  ======  ================================  ==========================================
+
+A slot that is being moved refuses scripts (TRYAGAIN, ASK), a node that has died does not answer, and one that
+has lost a slot says who has it (MOVED). Each of these is asked again under the same token, within two socket
+timeouts, or four where it waits for a bell. Every script declares all keys that it may touch, so that a slot
+that is being moved refuses it as a whole.
+"""
+
+import binascii
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
+from functools import partial
+from itertools import count
+from typing import Any
+
+import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from celery_redislock.exceptions import LockOptionError, LockUnavailable
+from celery_redislock.locks.client import Client
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.nodes import Nodes
+from celery_redislock.locks.redisstore import RedisStore, in_ms, listed
+from celery_redislock.locks.scripts import OF_SLOTS, SCRIPTS, Scripts, T, Understand
+from celery_redislock.locks.store import Grant, Hold, Marked, Parked, Promotion, Refusal, Renewal, Sweep, Term
+from celery_redislock.locks.wire import expect
+
+__all__ = ["ClusterStore", "store_on"]
+
+#: What a node says that another attempt may find otherwise.
+_PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED")
+
+#: Seconds between two attempts while a slot is being moved, or its node elected.
+PAUSE = 0.02
+
+#: Seconds after which a process writes down again that a slot is in use.
+REMEMBERED = 60.0
+
+#: Parts of a lock's keys that its scripts derive. One that is not declared stops a script halfway where its slot
+#: has moved.
+_DERIVED = ("line", "parked", "until", "permits", "holders", "limit", "period", "fence")
+
+#: Takes off a script's keys those that are only declared.
+_PROLOGUE = "for _ = 1, tonumber(table.remove(ARGV)) do\n  table.remove(KEYS)\nend\n"
+
+#: Milliseconds until somebody looks at the line of one who is about to stand in it.
+LOOK_IN_MS = "2000"
+
+#: Slots that are swept at a time.
+SLOTS = 100
+
+
+class ClusterScripts(Scripts):
+    """Runs each script on the node that serves the slot of its first key. Thread-safe."""
+
+    def __init__(
+        self, nodes: Nodes, *, prefix: str, names: Sequence[str] = SCRIPTS, package: str = __package__,
+        clock: Clock = boottime,
+    ) -> None:  # fmt: skip
+        """Run the scripts of these names on these nodes; *prefix*: of the indexes."""
+        self._nodes = nodes
+        self._of_node: dict[int, Scripts] = {}
+        self._names = names
+        self._package = package
+        self._clock = clock
+        self._prefix = prefix
+
+    def begin(
+        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
+        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,  # noqa: ARG002
+    ) -> Callable[[], T]:  # fmt: skip
+        """As :meth:`Scripts.begin`; nothing is sent before the returned function is called."""
+        slot = key_slot(keys[0].encode())
+        indexes = {
+            f"{self._prefix}:{what}": index_of(self._prefix, slot, what) for what in ("index", "lines")
+        }
+        keys = [indexes.get(key, key) for key in keys]
+        declared = self._declared(keys, indexes)
+        asked = partial(
+            self._once, operation, [*keys, *declared], [*args, str(len(declared))], understand, name, waits
+        )
+        return partial(self._until_answered, slot, asked, waits, within)
+
+    def _declared(self, keys: Sequence[str], indexes: dict[str, str]) -> list[str]:
+        """Return the keys that a script derives from those of its locks."""
+        stems = [key[: -len("lock")] for key in keys if key.endswith("}:lock")]
+        derived = [stem + part for stem in stems for part in _DERIVED]
+        return [key for key in (*derived, *indexes.values()) if key not in keys]
+
+    def send(
+        self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
+    ) -> Any:
+        """As :meth:`Scripts.send`: to the node of the command's key; without one, to any."""
+        has_key = command[0] in {"SET", "BLPOP"}
+        slot = key_slot(command[1].encode()) if has_key else 0
+
+        def asked(scripts: Scripts, _was_sent: bool, _within: float) -> Any:
+            return scripts.send(operation, *command, understand=understand, waits=waits)
+
+        return self._until_answered(slot, asked, waits, None)
+
+    def _once(
+        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T], name: str,
+        waits: float, scripts: Scripts, was_sent: bool, within: float,
+    ) -> T:  # fmt: skip
+        """Make one attempt; ``was_sent``: one before it may have been carried out."""
+
+        def read(name: str, reply: Any, sent_at: float, answered_at: float, repeated: bool) -> T:
+            return understand(name, reply, sent_at, answered_at, repeated or was_sent)
+
+        return scripts.begin(operation, keys, args, read, name=name, waits=waits, within=within)()
+
+    def _until_answered(
+        self, slot: int, asked: Callable[[Scripts, bool, float], T], waits: float, within: float | None
+    ) -> T:
+        """Ask the node of a slot, whichever that is by then, until it answers or the time is up."""
+        patience = 2 * (self._nodes.socket_timeout + waits)
+        give_up = self._clock() + (patience if within is None else min(within, patience))
+        was_sent = False
+        while True:
+            try:
+                return asked(self._at(slot), was_sent, max(0.002, give_up - self._clock()))
+            except LockUnavailable as error:
+                lost = error
+                code = error.reason.partition(" ")[0]
+                if error.was_refused and code not in _PASSING:
+                    raise
+                was_sent = was_sent or (error.was_sent and not error.was_refused)
+            except redis.RedisError as error:  # of redis-py, which found no node
+                lost = LockUnavailable(self._nodes.server, "finding its nodes", str(error))
+                lost.was_sent = was_sent
+                code = ""
+            if self._clock() + PAUSE >= give_up:
+                raise lost
+            if code not in {"TRYAGAIN", "ASK"}:
+                self._look_again(lost)
+            time.sleep(PAUSE)
+
+    def _look_again(self, lost: LockUnavailable) -> None:
+        try:
+            self._nodes.look_again()
+        except redis.RedisError as error:
+            lost.__context__ = error
+
+    def _at(self, slot: int) -> Scripts:
+        connections = self._nodes.of_slot(slot)
+        scripts = self._of_node.get(id(connections))
+        if scripts is None:
+            scripts = _Declaring(connections, names=self._names, package=self._package, clock=self._clock)
+            self._of_node[id(connections)] = scripts
+        return scripts
+
+
+class _Declaring(Scripts):
+    """Runs scripts that declare more keys than they read by their number."""
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(connections, **options)
+        self._scripts = {name: _with_prologue(text) for name, (text, _) in self._scripts.items()}
+
+
+def _with_prologue(text: str) -> tuple[str, str]:
+    import hashlib  # noqa: PLC0415  as scripts.py
+
+    whole = _PROLOGUE + text
+    return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
+
+
+_tags: dict[int, str] = {}
+_numbers = count()
+
+
+def tag_of(slot: int) -> str:
+    """Return the text that stands for a slot, as a hash tag, in every process: the first number in it."""
+    while slot not in _tags:
+        text = str(next(_numbers))
+        _tags.setdefault(binascii.crc_hqx(text.encode(), 0) % REDIS_CLUSTER_HASH_SLOTS, text)
+    return _tags[slot]
+
+
+class ClusterStore(RedisStore):
+    """Keeps locks on a Redis or Valkey Cluster.
+
+    The verbs of :class:`RedisStore`; those that look at many locks look at each slot in turn.
+    """
+
+    def __init__(self, nodes: Nodes, *, prefix: str = "redislock", **options: Any) -> None:
+        """Keep locks on these nodes; arguments as for :class:`RedisStore`.
+
+        Raises:
+            LockOptionError: something has to confirm what is written: a Cluster cannot be asked for that.
+        """
+        self._nodes = nodes
+        self._slots = f"{prefix}:slots"
+        self._registered: dict[int, float] = {}
+        self._empty: set[int] = set()
+        super().__init__(nodes, prefix=prefix, **options)  # type: ignore[arg-type]  # as a RedisStore asks it
+
+    def _runner(self, names: Sequence[str], package: str) -> Scripts:
+        return ClusterScripts(
+            self._nodes, prefix=self.prefix, names=(*names, *OF_SLOTS), package=package, clock=self._clock
+        )
+
+    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
+        self._register(name)
+        return super().acquire(name, token, ttl, **terms)
+
+    def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Any:
+        self._register(name)
+        return super().begin(name, token, ttl, **terms)
+
+    def park(self, name: str, id: str, *args: Any, **how: Any) -> Parked:  # noqa: A002
+        """As :meth:`LockStore.park`; two round trips: the slot is noted before anything stands in it."""
+        self._register(name, is_line=True)
+        return super().park(name, id, *args, **how)
+
+    def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
+        """As :meth:`LockStore.renew`; one round trip a slot. Those of a node that is away are unanswered."""
+        by_node: dict[object, dict[int, list[int]]] = {}
+        for at, term in enumerate(terms):
+            slot = self._slot_of(term.name)
+            by_node.setdefault(self._nodes.name_of(slot), {}).setdefault(slot, []).append(at)
+        renewed: list[bool | None] = [None] * len(terms)
+        unanswered: dict[int, str] = {}
+        answers: list[Renewal] = []
+        for slots in by_node.values():
+            trouble: LockUnavailable | None = None
+            for places in slots.values():
+                try:
+                    if trouble is not None:
+                        raise trouble
+                    answers.append(super().renew([terms[at] for at in places], within=within))
+                except LockUnavailable as error:
+                    trouble = error
+                    unanswered.update(dict.fromkeys(places, error.reason))
+                else:
+                    for at, one in zip(places, answers[-1].renewed, strict=True):
+                        renewed[at] = one
+        if terms and not answers:
+            raise LockUnavailable(self.server, "renew", next(iter(unanswered.values())))
+        now = self._clock()
+        sent_at = answers[0].sent_at if answers else now
+        return Renewal(renewed, sent_at, answers[-1].answered_at if answers else now, unanswered)
+
+    def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        for slot in self._in_use():
+            yield from RedisStore.release_claims(self._view(slot), owners)
+
+    def names(self, *, limit: int = 1000) -> list[str]:
+        """As :meth:`LockStore.names`, of each slot in turn: their order is that of slots."""
+        return self._of_each(RedisStore.names, limit)
+
+    def lines(self, *, limit: int = 1000) -> list[str]:
+        return self._of_each(RedisStore.lines, limit)
+
+    def sweep(self, *, most: int = 100) -> Sweep:
+        """As :meth:`LockStore.sweep`, of the slots whose time has come; one request more for each."""
+        next_in, due = self._scripts.begin("slots_due", [self._slots], [str(SLOTS)], _due, name=self._slots)()
+        held: list[Hold] = []
+        broken: list[tuple[str, str]] = []
+        promoted: list[Promotion] = []
+        for slot, score in due:
+            found = RedisStore.sweep(self._view(slot), most=most)
+            held += found.held
+            broken += found.broken
+            promoted += found.promoted
+            next_in = min(next_in, found.next_in)
+            if found.next_in < float("inf"):
+                self._empty.discard(slot)
+                self._note(slot, in_ms(found.next_in))
+            elif slot in self._empty:
+                # Nobody has parked in it for a minute: who does so notes it first, and changes the score.
+                self._empty.discard(slot)
+                self._note(slot, score=score)
+            else:
+                self._empty.add(slot)
+        return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted))
+
+    def drain(
+        self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()
+    ) -> tuple[int, tuple[Promotion, ...]]:
+        slots = [self._slot_of(name)] if name else self._in_use()
+        left = most
+        given: tuple[Promotion, ...] = ()
+        for slot in slots:
+            count, promoted = RedisStore.drain(self._view(slot), name, most=left, ids=ids)
+            left -= count + len(promoted)
+            given = (*given, *promoted)
+            if left <= 0:
+                break
+        return most - left - len(given), given
+
+    def scripts(self, names: Sequence[str], package: str) -> Scripts:  # noqa: ARG002
+        problem = "a schedule that beats share is not kept on a Cluster; set redislock_beat = False, and run one beat"
+        raise LockOptionError(self.server, [problem])
+
+    def _slot_of(self, name: str) -> int:
+        return key_slot(self._base(name).encode())
+
+    def _view(self, slot: int) -> RedisStore:
+        """Return this store with the indexes of one slot."""
+        view = copy(self)
+        view._index = index_of(self.prefix, slot, "index")
+        view._lines = index_of(self.prefix, slot, "lines")
+        return view
+
+    def _in_use(self) -> list[int]:
+        slots = [self._slots], [str(REDIS_CLUSTER_HASH_SLOTS), "-inf"]
+        return [*map(int, self._scripts.begin("names", *slots, listed, name=self._slots)())]
+
+    def _of_each(self, ask: Callable[..., list[str]], limit: int) -> list[str]:
+        found: list[str] = []
+        for slot in self._in_use():
+            found += ask(self._view(slot), limit=limit - len(found))
+            if len(found) >= limit:
+                break
+        return found
+
+    def _register(self, name: str, *, is_line: bool = False) -> None:
+        """Note that a slot is in use, before anything is kept in it."""
+        slot = self._slot_of(name)
+        known = self._registered.get(slot)
+        if is_line:
+            self._note(slot, LOOK_IN_MS)
+        elif known is None or known < self._clock():
+            self._note(slot)
+        else:
+            return
+        self._registered[slot] = self._clock() + REMEMBERED
+
+    def _note(self, slot: int, ms: str = "", score: str = "") -> None:
+        args = [str(slot), ms, score]
+        self._scripts.begin("slot_used", [self._slots], args, _noted, name=self._slots)()
+
+
+def index_of(prefix: str, slot: int, what: str) -> str:
+    """Return the key that stands in one slot for what is beside the locks of a server."""
+    return f"{prefix}:{{{tag_of(slot)}}}:{what}"
+
+
+def _due(_name: str, reply: Any, *_: object) -> tuple[float, list[tuple[int, str]]]:
+    word, next_ms, number, *fields = reply
+    expect(word == b"due" and len(fields) == 2 * number)
+    next_in = next_ms / 1000 if next_ms >= 0 else float("inf")
+    return next_in, [
+        (int(slot), score.decode()) for slot, score in zip(fields[::2], fields[1::2], strict=True)
+    ]
+
+
+def _noted(_name: str, reply: Any, *_: object) -> None:
+    expect(reply == [b"noted"])
+
+
+def store_on(connections: Connections | Client | Nodes, **options: Any) -> RedisStore:
+    """Return the store on what these lead to; *options* are those of :class:`RedisStore`."""
+    if isinstance(connections, Nodes):
+        return ClusterStore(connections, **options)
+    return RedisStore(connections, **options)
