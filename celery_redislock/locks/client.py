@@ -209,11 +209,11 @@ def reach(
     Raises:
         LockOptionError: it cannot be read; or is no client that can be called, or whose options can be taken.
     """
-    if is_cluster(named):
-        return nodes_at(str(named), socket_timeout=socket_timeout, where=where)
     if isinstance(named, str):
         if through:
             raise LockOptionError(where, ["through=True is about a client, and this is a URL; leave it out"])
+        if is_cluster(named):
+            return nodes_at(named, socket_timeout=socket_timeout, where=where)
         return Connections(pool_of(named, where), socket_timeout=socket_timeout, bounds_sentinels=True)
     is_one = hasattr(named, "execute_command") and not isinstance(named, type)
     make = None if is_one or not callable(named) else named
@@ -223,6 +223,8 @@ def reach(
     problem = ""
     if any(cls.__module__.startswith("redis.asyncio") for cls in type(client).__mro__):
         problem = "its calls must be awaited, and locks are used by threads"
+    elif isinstance(client, redis.RedisCluster) and through:
+        problem = "a Cluster's nodes are asked over our own connections, so leave through=True out"
     elif isinstance(client, redis.RedisCluster):
         return nodes_of(client, socket_timeout=socket_timeout)
     elif not isinstance(connects, type) or not issubclass(connects, AbstractConnection):

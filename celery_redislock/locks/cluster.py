@@ -2,13 +2,12 @@
 
 All keys of a lock have its name as their hash tag, so they are in one slot, and the scripts of one server run
 there as they are. What stands beside the locks of a server, the index of locks and that of lines, stands here
-in each slot (:func:`tag_of`), so that a line never stands without its entry. Which slots are in use is kept in
-one key more:
+in each slot (:func:`tag_of`), so that a line never stands without its entry. One key more has the slots:
 
-=====================  ======  ================================  ==========================================
-``redislock:slots``    zset    slot, score when to look at its   stays; slot_used, before the first lock of a
-                               lines next, ms, or infinity       process in it, and before each parking
-=====================  ======  ================================  ==========================================
+===================  ======  =============================  ==============================================
+``redislock:slots``  zset    slot, score when to look at    stays; slot_used, before the first lock of a
+                             its lines, ms, or infinity     process in it, and before each parking
+===================  ======  =============================  ==============================================
 
 A slot that is being moved refuses scripts (TRYAGAIN, ASK), a node that has died does not answer, and one that
 has lost a slot says who has it (MOVED). Each of these is asked again under the same token, within two socket
@@ -48,8 +47,8 @@ PAUSE = 0.02
 #: Seconds after which a process writes down again that a slot is in use.
 REMEMBERED = 60.0
 
-#: Parts of a lock's keys that its scripts derive. One that is not declared stops a script halfway where its slot
-#: has moved.
+#: Parts of a lock's keys that its scripts derive. One that is not declared stops a script halfway where its
+#: slot is being moved.
 _DERIVED = ("line", "parked", "until", "permits", "holders", "limit", "period", "fence")
 
 #: Takes off a script's keys those that are only declared.
@@ -214,10 +213,12 @@ class ClusterStore(RedisStore):
         )
 
     def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
+        """As :meth:`LockStore.acquire`; two round trips for the first lock of a process in a slot."""
         self._register(name)
         return super().acquire(name, token, ttl, **terms)
 
     def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Any:
+        """As :meth:`LockStore.begin`, once it is noted that the slot is in use."""
         self._register(name)
         return super().begin(name, token, ttl, **terms)
 
@@ -255,6 +256,7 @@ class ClusterStore(RedisStore):
         return Renewal(renewed, sent_at, answers[-1].answered_at if answers else now, unanswered)
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
+        """As :meth:`LockStore.release_claims`, in each slot in turn."""
         for slot in self._in_use():
             yield from RedisStore.release_claims(self._view(slot), owners)
 
@@ -263,6 +265,7 @@ class ClusterStore(RedisStore):
         return self._of_each(RedisStore.names, limit)
 
     def lines(self, *, limit: int = 1000) -> list[str]:
+        """As :meth:`LockStore.lines`, in each slot in turn."""
         return self._of_each(RedisStore.lines, limit)
 
     def sweep(self, *, most: int = 100) -> Sweep:
@@ -291,6 +294,7 @@ class ClusterStore(RedisStore):
     def drain(
         self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()
     ) -> tuple[int, tuple[Promotion, ...]]:
+        """As :meth:`LockStore.drain`, in each slot in turn."""
         slots = [self._slot_of(name)] if name else self._in_use()
         left = most
         given: tuple[Promotion, ...] = ()
@@ -303,7 +307,8 @@ class ClusterStore(RedisStore):
         return most - left - len(given), given
 
     def scripts(self, names: Sequence[str], package: str) -> Scripts:  # noqa: ARG002
-        problem = "a schedule that beats share is not kept on a Cluster; set redislock_beat = False, and run one beat"
+        """Refuse: what beats share is in several slots; raises LockOptionError."""
+        problem = "a schedule that beats share is not kept on a Cluster; set redislock_beat = False"
         raise LockOptionError(self.server, [problem])
 
     def _slot_of(self, name: str) -> int:

@@ -101,8 +101,8 @@ class Nodes:
 def nodes_at(url: str, *, socket_timeout: float, where: str) -> Nodes:
     """Return the nodes of the Cluster at this URL; connects to nothing yet.
 
-    ``redis+cluster://user:password@host:port,host:port/0?option=value``, or ``rediss+cluster://``; *where* the
-    URL was found, for errors.
+    ``redis+cluster://user:password@host:port,host:port/0?option=value``, or ``rediss+cluster://``; *where*
+    the URL was found, for errors.
 
     Raises:
         LockOptionError: it cannot be read, or names another database than 0.
@@ -114,7 +114,7 @@ def nodes_at(url: str, *, socket_timeout: float, where: str) -> Nodes:
     scheme = "rediss" if scheme.lower().startswith(("rediss", "valkeys")) else "redis"
     pools = [pool_of(f"{scheme}://{user}{found}{host}?{options}", where) for host in hosts.split(",")]
     if database.strip("/") not in {"", "0"}:
-        problem = f"{mask_password(url)!r}: a Cluster has one database, 0; leave {database} out"
+        problem = f"{mask_password(url)!r}: a Cluster has one database, 0; leave it out"
         raise LockOptionError(where, [problem])
     kwargs = dict(pools[0].connection_kwargs)
     places = [

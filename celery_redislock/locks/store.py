@@ -213,8 +213,8 @@ class Term(NamedTuple):
 class Renewal(NamedTuple):
     """The answers to a batch of renewals, with the times of a :class:`Grant`.
 
-    Per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token. ``unanswered``: why
-    those terms, by their place, got no answer, where others did: a Cluster has many nodes.
+    Per term, in order: ``True`` renewed; ``None`` missing; ``False`` held by another token. ``unanswered``:
+    why those terms, by their place, got no answer, where others did: a Cluster has many nodes.
     """
 
     renewed: Sequence[bool | None]

@@ -45,6 +45,8 @@ CELERYS = {
 }
 REDIS = {
     "locks.client",
+    "locks.cluster",
+    "locks.nodes",
     "locks.connection",
     "locks.scripts",
     "locks.aio",

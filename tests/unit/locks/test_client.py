@@ -255,11 +255,6 @@ async def coroutine() -> None:
     [
         (redis.asyncio.Redis(), "its calls must be awaited"),
         (fakeredis.FakeAsyncRedis(), "its calls must be awaited"),
-        (
-            redis.RedisCluster.__new__(redis.RedisCluster),
-            "a Cluster, which this version does not support yet",
-        ),
-        (lambda: redis.RedisCluster.__new__(redis.RedisCluster), "does not support yet"),
         (sentinel().slave_for("mine"), "leads to replicas, .* master_for, not slave_for"),
         (SimpleNamespace(execute_command=print), "it is no client of redis-py"),
         (SimpleNamespace(execute_command=print, connection_pool=None), "it is no client of redis-py"),

@@ -130,9 +130,9 @@ def test_a_url_is_read_as_celery_and_django_users_write_it(url: str, expected: d
         ),
         ("sentinel://a?master_name=m&nonsense=1", "'nonsense'"),
         ("sentinel://:hunter2@a/0", r"does not say which primary to ask the Sentinels for \(\?master_name="),
-        ("redis+cluster://:hunter2@h/0", "leads to a Cluster, which this version does not support yet"),
-        ("rediss+cluster://h:1/0", "name a single server or Sentinels"),
-        ("valkey+cluster://h:1/0", "does not support yet"),
+        ("redis+cluster://:hunter2@h,i:2/1", "a Cluster has one database, 0"),
+        ("rediss+cluster://h:1?nonsense=1", "'nonsense'"),
+        ("valkey+cluster://h:port", "is not a URL of a Redis or Valkey server"),
     ],
 )
 def test_what_a_url_asks_for_in_vain_is_named(url: str, named: str) -> None:

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS, script
+from celery_redislock.locks.scripts import OF_SEVERAL, OF_SLOTS, SCRIPTS, script
 from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
 
 LUA = files("celery_redislock.locks") / "lua"
@@ -18,7 +18,7 @@ def test_the_scripts_are_exactly_the_files() -> None:
     """Those of ticks stand in the beat process's room, and may use those of locks."""
     of_ticks = files("celery_redislock.scheduling") / "lua"
 
-    assert sorted({*SCRIPTS, *OF_SEVERAL, *INCLUDED}) == sorted(
+    assert sorted({*SCRIPTS, *OF_SEVERAL, *OF_SLOTS, *INCLUDED}) == sorted(
         each.name.removesuffix(".lua") for each in LUA.iterdir()
     )
     assert sorted({*OF_TICKS} - {*SCRIPTS}) == sorted(
@@ -35,7 +35,7 @@ def test_a_room_has_its_own_scripts_and_includes_those_of_locks() -> None:
         script("tick_take")
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, *OF_SEVERAL])
+@pytest.mark.parametrize("name", [*SCRIPTS, *OF_SEVERAL, *OF_SLOTS])
 class TestEachScript:
     def test_its_header_states_purpose_keys_arguments_and_replies(self, name: str) -> None:
         header = _header(name)
@@ -67,7 +67,7 @@ LOOPING = {"inspect", "release_claims", "renew"}
 ADDING = {"claim_and_push", "claim_or_park", "release_and_store"}
 
 
-@pytest.mark.parametrize("name", sorted({*SCRIPTS} - LOOPING - ADDING))
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *OF_SLOTS} - LOOPING - ADDING))
 def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> None:
     body = (LUA / f"{name}.lua").read_text("utf-8").removeprefix("\n".join(_header(name)))
     listed = {"KEYS": 0, "ARGV": 0}
@@ -86,7 +86,7 @@ def _header(name: str) -> list[str]:
     return lines[: next(number for number, line in enumerate(lines) if not line.startswith("--"))]
 
 
-@pytest.mark.parametrize("name", sorted({*SCRIPTS, *OF_SEVERAL, *INCLUDED} - {"keys"}))
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *OF_SEVERAL, *OF_SLOTS, *INCLUDED} - {"keys"}))
 def test_what_keys_are_called_is_derived_in_one_place(name: str) -> None:
     """A Cluster wants every key declared that a script may touch."""
     body = re.sub(r"^--.*$", "", (LUA / f"{name}.lua").read_text("utf-8"), flags=re.MULTILINE)
