@@ -73,11 +73,14 @@ class Cluster:
         """As the store wants it: the three that were primaries first, whatever has become of them."""
         return "redis+cluster://" + ",".join(node.address for node in self.nodes[:_PRIMARIES])
 
+    def connect(self) -> Any:
+        """A new client of all of it."""
+        return redis.RedisCluster(host="127.0.0.1", port=self.living[0].server.port)
+
     @cached_property
     def client(self) -> Any:
-        """A client of all of it."""
-        named = [redis.cluster.ClusterNode("127.0.0.1", node.server.port) for node in self.nodes]
-        return redis.RedisCluster(startup_nodes=named)
+        """One that closes with the Cluster."""
+        return self.connect()
 
     @property
     def living(self) -> list[Node]:
@@ -138,7 +141,8 @@ class Cluster:
 
     def close(self) -> None:
         """Close all clients."""
-        for each in [self, *self.nodes]:
+        closing: list[Any] = [self, *self.nodes]
+        for each in closing:
             if "client" in each.__dict__:
                 each.client.close()
 

@@ -19,6 +19,7 @@ import redis
 from celery_redislock.locks import LockStore, MemoryStore, connect
 from celery_redislock.locks.store import Grant, Hold, Refusal
 from tests.clocks import ManualClock
+from tests.cluster import Cluster
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
 
@@ -218,7 +219,7 @@ class RedisCase(StoreCase):
 
     def check_every_key_expires(self) -> None:
         # What waits in a line is data, as what is in a queue: it lives until it is served.
-        data = ("}:line", "}:parked", "}:until", f"{self.prefix}:lines", f"{self.prefix}:q")
+        data = ("}:line", "}:parked", "}:until", ":lines", f"{self.prefix}:slots", f"{self.prefix}:q")
         keys = [key for key in self.keys() if key not in self.foreign and not key.endswith(data)]
         assert [key for key in keys if self.client.pttl(key) == -1] == []
 
@@ -236,6 +237,26 @@ class RedisCase(StoreCase):
     def scripts(self) -> dict[str, Any]:
         """The scripts the store sends; a test may put a mutant among them."""
         return self.redis._scripts._scripts
+
+
+class ClusterCase(RedisCase):
+    """The store on a Cluster, with a client of all its nodes beside it."""
+
+    def __init__(self, cluster: Cluster, **store_options: Any) -> None:
+        super().__init__(cluster.url, beside=cluster.connect(), **store_options)
+
+    def lines(self) -> list[str]:
+        return sorted(name.decode() for key in self._indexes() for name in self.client.zrange(key, 0, -1))
+
+    def make_due(self, name: str = "n") -> None:
+        slot: Any = self.client.keyslot(self.key(name))
+        (index,) = (key for key in self._indexes() if self.client.keyslot(key) == slot)
+        assert self.client.zadd(index, {name: 1}, xx=True, ch=True) == 1
+        self.client.zadd(f"{self.prefix}:slots", {str(slot): 1}, xx=True)
+
+    def _indexes(self) -> list[str]:
+        """Each slot has an index of its lines."""
+        return [key for key in self.keys() if key.endswith(":lines")]
 
 
 class QuorumCase(StoreCase):

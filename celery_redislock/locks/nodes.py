@@ -1,6 +1,7 @@
 """The nodes of a Cluster: where they are, and which of them serves a slot."""
 
 from collections.abc import Mapping, Sequence
+from os import getpid
 from typing import Any
 
 import redis
@@ -41,9 +42,8 @@ class Nodes:
         own = {name: value for name, value in options.items() if name not in _OF_ONE}
         self._options = {**own, **impatient(socket_timeout)}
         self._found: Any = None
+        self._pid = getpid()
         self._connections: dict[tuple[str, int], Connections] = {}
-        #: Counts how often the nodes were looked for.
-        self.epoch = 0
 
     @property
     def is_open(self) -> bool:
@@ -56,14 +56,27 @@ class Nodes:
         Raises:
             redis.RedisError: no node of the Cluster answers, or none serves the slot.
         """
+        if self._pid != getpid():
+            # Another thread of the parent may have been looking, with a lock that nobody opens here.
+            self._found = None
+            self._pid = getpid()
         if self._found is None:
-            nodes = [ClusterNode(*place) for place in self._places]  # type: ignore[no-untyped-call]
-            self._found = RedisCluster(startup_nodes=nodes, **self._options).nodes_manager
+            self._find()
         nodes = self._found.slots_cache.get(slot)
         if not nodes:
             message = f"no node serves slot {slot}"
-            raise RedisClusterException(message)
+            raise redis.RedisError(message)
         return self._to(nodes[0])
+
+    def _find(self) -> None:
+        try:
+            if self._found is not None:
+                self._found.initialize()
+                return
+            nodes = [ClusterNode(*place) for place in self._places]  # type: ignore[no-untyped-call]
+            self._found = RedisCluster(startup_nodes=nodes, **self._options).nodes_manager
+        except RedisClusterException as error:  # which is no RedisError
+            raise redis.ConnectionError(str(error)) from error
 
     def name_of(self, slot: int) -> object:
         """Return which node serves a slot as far as is known; asks nobody."""
@@ -72,9 +85,7 @@ class Nodes:
 
     def look_again(self) -> None:
         """Ask the nodes which of them serve which slots; raises as :meth:`of_slot`."""
-        self.epoch += 1
-        if self._found is not None:
-            self._found.initialize()
+        self._find()
 
     def _to(self, node: ClusterNode) -> Connections:
         place = (node.host, node.port)

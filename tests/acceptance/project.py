@@ -145,6 +145,8 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     app.journal = Journal(plan["journal"], plan["prefix"])
     _journals.append(app.journal)
     for name, options in DECLARED.items():
+        if options.get("lock_key") is TWO and "cluster://" in plan["conf"].get("redislock_url", ""):
+            continue  # refused there
         keyed = {"lock_key": RESOURCE, "after_return": _linger, **options}
         if name.endswith("_of_fleet"):
             keyed["lock_limit"] = plan.get("limit", 3)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import Cluster, running_cluster
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.kinds import CALLED, SERVERS, ids_of, store_case
 from tests.servers import EmbeddedServer
-from tests.stores import RedisCase, StoreCase, start_server
+from tests.stores import ClusterCase, RedisCase, StoreCase, start_server
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +87,17 @@ def sentinel(primary: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
     config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
     with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
         yield f"sentinel://127.0.0.1:{sentinel.port}"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A Cluster that tests share; whoever kills a node runs one for it. They are of one group (xdist)."""
+    with running_cluster(replicas=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster_case(cluster: Cluster) -> Iterator[ClusterCase]:
+    """A store on it, with short socket timeouts."""
+    with closing(ClusterCase(cluster, socket_timeout=0.5)) as case:
+        yield case

@@ -1,0 +1,317 @@
+"""Locks on a Cluster: on all its nodes, while slots move, and while a primary dies."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from celery_redislock.exceptions import LockOptionError, LockUnavailable
+from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
+from celery_redislock.locks.store import Term
+from tests.acceptance.processes import free_port
+from tests.cluster import Cluster, Node, running_cluster
+from tests.facts import wait_until
+from tests.history import Interval, violations
+from tests.integration.programs import run_program
+from tests.stores import ClusterCase, binary_named, granted, refused
+from tests.tiers import slow
+from tests.waiters import PATIENCE, in_line
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+A, B = "job-a/1", "job-b/1"
+#: So many names that each of three nodes has some.
+NAMES = [f"name-{number}" for number in range(50)]
+#: Seconds, short enough that a node that is away is given up while a test looks on.
+SOCKET_TIMEOUT = 0.5
+#: Seconds of a lease that only a machine that stands still for longer loses.
+TTL = 20.0
+
+
+class Load:
+    """Threads that take locks in turn, and an account of who was at work when that no lock server keeps.
+
+    Attributes:
+        history: each turn.
+        lost: those whose release found that they held nothing.
+        by_thread: how many turns each has had.
+        unavailable: the requests that were given up, which their threads made again.
+    """
+
+    def __init__(self, store: Any, names: list[str], *, threads: int) -> None:
+        self._store = store
+        self._is_over = threading.Event()
+        self._threads = [f"{number}/{name}" for number in range(threads) for name in names]
+        self._kept: dict[str, threading.Event] = {}
+        self._at_work: dict[str, str] = {}
+        self.history: list[Interval] = []
+        self.lost: list[Interval] = []
+        self.by_thread: Counter[str] = Counter()
+        self.unavailable: list[LockUnavailable] = []
+
+    @contextmanager
+    def on(self) -> Iterator["Load"]:
+        """Keep them at it until the block ends; then all of them end."""
+        with ThreadPoolExecutor(len(self._threads)) as pool:
+            done: list[Future[None]] = [pool.submit(self._work, thread) for thread in self._threads]
+            try:
+                self.wait_turns()
+                yield self
+            finally:
+                self._is_over.set()
+            for each in done:
+                each.result(3 * PATIENCE)
+
+    @contextmanager
+    def kept_on(self, name: str) -> Iterator[str]:
+        """Keep the first who holds this name now, and is told, at work until the block ends."""
+        over = self._kept[name] = threading.Event()
+        try:
+            assert wait_until(lambda: name in self._at_work, PATIENCE)
+            yield self._at_work[name]
+        finally:
+            del self._kept[name]
+            over.set()
+            del self._at_work[name]
+
+    def wait_turns(self) -> None:
+        """Return when each thread has had two more turns: the last one's request is of now."""
+        before = self.by_thread.copy()
+        assert wait_until(lambda: self._have_gone_on(before), 2 * PATIENCE), f"{before}, {self.by_thread} now"
+
+    def wait_refusal(self) -> None:
+        """Return when another request was given up, or where none is, when all have gone on."""
+        before, refusals = self.by_thread.copy(), len(self.unavailable)
+        assert wait_until(
+            lambda: len(self.unavailable) > refusals or self._have_gone_on(before), 2 * PATIENCE
+        )
+
+    def take_a_turn(self, lock: Lock, who: str, timeout: float) -> bool:
+        """Have a turn, unless the lock is not had in time."""
+        if not lock.acquire(timeout=timeout):
+            return False
+        start, fence = time.monotonic(), lock.fence
+        over = self._kept.get(lock.name)
+        if over and self._at_work.setdefault(lock.name, who) == who:
+            over.wait(3 * PATIENCE)
+        turn = Interval(lock.name, f"{who}, turn {self.by_thread[who]}", fence, start, time.monotonic())
+        self.history.append(turn)
+        self.by_thread[who] += 1
+        if not lock.release():
+            self.lost.append(turn)
+        return True
+
+    def _work(self, thread: str) -> None:
+        lock = Lock(self._store, thread.partition("/")[2], ttl=TTL, owner=thread)
+        while not self._is_over.is_set():
+            try:
+                assert self.take_a_turn(lock, thread, 2 * PATIENCE), f"{thread} is forgotten"
+            except LockUnavailable as error:
+                self.unavailable.append(error)
+                time.sleep(0.01)
+
+    def _have_gone_on(self, before: Counter[str]) -> bool:
+        return all(self.by_thread[thread] >= before[thread] + 2 for thread in self._threads)
+
+
+def named_on(cluster: Cluster, node: Node, number: int) -> list[str]:
+    """So many names that this node keeps."""
+    names = (f"kept-{each}" for each in range(1000))
+    return [name for name in names if cluster.node_of(name) is node][:number]
+
+
+def test_locks_on_all_nodes_exclude_and_are_renewed_and_told(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
+    """Law 1, whichever node keeps a name, and in another process too."""
+    store = cluster_case.redis
+    assert {cluster.node_of(name) for name in NAMES} == set(cluster.nodes)
+    locks = [Lock(store, name, ttl=TTL, owner=f"owner of {name}") for name in NAMES]
+    for lock in locks:
+        assert lock.acquire(timeout=0)
+
+    others = run_program(
+        """
+        print([Lock(store, name).acquire(timeout=0) for name in rest].count(True))
+        """,
+        cluster.url,
+        cluster_case.prefix,
+        *NAMES,
+    )
+
+    assert others.strip() == "0"
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(lambda lock: lock.acquire(timeout=0), locks))
+    assert all(lock.renew() for lock in locks)
+    assert [hold.owner for lock in locks if (hold := lock.holder())] == [f"owner of {name}" for name in NAMES]
+    assert wait_until(lambda: sorted(store.names()) == sorted(NAMES), PATIENCE)
+    assert len(store.names(limit=10)) == 10
+    assert all(lock.release() for lock in locks)
+    assert [store.holders(name) for name in NAMES] == [()] * len(NAMES)
+    assert wait_until(lambda: store.names() == [], PATIENCE)
+
+
+def test_one_call_renews_leases_on_all_nodes_and_tells_which_are_gone(cluster_case: ClusterCase) -> None:
+    """The watchdog's verb: every answer stands where its term stood."""
+    store = cluster_case.redis
+    for name in NAMES:
+        granted(store.acquire(name, A, 5.0, facts="{}"))
+    gone = NAMES[::7]
+    for name in gone:
+        assert store.force_release(name).released
+
+    renewed = store.renew([Term(name, A, TTL) for name in NAMES]).renewed
+
+    assert renewed == [None if name in gone else True for name in NAMES]
+    assert all((cluster_case.remaining(name) or 0.0) > 5.0 for name in NAMES if name not in gone)
+    refused(store.acquire(NAMES[1], B, 5.0, facts="{}"))
+
+
+def test_a_bulk_of_waiters_is_served_in_order(cluster_case: ClusterCase) -> None:
+    """First come, first served."""
+    order: list[int] = []
+
+    def take(place: int) -> None:
+        with Lock(cluster_case.store, "n", ttl=TTL, timeout=PATIENCE):
+            order.append(place)
+
+    first = Lock(cluster_case.store, "n", ttl=TTL)
+    assert first.acquire(timeout=0)
+    with in_line(cluster_case, *[partial(take, place) for place in range(6)]):
+        assert order == []
+        assert first.release()
+    assert order == list(range(6))
+
+
+def test_three_at_once_hold_a_semaphore_of_three(cluster_case: ClusterCase) -> None:
+    seats = Semaphore(cluster_case.store, "n", 3, ttl=TTL)
+    three = [seats.acquire(timeout=0) for _ in range(3)]
+    assert all(three)
+    assert seats.acquire(timeout=0) is None
+
+    with in_line(cluster_case, lambda: seats.acquire(2, timeout=PATIENCE)) as (two,):
+        assert [hold.facts["permits"] for hold in seats.waiting()] == [2]
+        for permit in three[:2]:
+            assert permit is not None
+            assert permit.release()
+        assert two.result(PATIENCE).release()
+    assert seats.available() == 2
+
+
+def test_readers_share_and_a_writer_is_alone(cluster_case: ClusterCase) -> None:
+    book = ReadWriteLock(cluster_case.store, "n", ttl=TTL)
+    with book.read, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(_enters, book.read).result(PATIENCE)
+        assert not pool.submit(_enters, book.write).result(PATIENCE)
+    with book.write, ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(_enters, book.read).result(PATIENCE)
+
+
+def _enters(lock: Any) -> bool:
+    entered: bool = lock.acquire(timeout=0)
+    return entered and bool(lock.release())
+
+
+By = Callable[[Cluster, int, Node], None]
+
+
+@pytest.mark.parametrize(
+    "move", [Cluster.move_slot, slow(Cluster.move_slot_atomically)], ids=["key by key", "in one step"]
+)
+def test_a_slot_moves_there_and_back_under_load(
+    cluster: Cluster, cluster_case: ClusterCase, move: By
+) -> None:
+    """Law 1: nobody overlaps, nobody who waits is forgotten, and no request is given up."""
+    slot, home = cluster.slot_of("n"), cluster.node_of("n")
+    with Load(cluster_case.redis, ["n"], threads=4).on() as load:
+        for node in (cluster.other_than(home), home):
+            move(cluster, slot, node)
+            load.wait_turns()
+
+    assert (violations(load.history), load.lost, load.unavailable) == ([], [], [])
+    assert cluster.node_of("n") is home
+
+
+@pytest.mark.slow
+def test_a_move_that_stops_halfway_lets_nobody_overlap(cluster: Cluster, cluster_case: ClusterCase) -> None:
+    """Half of a lock's keys are on either node, so its scripts are refused, until the move goes on."""
+    slot, home = cluster.slot_of("n"), cluster.node_of("n")
+    with Load(cluster_case.redis, ["n"], threads=4).on() as load:
+        for node in (cluster.other_than(home), home):
+            cluster.move_slot(slot, node, load.wait_refusal)
+            load.wait_turns()
+
+    assert (violations(load.history), load.lost) == ([], [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["embedded", "redis-server"])
+def test_waiters_go_on_where_a_primary_is_killed(server: str) -> None:
+    """Nobody else gets a lock that is held, unless its primary died before the replica knew of the hold."""
+    with (
+        running_cluster(binary=binary_named(server)) as cluster,
+        closing(ClusterCase(cluster, socket_timeout=SOCKET_TIMEOUT)) as case,
+    ):
+        killed = cluster.node_of("n")
+        held, *there = named_on(cluster, killed, 3)
+        elsewhere = [named_on(cluster, node, 1)[0] for node in cluster.primaries if node is not killed]
+        with Load(case.redis, [held, *there, *elsewhere], threads=3).on() as load:
+            with load.kept_on(held) as holder:
+                cluster.kill_primary(killed)
+                cluster.wait_failover()
+                hold = case.redis.inspect(held)
+                is_lost = hold is None or hold.owner != holder
+                is_granted = load.take_a_turn(Lock(case.redis, held, ttl=TTL), "a newcomer", 0)
+                assert is_lost or not is_granted
+            load.wait_turns()
+
+    overlaps = [(one, two) for one, two in combinations(load.history, 2) if _are_at_once(one, two)]
+    unlucky = {turn.key for turn in load.lost} | ({held} if is_lost else set())
+    assert {one.key for one, _ in overlaps} <= unlucky <= {held, *there}, f"{overlaps}, lost: {load.lost}"
+    assert violations(turn for turn in load.history if turn.key in elsewhere) == []
+
+
+def _are_at_once(one: Interval, two: Interval) -> bool:
+    return one.key == two.key and max(one.start, two.start) < min(one.end, two.end)
+
+
+def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:
+    """Their keys are in different slots, and so no script can take them all or none."""
+    with pytest.raises(LockOptionError, match="cannot be locked together"):
+        Lock(cluster_case.redis, ["a", "b"])
+
+
+def test_a_database_is_refused(cluster: Cluster) -> None:
+    """A Cluster has one, 0."""
+    with pytest.raises(LockOptionError, match="database"):
+        connect(f"{cluster.url}/3")
+    with closing(connect(f"{cluster.url}/0")) as store:
+        assert store.holders("n") == ()
+
+
+def test_one_node_that_answers_is_enough_to_find_the_others(cluster: Cluster, prefix: str) -> None:
+    host = cluster.url.rpartition(",")[2]
+    with closing(connect(f"redis+cluster://127.0.0.1:{free_port()},{host}", prefix=prefix)) as store:
+        for name in NAMES:
+            with Lock(store, name, ttl=TTL, timeout=0):
+                pass
+
+
+def test_a_cluster_that_cannot_be_reached_is_unavailable_and_its_password_is_masked() -> None:
+    """Law 9: a bounded time, an error that says where, and nothing that is secret."""
+    nodes = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+    with closing(connect(f"redis+cluster://:s3cret@{nodes}", socket_timeout=0.2)) as store:
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable) as raised:
+            Lock(store, "n").acquire(timeout=0)
+
+    assert time.monotonic() - began < PATIENCE
+    assert "s3cret" not in f"{raised.value} {raised.value.server} {store.server}"
+    assert nodes.partition(",")[0] in raised.value.server
