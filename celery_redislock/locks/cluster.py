@@ -93,10 +93,16 @@ class ClusterScripts(Scripts):
         return partial(self._until_answered, slot, asked, waits, within)
 
     def _declared(self, keys: Sequence[str], indexes: dict[str, str]) -> list[str]:
-        """Return the keys that a script derives from those of its locks."""
+        """Return the keys that a script derives from those of its locks, and one that is never there.
+
+        Because of that one, a slot that is being moved refuses every script before its first write, also one
+        that finds its locks in an index (Redis 7.0 to Valkey 9, ``cluster.c``, ``getNodeByQuery``: of several
+        keys, one is not there).
+        """
         stems = [key[: -len("lock")] for key in keys if key.endswith("}:lock")]
         derived = [stem + part for stem in stems for part in _DERIVED]
-        return [key for key in (*derived, *indexes.values()) if key not in keys]
+        never = next(iter(indexes.values())) + ":never"
+        return [key for key in (*derived, *indexes.values(), never) if key not in keys]
 
     def send(
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0

@@ -14,7 +14,7 @@ import pytest
 
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
-from celery_redislock.locks.store import Term
+from celery_redislock.locks.store import Entry, Mark, Term
 from tests.acceptance.processes import free_port
 from tests.cluster import Cluster, Node, running_cluster
 from tests.facts import wait_until
@@ -280,6 +280,53 @@ def test_waiters_go_on_where_a_primary_is_killed(server: str) -> None:
 
 def _are_at_once(one: Interval, two: Interval) -> bool:
     return one.key == two.key and max(one.start, two.start) < min(one.end, two.end)
+
+
+#: What a script touches besides, of which nobody knows the name before: in the slot of the lock, too.
+UNNAMED = ("mark:", "note:", "bell:", "again:")
+
+
+def test_every_script_declares_what_it_touches(cluster: Cluster, cluster_case: ClusterCase) -> None:
+    """An undeclared key that has moved already would stop it halfway, after its first writes."""
+    store = cluster_case.redis
+
+    def each_verb() -> None:
+        granted(store.acquire("n", A, TTL, facts="{}", period=TTL, starts_run=True))
+        refused(store.acquire("n", B, TTL, facts="{}", limit=3))
+        store.look("n", B, period=TTL)
+        store.park("n", B, Entry("ring", store.bell("n", "x"), TTL, '{"limit":3}'), nonce="1", within=TTL)
+        store.renew([Term("n", A, TTL)])
+        store.hand_on("n", A, "job-c/1", TTL, facts="{}")
+        store.sweep()
+        store.limit("n", 2, ttl=TTL)
+        store.release("n", "job-c/1", mark=Mark("job-c/1", True, TTL))
+        store.settle("n", B, TTL)
+        store.leave("n", B)
+        store.move("n", B, "first")
+        store.waiting("n")
+        store.holders("n")
+        store.force_release("n")
+
+    each_verb()  # by their texts, which the server knows from then on
+    with cluster.node_of("n").client.monitor() as monitor:
+        each_verb()
+        cluster.node_of("n").client.ping()
+        declared: set[str] = set()
+        undeclared: list[str] = []
+        scripts = 0
+        for heard in monitor.listen():
+            word, *rest = heard["command"].split(" ")
+            if word == "PING":
+                break
+            if word == "EVALSHA":
+                declared = {*rest[2 : 2 + int(rest[1])]}
+                scripts += 1
+            elif heard["client_type"] == "lua" and rest and "}:" in rest[0]:
+                known = rest[0] in declared or rest[0].partition("}:")[2].startswith(UNNAMED)
+                undeclared += [] if known else [heard["command"]]
+
+    assert undeclared == []
+    assert scripts >= 15
 
 
 def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:
