@@ -223,6 +223,68 @@ def test_a_full_line_leaves_it_in_none(case: RedisCase) -> None:
     assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 1]
 
 
+def _entry(case: RedisCase, bell: str, kind: str = "ring") -> Entry:
+    to = case.redis.home if kind == "give" else case.redis.bell("a", bell)
+    return Entry(kind, to, 2.0, '{"line":1}', "text")
+
+
+def test_those_behind_are_handed_the_lock_in_the_step_in_which_it_leaves(case: RedisCase) -> None:
+    """Nobody has to look: it was free, and kept for the one that has given up."""
+    both = joined(case.redis)
+    case.take("holder/1", name="b")
+    both.park("a b", "two/1", _entry(case, "1"), nonce="1")
+    case.redis.park("a", "one/1", _entry(case, "2"), nonce="2")
+    assert case.holder("a") is None
+
+    both.leave("a b", "two/1")
+    assert case.holder("a") == "one/1"
+    assert case.redis.waiting("b")[0] == 0
+
+
+@pytest.mark.parametrize("how", ["leave", "drain"])
+def test_who_is_taken_out_of_one_line_leaves_all_of_them(case: RedisCase, how: str) -> None:
+    """By an operator who names one of its locks: elsewhere it would stand before others for ever."""
+    case.take("holder/1", name="a")
+    case.take("holder/1", name="b")
+    joined(case.redis).park("a b", "two/1", _entry(case, "1"), nonce="1")
+
+    if how == "leave":
+        case.redis.leave("b", "two/1")
+    else:
+        case.redis.drain("b", ids=["two/1"])
+    assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 0]
+
+
+def test_who_is_moved_in_one_line_is_moved_in_all(case: RedisCase) -> None:
+    """Two that wait for the same locks in two orders would wait for each other."""
+    case.take("holder/1", name="a")
+    case.take("holder/1", name="b")
+    both = joined(case.redis)
+    both.park("a b", "first/1", _entry(case, "1"), nonce="1")
+    both.park("a b", "second/1", _entry(case, "2"), nonce="2")
+
+    assert case.redis.move("b", "second/1", "first")
+    for name in "ab":
+        assert [waiter.id for waiter in case.redis.waiting(name)[1]] == ["second/1", "first/1"]
+
+
+def test_a_message_that_was_handed_all_keeps_all_until_it_is_run(case: RedisCase) -> None:
+    """Its publisher settles it by the name of the lock that it was handed last."""
+    case.redis.home = "amqp://elsewhere"
+    given: list[str] = []
+    case.redis.on_promoted = lambda promoted: given.extend(each.name for each in promoted)
+    case.take("holder/1", name="b")
+    joined(case.redis).park("a b", "two/1", _entry(case, "1", "give"), nonce="1")
+    case.redis.release("b", "holder/1")
+    assert given == ["b"]
+
+    assert case.redis.settle("b", "two/1", 60.0)
+    for name in "ab":
+        assert case.holder(name) == "two/1"
+        assert (case.remaining(name) or 0.0) > 30.0
+        assert case.redis.waiting(name)[0] == 0
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda _: MemoryStore(), lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],
