@@ -1,6 +1,7 @@
 """The pages people read, and the code in them."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,3 +41,9 @@ def blocks_of(*languages: str) -> list[Block]:
         for found in _FENCE.finditer(text)
         if found[1] in languages
     ]
+
+
+def acl_rule() -> list[str]:
+    """Return the command of the pages that allows a user what the locks need, and nothing else."""
+    (block,) = [block for block in blocks_of("text") if block.code.startswith("ACL SETUSER")]
+    return shlex.split(block.code)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Entry, Grant, Mark, Refusal, Term
 from celery_redislock.scheduling.state import NOTHING, States
-from tests.pages import PAGES, ROOT, blocks_of
+from tests.pages import PAGES, ROOT, acl_rule, blocks_of
 
 #: In the pages this is where the server is.
 THERE = "localhost:6379"
@@ -159,11 +158,6 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)], tmp_path
     )
     run([sys.executable, "server.py"], tmp_path)
-
-
-def acl_rule() -> list[str]:
-    (block,) = [block for block in blocks_of("text") if block.code.startswith("ACL SETUSER")]
-    return shlex.split(block.code)
 
 
 def ask(server: redis.Redis, *command: str) -> Any:

@@ -108,6 +108,21 @@ def test_only_its_token_releases_a_hold(case: StoreCase) -> None:
     assert case.holder() is None
 
 
+def test_a_release_that_comes_too_late_lets_nobody_in(case: StoreCase) -> None:
+    """A's hold expires, B has the lock, A releases, C asks: C would hold it beside B."""
+    case.take(A)
+    case.expire()
+    case.take(B)
+
+    late = case.store.release("n", A)
+
+    assert not late.released
+    assert late.held_by is not None
+    assert late.held_by.token == B
+    assert refused(case.take(C)).hold.token == B
+    assert case.store.renew([Term("n", B, 30.0)]).renewed == [True]
+
+
 @pytest.mark.parametrize("token", [B, "job-a", "job-a/", "job-a/11", "/1", "*", ""])
 def test_a_token_is_compared_whole(case: StoreCase, token: str) -> None:
     """Neither an owner, nor a prefix, nor a longer token is the token."""

@@ -1,7 +1,7 @@
 """Requests and replies that get lost, on a network that a test controls."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock
-from celery_redislock.locks.store import Term
+from celery_redislock.locks.store import Mark, Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, granted, refused
@@ -36,6 +36,15 @@ def case(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
 
 def _acquire(case: RedisCase, token: str = A, ttl: float = 30.0) -> object:
     return case.redis.acquire("n", token, ttl, facts=ABOUT)
+
+
+#: The verbs that write keys, with all the keys that they may write.
+WRITES: Mapping[str, Callable[[RedisCase], object]] = {
+    "acquire": lambda case: case.redis.acquire("n", A, 30.0, facts=ABOUT, period=60.0, message="m"),
+    "renew": lambda case: case.redis.renew([Term("n", A, 30.0)]),
+    "hand_on": lambda case: case.redis.hand_on("n", A, B, 30.0, facts=ABOUT, mark=Mark("m", 60.0)),
+    "release": lambda case: case.redis.release("n", A, mark=Mark("m", 60.0)),
+}
 
 
 class TestLostMessages:
@@ -88,6 +97,23 @@ class TestLostMessages:
             proxy.fail(Fault.REPLY_LOST)
 
         assert (proxy.fired, case.remaining()) == (2, None)
+
+    @pytest.mark.parametrize("losses", [1, 2])
+    @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
+    @pytest.mark.parametrize("verb", WRITES)
+    def test_no_key_is_without_an_end_whatever_got_lost(
+        self, proxy: FaultyProxy, case: RedisCase, verb: str, fault: Fault, losses: int
+    ) -> None:
+        """SETNX, and the EXPIRE got lost: that lock stayed for ever."""
+        if verb != "acquire":
+            _acquire(case)
+        proxy.fail(fault, at=range(1, losses + 1))
+
+        with suppress(LockUnavailable):
+            WRITES[verb](case)
+
+        assert proxy.fired == losses
+        case.check_every_key_expires()
 
     def test_two_losses_in_a_row_are_said(self, proxy: FaultyProxy, case: RedisCase) -> None:
         proxy.fail(Fault.REQUEST_LOST)

@@ -1,13 +1,33 @@
 """What only a server shows: raw keys, the index, foreign clients, wrong types."""
 
+from contextlib import closing
+
 import pytest
 
 from celery_redislock.exceptions import LockKeyError
+from celery_redislock.locks import Lock, connect
 from celery_redislock.locks.store import Term
 from tests.facts import wait_until
 from tests.stores import RedisCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
+
+
+def test_a_lock_is_on_the_server_of_its_store_and_on_no_other(
+    plain_case: RedisCase, lone_case: RedisCase
+) -> None:
+    """A client kept in a global is used for every server: what is locked excludes others than it should."""
+    with closing(connect(lone_case.url, prefix=plain_case.prefix)) as there:
+        lock, namesake = Lock(plain_case.redis, "n"), Lock(there, "n")
+        assert lock.acquire(timeout=0)
+        assert there.inspect("n") is None
+        assert namesake.acquire(timeout=0)
+        assert lock.release()
+
+        namesake.check()
+        assert plain_case.keys() == []
+        assert there.inspect("n") is not None
+        assert namesake.release()
 
 
 class TestForeignClients:

@@ -1,5 +1,6 @@
 """What the pages name exists: commands, options, links. That their code works is an integration test."""
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -77,6 +78,29 @@ def test_every_file_and_test_named_exists(page: str) -> None:
     rooms = ((ROOT / page).parent, *ROOMS)
     assert [name for name in files if not any((room / name).exists() for room in rooms)] == []
     assert {name for name in tests if f"def {name}(" not in sources} == set()
+
+
+def test_every_test_that_the_page_on_articles_names_is_there() -> None:
+    """By the name that pytest takes; each row names one, but for what is a matter of reading."""
+    rows = [line for line in PAGES["docs/articles.md"].splitlines() if re.match(r"\| (?!---|What is )", line)]
+    named = [re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", row) for row in rows]
+
+    assert len(rows) == 36
+    assert sum(not tests for tests in named) == 1
+    missing = [
+        (path, test) for tests in named for path, test in tests if test not in names_of_tests(ROOT / path)
+    ]
+    assert missing == []
+
+
+def names_of_tests(path: Path) -> set[str]:
+    """The tests of a file, those in a class with its name before them."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        within = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        names |= {prefix + each.name for each in within if isinstance(each, ast.FunctionDef)}
+    return names
 
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:

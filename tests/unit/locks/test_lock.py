@@ -471,6 +471,24 @@ class TestLoss:
         store.fails = frozenset()
         assert wait_until(lambda: store.inspect("n") is None, 10)
 
+    def test_a_late_release_ends_no_later_hold_of_the_same_object(
+        self, store: FailingStore, clock: ManualClock, lock: Lock
+    ) -> None:
+        """The token belongs to the hold, not to the object: neither another thread's nor one's own ends."""
+        lock.acquire()
+        first = store.inspect("n")
+        clock.advance(31.0)
+        assert _in_thread(lambda: lock.acquire(timeout=0)) is True
+        second = store.inspect("n")
+
+        assert not lock.release()
+
+        still = store.inspect("n")
+        assert first is not None
+        assert second is not None
+        assert still is not None
+        assert still.token == second.token != first.token
+
     def test_a_lost_hold_is_not_entered_again(self, clock: ManualClock, lock: Lock) -> None:
         """A new term for the inner block would let the outer one go on as if nothing had happened."""
         lock.acquire()

@@ -26,6 +26,11 @@ def test_a_nonce_has_72_bits() -> None:
     assert len(nonce) == 12
 
 
+def test_no_two_tokens_are_alike() -> None:
+    """Not those of one owner, taken one right after the other, either."""
+    assert len({new_token("job") for _ in range(100_000)}) == 100_000
+
+
 def test_a_value_is_token_nul_json() -> None:
     hold = Hold("n", b'job/1\0{"host":"here"}', 1.5, is_period=True)
 

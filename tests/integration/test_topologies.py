@@ -1,0 +1,120 @@
+"""Each kind of lock, wherever its server is and whatever its user may do there."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks import Lock, LockStore, ReadWriteLock, Semaphore, aio
+from tests.aio import play, until
+from tests.facts import wait_until
+from tests.pages import acl_rule
+from tests.stores import RedisCase, start_server
+from tests.tls import tls_arguments, tls_options
+from tests.waiters import PATIENCE, in_line
+
+#: Seconds: what was rung for a waiter lives for two of them.
+SOCKET_TIMEOUT = 0.5
+
+
+@pytest.fixture(params=["unix socket", "TLS", "the ACL of the page"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisCase]:
+    """A store that is connected so, and a client beside it that may see everything."""
+    with ExitStack() as stack:
+
+        def started(name: str = "embedded", **options: Any) -> Any:
+            server = start_server(name, **options)
+            stack.callback(server.stop)
+            return server
+
+        def connected(url: str, admin: str) -> RedisCase:
+            return stack.enter_context(
+                closing(RedisCase(url, client_url=admin, socket_timeout=SOCKET_TIMEOUT))
+            )
+
+        if request.param == "TLS":
+            arguments, port = tls_arguments(tmp_path)
+            server = started("redis-server", extra_args=arguments)
+            yield connected(f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}", server.redis_url)
+        elif request.param == "unix socket":
+            url = started().redis_url
+            assert url.startswith("unix://")
+            yield connected(url, url)
+        else:
+            server = started(port=0)
+            case = connected(f"redis://locks:password@127.0.0.1:{server.port}/0", server.redis_url)
+            rule = [word.replace("~redislock:", f"~{case.prefix}:") for word in acl_rule()]
+            case.client.execute_command(*rule)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+            yield case
+
+
+def _places(store: LockStore) -> Any:
+    """All places of a semaphore."""
+    return Semaphore(store, "n", 2).acquire(2, timeout=0)
+
+
+#: For each kind who holds, and who waits for it.
+KINDS: Mapping[str, tuple[Callable[[LockStore], Any], Callable[[LockStore], Any]]] = {
+    "Lock": (lambda store: Lock(store, "n"), lambda store: Lock(store, "n", timeout=PATIENCE)),
+    "Semaphore": (_places, lambda store: Semaphore(store, "n", 2, timeout=PATIENCE)),
+    "a writer behind readers": (
+        lambda store: ReadWriteLock(store, "n").read,
+        lambda store: ReadWriteLock(store, "n", timeout=PATIENCE).write,
+    ),
+    "a reader behind a writer": (
+        lambda store: ReadWriteLock(store, "n").write,
+        lambda store: ReadWriteLock(store, "n", timeout=PATIENCE).read,
+    ),
+}
+
+
+def _nothing_left(case: RedisCase) -> bool:
+    """Whether nothing is on the server once the bells of those who were rung have expired."""
+    return wait_until(lambda: case.keys() == [], PATIENCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_is_held_waited_for_handed_over_and_released(case: RedisCase, kind: str) -> None:
+    """What is handed over is held under the token of the entry in line."""
+    holds, waits = KINDS[kind]
+    inside: list[str] = []
+
+    def wait() -> None:
+        with waits(case.store):
+            inside.extend(hold.token for hold in case.store.holders("n"))
+
+    with ExitStack() as holding:
+        holding.enter_context(holds(case.store))
+        with in_line(case, wait) as (waiter,):
+            (entry,) = case.store.waiting("n")[1]
+            assert inside == []
+            holding.close()
+            waiter.result(PATIENCE)
+
+    assert inside == [entry.id]
+    assert _nothing_left(case)
+
+
+def test_a_task_of_asyncio_does_likewise(case: RedisCase) -> None:
+    inside: list[str] = []
+
+    async def story(store: aio.Store) -> str:
+        async def wait() -> None:
+            async with aio.Lock(store, "n", timeout=PATIENCE):
+                inside.extend(hold.token for hold in case.store.holders("n"))
+
+        async with aio.Lock(store, "n"):
+            waiter = asyncio.create_task(wait())
+            assert await until(lambda: case.store.waiting("n")[0] == 1)
+            (entry,) = case.store.waiting("n")[1]
+            assert inside == []
+        await waiter
+        return entry.id
+
+    waited = play(case, story)
+
+    assert inside == [waited]
+    assert _nothing_left(case)
