@@ -73,14 +73,10 @@ class Cluster:
         """As the store wants it: the three that were primaries first, whatever has become of them."""
         return "redis+cluster://" + ",".join(node.address for node in self.nodes[:_PRIMARIES])
 
-    def connect(self) -> Any:
-        """A new client of all of it."""
-        return redis.RedisCluster(host="127.0.0.1", port=self.living[0].server.port)
-
     @cached_property
     def client(self) -> Any:
-        """One that closes with the Cluster."""
-        return self.connect()
+        """A client of all of it, for all threads."""
+        return redis.RedisCluster(host="127.0.0.1", port=self.living[0].server.port or 0)
 
     @property
     def living(self) -> list[Node]:

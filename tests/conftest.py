@@ -18,6 +18,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import watchdog
+from tests.cluster import Cluster, running_cluster
 
 # A shell without job control lets what it starts in the background ignore SIGINT, and so would every process
 # that these tests start and interrupt (POSIX, "Signals and Error Handling").
@@ -69,6 +70,13 @@ def celery_url(request: pytest.FixtureRequest) -> str:
     """The server to test on, as Celery writes it (``broker_url``, ``result_backend``)."""
     given = os.environ.get("CELERY_REDISLOCK_TEST_URL")
     return given or str(request.getfixturevalue("embedded_server").url)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A Cluster that tests share; whoever kills a node runs one for it. They are of one group (xdist)."""
+    with running_cluster(replicas=False) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ class RedisCase(StoreCase):
         return None if pttl == -2 else pttl / 1000
 
     def pushed(self, queue: str = "q") -> list[str]:
-        found: Any = self.client.lrange(f"{self.prefix}:{queue}", 0, -1)
+        found: Any = self.client.lrange(self.queue(queue), 0, -1)
         return [text.decode() for text in found]
 
     def lines(self) -> list[str]:
@@ -219,7 +219,7 @@ class RedisCase(StoreCase):
 
     def check_every_key_expires(self) -> None:
         # What waits in a line is data, as what is in a queue: it lives until it is served.
-        data = ("}:line", "}:parked", "}:until", ":lines", f"{self.prefix}:slots", f"{self.prefix}:q")
+        data = ("}:line", "}:parked", "}:until", ":lines", self.queue())
         keys = [key for key in self.keys() if key not in self.foreign and not key.endswith(data)]
         assert [key for key in keys if self.client.pttl(key) == -1] == []
 
@@ -243,7 +243,21 @@ class ClusterCase(RedisCase):
     """The store on a Cluster, with a client of all its nodes beside it."""
 
     def __init__(self, cluster: Cluster, **store_options: Any) -> None:
-        super().__init__(cluster.url, beside=cluster.connect(), **store_options)
+        super().__init__(cluster.url, beside=cluster.client, **store_options)
+
+    def keys(self) -> list[str]:
+        # The slots that were ever used are kept.
+        return [key for key in RedisCase.keys(self) if key != f"{self.prefix}:slots"]
+
+    def close(self) -> None:
+        """Remove this test's keys and close its connections; the client is the Cluster's."""
+        for key in RedisCase.keys(self):
+            self.client.delete(key)
+        self.redis.close()
+
+    def queue(self, name: str = "q") -> str:
+        # In the slot of the lock, as a bell is; a broker's queue never is on a Cluster.
+        return self.key(part=name)
 
     def lines(self) -> list[str]:
         return sorted(name.decode() for key in self._indexes() for name in self.client.zrange(key, 0, -1))

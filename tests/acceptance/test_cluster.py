@@ -1,69 +1,81 @@
-"""Unique tasks whose locks are on a Cluster: as on one server, also while a slot moves."""
+"""Unique tasks whose locks are on a Cluster; messages and results are on another server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import PATIENCE
-from tests.cluster import Cluster, running_cluster
+from tests.cluster import Cluster
 
 ProjectMaker = Callable[..., Project]
 
-pytestmark = [pytest.mark.law(1), pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.xdist_group("cluster")
+
+#: Keys enough that each node has some.
+KEYS = range(12)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Three nodes that stay."""
-    with running_cluster(replicas=False) as cluster:
-        yield cluster
-
-
-def project_on(new_project: ProjectMaker, cluster: Cluster) -> Project:
-    return new_project(conf={"redislock_url": cluster.url, "redislock_beat": False})
-
-
-def test_duplicates_are_skipped_and_runs_exclude_each_other(
-    new_project: ProjectMaker, cluster: Cluster, key: str
-) -> None:
-    """On keys of all nodes: a claim bars a duplicate, what waits is in line and runs in order, each once."""
-    project = project_on(new_project, cluster)
+@pytest.fixture
+def on_cluster(new_project: ProjectMaker, cluster: Cluster) -> Project:
+    """A project with a worker."""
+    project = new_project(conf={"redislock_url": cluster.url, "worker_prefetch_multiplier": 4})
     project.start_worker("prefork", concurrency=4)
-    keys = [f"{key}-{number}" for number in range(6)]
-    assert len({cluster.node_of(f"work:{each}").address for each in keys}) > 1
-    with project.kept_on(*keys):
-        first = [project.executed.delay(each) for each in keys]
-        assert not any(result.is_duplicate for result in first)
-        assert all(project.executed.delay(each).is_duplicate for each in keys)
-    for result in first:
-        result.get(timeout=PATIENCE)
-    for each in keys:
-        project.wait_free(each)
-
-    results = {each: [project.while_executing.delay(each, 0.01) for _ in range(10)] for each in keys[:2]}
-    for each, calls in results.items():
-        for result in calls:
-            result.get(timeout=PATIENCE)
-        bodies = project.wait_ended(each, 11)[1:]
-        assert [body.task_id for body in bodies] == [result.id for result in calls]
-        assert project.overlaps(each) == []
-        project.wait_free(each)
+    return project
 
 
-def test_what_waits_in_line_goes_on_when_its_slot_has_moved(
-    new_project: ProjectMaker, cluster: Cluster, key: str
+@pytest.mark.law(1)
+def test_duplicates_are_skipped_whichever_node_keeps_their_lock(
+    on_cluster: Project, cluster: Cluster, key: str
 ) -> None:
-    """The line moves with the lock, and the slot stays among those that are looked at."""
-    project = project_on(new_project, cluster)
-    project.start_worker("prefork", concurrency=2)
-    with project.running(project.while_executing, key):
-        waiting = [project.while_executing.delay(key) for _ in range(3)]
-        wait_until(lambda: len(project.parked(key)) == 3, PATIENCE, "three wait")
-        name = f"work:{key}"
-        cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
-    for result in waiting:
-        result.get(timeout=PATIENCE)
+    """A call beside one that is queued or runs gets that one's result; a later one runs."""
+    keys = [f"{key}-{number}" for number in KEYS]
+    handles = [on_cluster.executed.lock_for(each) for each in keys]
+    assert {cluster.node_of(handle.key) for handle in handles} == set(cluster.nodes)
 
-    assert project.overlaps(key) == []
-    assert [body.task_id for body in project.wait_ended(key, 4)][1:] == [result.id for result in waiting]
+    with on_cluster.kept_on(*keys):
+        firsts = [on_cluster.executed.delay(each) for each in keys]
+        on_cluster.wait_started(keys[0])
+        again = [on_cluster.executed.delay(each) for each in keys]
+        assert [result.id for result in again] == [result.id for result in firsts]
+        assert all(result.is_duplicate for result in again)
+        assert [handle.holder().owner for handle in handles] == [result.id for result in firsts]
+    assert [result.get(timeout=PATIENCE) for result in firsts] == [f"{each} done" for each in keys]
+    assert [handle.holder() for handle in handles] == [None] * len(keys)
+    later = on_cluster.executed.delay(keys[0])
+    assert not later.is_duplicate
+    assert later.get(timeout=PATIENCE) == f"{keys[0]} done"
+    assert [len(on_cluster.bodies(each)) for each in keys] == [2] + [1] * (len(keys) - 1)
+
+
+@pytest.mark.law(1, 2)
+@pytest.mark.parametrize("task", ["while_executing", "while_executing_acks_late"])
+def test_calls_that_wait_run_one_at_a_time_and_in_order(on_cluster: Project, key: str, task: str) -> None:
+    """A process of the pool publishes the one that is next: the Cluster has no queues."""
+    results = [getattr(on_cluster, task).delay(key, 0.01) for _ in range(20)]
+    for result in results:
+        result.get(timeout=PATIENCE)
+    on_cluster.wait_ended(key, len(results))
+
+    assert [body.task_id for body in on_cluster.bodies(key)] == [result.id for result in results]
+    assert (on_cluster.overlaps(key), on_cluster.violations(key)) == ([], [])
+    on_cluster.wait_free(key)
+
+
+@pytest.mark.law(1, 2)
+def test_waiting_calls_run_while_their_slot_moves(on_cluster: Project, cluster: Cluster, key: str) -> None:
+    """None is lost, and none overlaps another."""
+    name = on_cluster.while_executing.lock_for(key).key
+    with on_cluster.kept_on(key):
+        results = [on_cluster.while_executing.delay(key, 0.05) for _ in range(12)]
+        on_cluster.wait_parked(key, len(results) - 1)
+        cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
+    wait_until(lambda: len(on_cluster.bodies(key)) > 2, PATIENCE, "they go on")
+    cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
+    for result in results:
+        result.get(timeout=PATIENCE)
+    on_cluster.wait_ended(key, len(results))
+
+    assert [body.task_id for body in on_cluster.bodies(key)] == [result.id for result in results]
+    assert (on_cluster.overlaps(key), on_cluster.violations(key)) == ([], [])
+    on_cluster.wait_free(key)

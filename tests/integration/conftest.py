@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, running_cluster
+from tests.cluster import Cluster
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.kinds import CALLED, SERVERS, ids_of, store_case
 from tests.servers import EmbeddedServer
@@ -87,13 +87,6 @@ def sentinel(primary: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
     config.write_text(f"sentinel monitor mine 127.0.0.1 {primary.port} 1\n")
     with EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel:
         yield f"sentinel://127.0.0.1:{sentinel.port}"
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A Cluster that tests share; whoever kills a node runs one for it. They are of one group (xdist)."""
-    with running_cluster(replicas=False) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
 from celery_redislock.locks.store import Entry, Mark, Term
@@ -332,6 +334,21 @@ def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCa
     """Their keys are in different slots, and so no script can take them all or none."""
     with pytest.raises(LockOptionError, match="cannot be locked together"):
         Lock(cluster_case.redis, ["a", "b"])
+
+
+def test_a_task_of_several_resources_is_refused_when_it_is_bound(cluster: Cluster) -> None:
+    with Celery("cluster", set_as_current=False, broker="memory://") as app:
+        app.conf.redislock_url = cluster.url
+        declare = app.task(base=SingletonTask, shared=False, lock="while_executing", lock_key=_TWO)
+        with pytest.raises(LockOptionError, match="cannot be locked together"):
+            declare(_transfer).bind(app)
+
+
+_TWO = Resources("{one}", "{other}")
+
+
+def _transfer(one: str, other: str) -> None:
+    pass
 
 
 def test_a_database_is_refused(cluster: Cluster) -> None:

@@ -160,6 +160,20 @@ def test_whoever_ends_a_hold_lets_the_next_in_line_start(case: StoreCase) -> Non
     assert granted(take(case, "job-d/run", instead_of=D)).taken_over
 
 
+def test_all_in_line_start_at_once_for_whom_there_is_room(case: StoreCase) -> None:
+    """One step that makes room for three lets three start, and no fourth."""
+    case.store.limit("n", 1, ttl=60.0)
+    granted(take(case, A))
+    for id_ in (B, C, D, E):
+        park(case, id_)
+    assert in_line(case) == [B, C, D, E]
+
+    case.store.limit("n", 4, ttl=60.0)
+
+    assert holders(case) == {A, B, C, D}
+    assert in_line(case) == [E]
+
+
 def test_a_message_that_was_handed_a_permit_may_be_done(case: StoreCase) -> None:
     """It goes without a permit, and the next in line has it."""
     take(case, A, 2)

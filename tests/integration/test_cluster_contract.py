@@ -1,0 +1,72 @@
+"""The contract of the store, on a Cluster: what holds on one server holds there."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.integration import (
+    test_lock_line,
+    test_readwrite,
+    test_semaphore,
+    test_store_contract,
+    test_store_limits,
+    test_store_lines,
+    test_store_marks,
+    test_store_periods,
+)
+from tests.stores import ClusterCase
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+
+_MODULES = (
+    test_store_contract, test_store_limits, test_store_lines, test_store_marks, test_store_periods,
+    test_lock_line, test_readwrite, test_semaphore,
+)  # fmt: skip
+
+_CASES = {"case", "server_case", "plain_case", "strict_case"}
+
+_ELSEWHERE = "the test has a queue in the slot of one lock, and none in that of the other"
+
+#: What differs on a Cluster, by the tests' names.
+NOT_HERE: Mapping[str, str] = {
+    "test_what_another_home_gives_keeps_nobody_else": _ELSEWHERE,
+    "test_a_key_of_another_type_is_told_and_keeps_nobody_else": _ELSEWHERE,
+    "test_a_look_tells_of_a_line_of_another_type_and_goes_on": _ELSEWHERE,
+    "test_two_that_look_share_the_work": "each slot has an index of its lines, so they share by slots",
+    "test_nobody_waits_nothing_is_due": "a slot in which nobody waits any more is looked at twice",
+    "test_where_a_queue_takes_nothing_its_message_stays_in_line": "a slot is looked at soon after a parking",
+    "test_who_gives_up_leaves_no_trace_and_costs_nobody": "it names the index, of which each slot has one",
+}
+
+
+def _fixtures_of(test: Any) -> set[str]:
+    methods = [method for name, method in vars(test).items() if name.startswith("test_")]
+    return {name for each in methods or [test] for name in inspect.signature(each).parameters}
+
+
+for _module in _MODULES:
+    for _name, _test in vars(_module).items():
+        if _name.lower().startswith("test") and callable(_test) and _fixtures_of(_test) & _CASES:
+            assert globals().setdefault(_name, _test) is _test, f"another test is called {_name}"
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, cluster_case: ClusterCase) -> ClusterCase:
+    """The store under test, which is a Cluster's."""
+    if reason := NOT_HERE.get(request.node.originalname):
+        pytest.skip(reason)
+    return cluster_case
+
+
+server_case = plain_case = case
+
+
+@pytest.fixture
+def strict_case(cluster: Cluster) -> Iterator[ClusterCase]:
+    """One with strict fences."""
+    with closing(ClusterCase(cluster, strict_fence=True)) as case:
+        yield case
