@@ -330,6 +330,20 @@ def test_every_script_declares_what_it_touches(cluster: Cluster, cluster_case: C
     assert scripts >= 12
 
 
+def test_a_line_whose_holder_has_died_is_found_by_whoever_sweeps(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
+    """Its slot was noted before anybody stood in it; it is noted no more when two looks have found nobody."""
+    store = cluster_case.redis
+    granted(store.acquire("n", A, TTL, facts="{}"))
+    store.park("n", B, Entry("ring", store.bell("n", "x"), TTL, "{}"), nonce="1")
+    cluster_case.expire("n")
+
+    with closing(connect(cluster.url, prefix=cluster_case.prefix)) as another:
+        assert wait_until(lambda: another.sweep() is not None and cluster_case.holder("n") == B, PATIENCE)
+    assert store.lines() == []
+
+
 def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:
     """Their keys are in different slots, and so no script can take them all or none."""
     with pytest.raises(LockOptionError, match="cannot be locked together"):
