@@ -2,9 +2,12 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from celery_redislock import embedded
 from tests.facts import lives, wait_until
@@ -51,3 +54,23 @@ class EmbeddedServer(embedded.EmbeddedServer):
     def _is_stopped(self) -> bool:
         stat = Path(f"/proc/{self.pid}/stat")
         return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@contextmanager
+def failing_over(folder: Path) -> Iterator[tuple[EmbeddedServer, EmbeddedServer, EmbeddedServer]]:
+    """A primary, its replica, and the Sentinel that promotes it within seconds and calls them ``mine``."""
+    config = folder / "sentinel.conf"
+    with EmbeddedServer(port=0) as primary:
+        lines = [
+            f"monitor mine 127.0.0.1 {primary.port} 1",
+            "down-after-milliseconds mine 500",
+            "failover-timeout mine 2000",
+        ]
+        config.write_text("".join(f"sentinel {line}\n" for line in lines))
+        with (
+            EmbeddedServer(port=0, extra_args=["--replicaof", "127.0.0.1", str(primary.port)]) as replica,
+            EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel,
+            closing(redis.Redis(port=sentinel.port or 0)) as client,
+        ):
+            assert wait_until(lambda: bool(client.sentinel_slaves("mine")), 3 * _PATIENCE)
+            yield primary, replica, sentinel

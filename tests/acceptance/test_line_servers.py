@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from celery_redislock import LockUnavailable
+from tests import servers
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.processes import needs
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
@@ -60,22 +61,8 @@ def test_a_line_on_a_server_that_speaks_tls(
 @pytest.fixture
 def failing_over(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, str]]:
     """A primary with a replica, and the URL of a Sentinel that promotes it, and calls them ``mine``."""
-    config = tmp_path / "sentinel.conf"
-    with EmbeddedServer(port=0) as primary:
-        following = ["--replicaof", "127.0.0.1", str(primary.port)]
-        lines = [
-            f"monitor mine 127.0.0.1 {primary.port} 1",
-            "down-after-milliseconds mine 500",
-            "failover-timeout mine 2000",
-        ]
-        config.write_text("".join(f"sentinel {line}\n" for line in lines))
-        with (
-            EmbeddedServer(port=0, extra_args=following),
-            EmbeddedServer(port=0, extra_args=[str(config), "--sentinel"]) as sentinel,
-            closing(redis.Redis(port=sentinel.port or 0)) as client,
-        ):
-            wait_until(lambda: client.sentinel_slaves("mine"), PATIENCE, "the Sentinel knows the replica")
-            yield primary, f"sentinel://127.0.0.1:{sentinel.port}"
+    with servers.failing_over(tmp_path) as (primary, _, sentinel):
+        yield primary, f"sentinel://127.0.0.1:{sentinel.port}"
 
 
 @pytest.mark.slow

@@ -1,16 +1,23 @@
 """Locks through a real Sentinel: on the primary it names, and nowhere else."""
 
 import socket
+import threading
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 
-from celery_redislock import SingletonTask
-from celery_redislock.embedded import EmbeddedServer
+from celery_redislock import LockUnavailable, SingletonTask
+from celery_redislock.locks import Lock, LockStore, connect
+from celery_redislock.locks.store import Term
+from tests.facts import wait_until
+from tests.servers import EmbeddedServer, failing_over
 
 
 def sell(number: int) -> int:
@@ -42,3 +49,110 @@ def test_a_lock_lives_on_the_primary_that_the_sentinel_names(
                 assert len(client.keys("redislock:{*}:lock")) == 1
             assert task.lock_for(1).holder() is not None
     assert not is_silent or 0.5 < took < 5.0
+
+
+#: Seconds in which a replica is promoted, and a server that was killed follows it.
+PATIENCE = 60.0
+
+
+@contextmanager
+def under_load(url: str, fences: list[int]) -> Iterator[None]:
+    """Let threads take one lock for moments, again and again; each notes its fence when it has it."""
+    over = threading.Event()
+
+    def work() -> None:
+        with closing(connect(url, socket_timeout=0.5)) as store:
+            while not over.is_set():
+                with suppress(LockUnavailable):
+                    lock = Lock(store, "n", ttl=5.0)
+                    if lock.acquire(timeout=1.0):
+                        fences.append(lock.fence or 0)
+                        over.wait(0.02)
+                        lock.release()
+
+    with ThreadPoolExecutor(3) as pool:
+        working = [pool.submit(work) for _ in range(3)]
+        try:
+            yield
+        finally:
+            over.set()
+        for each in working:
+            each.result(PATIENCE)
+
+
+def answers(store: LockStore) -> bool:
+    """Whether there is a primary again."""
+    with suppress(LockUnavailable):
+        store.renew([Term("no", "body's", 1.0)])
+        return True
+    return False
+
+
+def answered(ask: Callable[[], bool]) -> bool:
+    """Whether it is so, on a server that may not be there."""
+    with suppress(LockUnavailable, redis.RedisError):
+        return ask()
+    return False
+
+
+def follow(server: EmbeddedServer, primary: EmbeddedServer, sentinel: EmbeddedServer) -> None:
+    """Start a server that was killed; it follows the other one, and could take its place again."""
+    server.restart()
+    with closing(redis.Redis(port=server.port or 0)) as client:
+        client.replicaof("127.0.0.1", str(primary.port))
+        up = {"role": "slave", "master_link_status": "up"}.items()
+        assert wait_until(lambda: up <= dict(client.info("replication")).items(), PATIENCE)  # type: ignore[call-overload]
+
+    with closing(redis.Redis(port=sentinel.port or 0, decode_responses=True)) as client:
+
+        def knows() -> bool:
+            replicas: Any = client.sentinel_slaves("mine")
+            return [(each["flags"], each["master-link-status"]) for each in replicas] == [("slave", "ok")]
+
+        assert wait_until(knows, PATIENCE)
+
+
+@pytest.mark.slow
+def test_ten_failovers_under_load_cost_no_more_than_what_was_not_replicated(tmp_path: Path) -> None:
+    """Law 1: a lock that a replica has confirmed outlives its server; one that none has may be held twice.
+
+    Each time the server is killed under a lock, which every second time had its replica cut off before.
+    """
+    fences: list[int] = []
+    with ExitStack() as stack:
+        primary, replica, sentinel = stack.enter_context(failing_over(tmp_path))
+        url = f"sentinel://127.0.0.1:{sentinel.port}/0?master_name=mine"
+        stores: dict[bool, LockStore] = {
+            confirmed: stack.enter_context(
+                closing(connect(url, socket_timeout=0.5, min_replicas=int(confirmed)))
+            )
+            for confirmed in (True, False)
+        }
+        stack.enter_context(under_load(url, fences))
+        for number in range(10):
+            is_confirmed = number % 2 == 0
+            lock = Lock(stores[is_confirmed], "n", ttl=600.0)  # no renewal falls due meanwhile
+            with closing(redis.Redis(port=primary.port or 0)) as client:
+                if not is_confirmed:
+                    # It would be back at once, and have all of it.
+                    client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")  # type: ignore[no-untyped-call]
+                    client.client_kill_filter(_type="replica")
+                assert wait_until(lambda: answered(lambda: lock.acquire(timeout=1.0)), PATIENCE)  # noqa: B023
+            before = len(fences)
+            mine = lock.fence or 0
+            primary.kill()
+            assert wait_until(lambda: answers(stores[True]), PATIENCE)
+            if is_confirmed:
+                assert lock.renew()
+                assert len(fences) == before
+            else:
+                assert wait_until(lambda: len(fences) > before, PATIENCE)  # noqa: B023
+                assert lock.held  # as it must believe: this is the overlap
+                assert not lock.renew()
+            assert lock.release() is is_confirmed
+
+            assert wait_until(lambda: len(fences) > before + 5, PATIENCE)  # noqa: B023  locks go on
+            assert min(fences[before:]) > mine
+            primary, replica = replica, primary
+            follow(replica, primary, sentinel)
+    assert len(set(fences)) == len(fences)
