@@ -23,6 +23,7 @@ class ScriptedRenewer:
         calls: the terms of each call.
         withins: the bound of each call.
         takes: seconds each call lasts.
+        silent: names of which no answer comes, where others are answered.
         closed: how often idle connections were closed.
     """
 
@@ -31,6 +32,7 @@ class ScriptedRenewer:
         self.calls: list[list[Term]] = []
         self.withins: list[float | None] = []
         self.takes = 0.0
+        self.silent: set[str] = set()
         self.closed = 0
         self._next: deque[Sequence[bool | None] | Exception | Callable[[], None]] = deque()
 
@@ -59,7 +61,8 @@ class ScriptedRenewer:
         if callable(answer):
             answer()
         renewed = answer if isinstance(answer, Sequence) else [True] * len(terms)
-        return Renewal(renewed, sent_at, self.clock())
+        silent = {at: "no answer" for at, term in enumerate(terms) if term.name in self.silent}
+        return Renewal(renewed, sent_at, self.clock(), silent)
 
 
 def lease_on(

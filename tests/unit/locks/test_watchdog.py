@@ -105,6 +105,20 @@ class TestRenewing:
         assert len(watchdog.renewer.calls) == len(bounds) == 14
         assert min(bounds) < 1.5
 
+    def test_a_node_that_does_not_answer_costs_the_leases_of_the_others_nothing(
+        self, watchdog: Driven
+    ) -> None:
+        """On a Cluster: theirs are renewed as ever; those of that node are lost at their deadline."""
+        away, well = watchdog.watched(name="away"), watchdog.watched(name="well")
+        watchdog.renewer.silent = {"away"}
+        watchdog.run_until(12.0)
+        assert (away.state, well.state) == ("unsure", "held")
+        assert well.expires_in > 25.0
+
+        watchdog.run_until(40.0)
+        assert away.lost_because == "it could not be confirmed by its deadline (no answer)"
+        well.check()
+
     def test_an_answer_at_the_last_moment_saves_the_lease(self, watchdog: Driven) -> None:
         lease = watchdog.watched(ttl=30.0)
         watchdog.renewer.then(*[unavailable()] * 13)
