@@ -111,11 +111,11 @@ class TestRenewing:
         """On a Cluster: theirs are renewed as ever; those of that node are lost at their deadline."""
         away, well = watchdog.watched(name="away"), watchdog.watched(name="well")
         watchdog.renewer.silent = {"away"}
-        watchdog.run_until(12.0)
+        watchdog.run_until(1012.0)
         assert (away.state, well.state) == ("unsure", "held")
         assert well.expires_in > 25.0
 
-        watchdog.run_until(40.0)
+        watchdog.run_until(1040.0)
         assert away.lost_because == "it could not be confirmed by its deadline (no answer)"
         well.check()
 
