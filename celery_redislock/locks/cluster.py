@@ -19,7 +19,7 @@ import binascii
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -183,16 +183,20 @@ def _with_prologue(text: str) -> tuple[str, str]:
     return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
 
 
-_tags: dict[int, str] = {}
-_numbers = count()
-
-
 def tag_of(slot: int) -> str:
     """Return the text that stands for a slot, as a hash tag, in every process: the first number in it."""
-    while slot not in _tags:
-        text = str(next(_numbers))
-        _tags.setdefault(binascii.crc_hqx(text.encode(), 0) % REDIS_CLUSTER_HASH_SLOTS, text)
-    return _tags[slot]
+    return _tags()[slot]
+
+
+@cache
+def _tags() -> dict[int, str]:
+    # All at once, in about a tenth of a second: two threads that begin together find the same ones.
+    found: dict[int, str] = {}
+    numbers = count()
+    while len(found) < REDIS_CLUSTER_HASH_SLOTS:
+        text = str(next(numbers))
+        found.setdefault(binascii.crc_hqx(text.encode(), 0) % REDIS_CLUSTER_HASH_SLOTS, text)
+    return found
 
 
 class ClusterStore(RedisStore):
@@ -275,13 +279,22 @@ class ClusterStore(RedisStore):
         return self._of_each(RedisStore.lines, limit)
 
     def sweep(self, *, most: int = 100) -> Sweep:
-        """As :meth:`LockStore.sweep`, of the slots whose time has come; one request more for each."""
+        """As :meth:`LockStore.sweep`, of the slots whose time has come; one request more for each.
+
+        Those of a node that does not answer are looked at again two seconds later.
+        """
         next_in, due = self._scripts.begin("slots_due", [self._slots], [str(SLOTS)], _due, name=self._slots)()
         held: list[Hold] = []
         broken: list[tuple[str, str]] = []
         promoted: list[Promotion] = []
+        away: set[object] = set()
         for slot, score in due:
-            found = RedisStore.sweep(self._view(slot), most=most)
+            node = self._nodes.name_of(slot)
+            try:
+                found = Sweep(2.0) if node in away else RedisStore.sweep(self._view(slot), most=most)
+            except LockUnavailable:
+                away.add(node)
+                found = Sweep(2.0)
             held += found.held
             broken += found.broken
             promoted += found.promoted

@@ -145,8 +145,8 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     app.journal = Journal(plan["journal"], plan["prefix"])
     _journals.append(app.journal)
     for name, options in DECLARED.items():
-        if options.get("lock_key") is TWO and "cluster://" in plan["conf"].get("redislock_url", ""):
-            continue  # refused there
+        if options.get("lock_key") is TWO and not _takes_several(plan["conf"]):
+            continue
         keyed = {"lock_key": RESOURCE, "after_return": _linger, **options}
         if name.endswith("_of_fleet"):
             keyed["lock_limit"] = plan.get("limit", 3)
@@ -157,6 +157,12 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     task_success.connect(_stored, weak=False, dispatch_uid="project.reach")
     task_postrun.connect(_settled, weak=False, dispatch_uid="project.reach")
     return app
+
+
+def _takes_several(conf: Mapping[str, Any]) -> bool:
+    """Whether several locks can be taken in one step: tasks that need that are refused elsewhere."""
+    confirms = ("redislock_sync", "redislock_min_replicas", "redislock_park_sync")
+    return "cluster://" not in conf.get("redislock_url", "") and not any(map(conf.get, confirms))
 
 
 def connection_name(prefix: str, pid: int | None = None) -> str:

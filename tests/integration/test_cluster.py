@@ -344,6 +344,33 @@ def test_a_line_whose_holder_has_died_is_found_by_whoever_sweeps(
     assert store.lines() == []
 
 
+def test_lines_are_looked_at_while_a_node_does_not_answer(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
+    """Its own are looked at when it answers again. Nobody looks where it has noted the slots in use."""
+    store = cluster_case.redis
+    noting = cluster.living[0].owner(cluster.client.keyslot(f"{cluster_case.prefix}:slots"))
+    away = next(node for node in cluster.primaries if node.address != noting)
+    names = {named_on(cluster, node, 1)[0]: node for node in cluster.primaries}
+    for name in names:
+        granted(store.acquire(name, A, TTL, facts="{}"))
+        store.park(name, B, Entry("ring", store.bell(name, "x"), TTL, "{}"), nonce="1")
+        cluster_case.expire(name)
+
+    def served(name: str) -> bool:
+        store.sweep()
+        return [hold.token for hold in store.holders(name)] == [B]
+
+    away.server.pause()
+    try:
+        for name, node in names.items():
+            if node is not away:
+                assert wait_until(lambda: served(name), PATIENCE)  # noqa: B023  called at once
+    finally:
+        away.server.resume()
+    assert all(wait_until(lambda: served(name), PATIENCE) for name in names)  # noqa: B023  called at once
+
+
 def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:
     """Their keys are in different slots, and so no script can take them all or none."""
     with pytest.raises(LockOptionError, match="cannot be locked together"):
