@@ -136,8 +136,9 @@ def connect(
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py's ``from_url`` reads them, and as Celery
             and Django write them (``?ssl=True``, ``?ssl_cert_reqs=CERT_NONE``, ``redis+socket://``);
-            ``valkey://`` and ``valkeys://``; ``sentinel://host:port;sentinel://…/db?master_name=…``. Or a
-            ``redis.Redis``, or a callable that returns a new one. Where its pool makes redis-py's own
+            ``valkey://`` and ``valkeys://``; ``sentinel://host:port;sentinel://…/db?master_name=…``;
+            ``redis+cluster://host:port,host:port``. Or a ``redis.Redis``, a ``redis.RedisCluster``, or a
+            callable that returns a new one. Where its pool makes redis-py's own
             connections, its options are taken, and the store connects by itself: its timeouts, retries and
             decoding do not count. A client of any other kind is called itself. ``store.server`` says which.
             A list of three or more, an odd number, of independent servers: a quorum of them keeps exclusive

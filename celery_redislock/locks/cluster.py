@@ -32,7 +32,7 @@ from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.nodes import Nodes
 from celery_redislock.locks.redisstore import RedisStore, in_ms, listed
-from celery_redislock.locks.scripts import OF_SLOTS, SCRIPTS, Scripts, T, Understand
+from celery_redislock.locks.scripts import OF_SLOTS, SCRIPTS, Scripts, T, Understand, digested
 from celery_redislock.locks.store import Grant, Hold, Marked, Parked, Promotion, Refusal, Renewal, Sweep, Term
 from celery_redislock.locks.wire import expect
 
@@ -173,14 +173,7 @@ class _Declaring(Scripts):
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(connections, **options)
-        self._scripts = {name: _with_prologue(text) for name, (text, _) in self._scripts.items()}
-
-
-def _with_prologue(text: str) -> tuple[str, str]:
-    import hashlib  # noqa: PLC0415  as scripts.py
-
-    whole = _PROLOGUE + text
-    return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
+        self._scripts = {name: digested(_PROLOGUE + text) for name, (text, _) in self._scripts.items()}
 
 
 def tag_of(slot: int) -> str:

@@ -91,12 +91,6 @@ class JoinedStore(RedisStore):
 
     begin = LockStore.begin
 
-    def look(self, name: str, token: str, **terms: Any) -> Refusal | None:
-        """As :meth:`LockStore.look`, at each in turn; a request for each."""
-        one = super().look
-        refused = (one(each, token, **terms) for each in name.split())
-        return next((refusal for refusal in refused if refusal is not None), None)
-
     def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """No: a release and a result are two steps."""
         return False

@@ -61,14 +61,15 @@ class Nodes:
             self._found = None
             self._pid = getpid()
         if self._found is None:
-            self._find()
+            self.look_again()
         nodes = self._found.slots_cache.get(slot)
         if not nodes:
             message = f"no node serves slot {slot}"
             raise redis.RedisError(message)
         return self._to(nodes[0])
 
-    def _find(self) -> None:
+    def look_again(self) -> None:
+        """Ask the nodes which of them serve which slots; raises as :meth:`of_slot`."""
         try:
             if self._found is not None:
                 self._found.initialize()
@@ -82,10 +83,6 @@ class Nodes:
         """Return which node serves a slot as far as is known; asks nobody."""
         nodes = self._found and self._found.slots_cache.get(slot)
         return nodes[0].name if nodes else None
-
-    def look_again(self) -> None:
-        """Ask the nodes which of them serve which slots; raises as :meth:`of_slot`."""
-        self._find()
 
     def _to(self, node: ClusterNode) -> Connections:
         place = (node.host, node.port)

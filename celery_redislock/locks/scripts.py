@@ -79,6 +79,11 @@ def script(name: str, package: str = __package__) -> tuple[str, str]:
         return script(name)
     text = path.read_text("utf-8")
     text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1], package)[0], text)
+    return digested(text)
+
+
+def digested(text: str) -> tuple[str, str]:
+    """Return a script's text, and the digest a server knows it by."""
     # The server names scripts by SHA-1; nothing is trusted because of it.
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 

@@ -1,6 +1,7 @@
 """Unique tasks whose locks are on a Cluster; messages and results are on another server."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -48,18 +49,23 @@ def test_duplicates_are_skipped_whichever_node_keeps_their_lock(
     assert [len(on_cluster.bodies(each)) for each in keys] == [2] + [1] * (len(keys) - 1)
 
 
+def _check_that_they_ran_one_by_one(project: Project, key: str, results: list[Any]) -> None:
+    """Each once, in the order of the calls, and none beside another."""
+    for result in results:
+        result.get(timeout=PATIENCE)
+    project.wait_ended(key, len(results))
+
+    assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
+    assert (project.overlaps(key), project.violations(key)) == ([], [])
+    project.wait_free(key)
+
+
 @pytest.mark.law(1, 2)
 @pytest.mark.parametrize("task", ["while_executing", "while_executing_acks_late"])
 def test_calls_that_wait_run_one_at_a_time_and_in_order(on_cluster: Project, key: str, task: str) -> None:
     """A process of the pool publishes the one that is next: the Cluster has no queues."""
     results = [getattr(on_cluster, task).delay(key, 0.01) for _ in range(20)]
-    for result in results:
-        result.get(timeout=PATIENCE)
-    on_cluster.wait_ended(key, len(results))
-
-    assert [body.task_id for body in on_cluster.bodies(key)] == [result.id for result in results]
-    assert (on_cluster.overlaps(key), on_cluster.violations(key)) == ([], [])
-    on_cluster.wait_free(key)
+    _check_that_they_ran_one_by_one(on_cluster, key, results)
 
 
 @pytest.mark.law(1, 2)
@@ -72,10 +78,4 @@ def test_waiting_calls_run_while_their_slot_moves(on_cluster: Project, cluster: 
         cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
     wait_until(lambda: len(on_cluster.bodies(key)) > 2, PATIENCE, "they go on")
     cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
-    for result in results:
-        result.get(timeout=PATIENCE)
-    on_cluster.wait_ended(key, len(results))
-
-    assert [body.task_id for body in on_cluster.bodies(key)] == [result.id for result in results]
-    assert (on_cluster.overlaps(key), on_cluster.violations(key)) == ([], [])
-    on_cluster.wait_free(key)
+    _check_that_they_ran_one_by_one(on_cluster, key, results)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock import LockOptionError, Resources
+from celery_redislock import LockBusy, LockOptionError, Resources
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
@@ -112,6 +112,51 @@ def test_both_are_free_however_it_ends(new_project: ProjectMaker, key: str, endi
     project.while_executing_two.delay(key, 0.0, ending, other).get(timeout=PATIENCE, propagate=False)
 
     assert len(project.wait_ended(key, runs)) == runs
+    project.wait_free(key)
+    project.wait_free(other)
+
+
+def test_a_retry_that_leaves_both_to_others_runs_again_and_frees_both(
+    new_project: ProjectMaker, key: str
+) -> None:
+    """``lock_on_retry="release"``: it goes through the lines of both."""
+    other = f"{key}-other"
+    project = new_project()
+    project.start_worker("prefork", concurrency=2)
+    call = key, 0.0, "retry_lingering", other
+    project.while_executing_two.apply_async(call, lock_on_retry="release").get(timeout=PATIENCE)
+
+    assert len(project.wait_ended(key, 2)) == 2
+    project.wait_free(key)
+    project.wait_free(other)
+
+
+@pytest.mark.parametrize("path", [FUSED, slow(RABBITMQ)], indirect=True)
+@pytest.mark.parametrize("how", ["waits too long", "revoked"])
+def test_who_leaves_the_lines_of_both_is_in_nobodys_way(
+    new_project: ProjectMaker, key: str, how: str
+) -> None:
+    """One that waits behind it for the resource that is free runs, while the other one is held."""
+    other = f"{key}-other"
+    project = new_project()
+    project.start_worker("prefork", concurrency=2)
+    with project.running(project.while_executing, key):
+        options = {"lock_wait_timeout": 1.0} if how == "waits too long" else {}
+        both = project.while_executing_two.apply_async((other, 0.0, None, key), **options)
+        wait_until(lambda: waiting(project, other) == [both.id], PATIENCE, "it waits for both")
+        behind = project.while_executing.delay(other)
+        wait_until(lambda: behind.id in waiting(project, other), PATIENCE, "it waits behind")
+        if how == "revoked":
+            project.app.control.revoke(both.id)
+            project.wait_lines("revoked", both.id)
+        else:
+            with pytest.raises(LockBusy):
+                both.get(timeout=PATIENCE)
+            behind.get(timeout=PATIENCE)
+    behind.get(timeout=PATIENCE)
+
+    wait_until(lambda: both.state in {"REVOKED", "FAILURE"}, PATIENCE, "it is over")
+    assert [body.task_id for body in project.wait_ended(other, 1)] == [behind.id]
     project.wait_free(key)
     project.wait_free(other)
 

@@ -32,6 +32,10 @@ class Resources(tuple[str, ...]):
             raise LockOptionError("Resources", [problem])
         return super().__new__(cls, names)
 
+    def __getnewargs__(self) -> tuple[str, ...]:
+        """For copies and pickles."""
+        return tuple(self)
+
     def __repr__(self) -> str:
         """As it was written."""
         return f"Resources({', '.join(map(repr, self))})"

@@ -1,5 +1,5 @@
 -- Included where a script touches keys of a lock that it was not given. What they are called is derived here only:
--- all have the lock's hash tag, so a Cluster keeps them in one slot, but for the index of lines.
+-- all have the lock's hash tag, so a Cluster keeps them in one slot, and the index of lines is given with them.
 --
 --   {N}:lock  {N}:period  {N}:fence                 given, wherever they are touched
 --   {N}:line  {N}:parked  {N}:until                 who waits (line.lua)

@@ -1,6 +1,7 @@
 """The laws of lock names: equal calls meet, different ones never do, and names never move."""
 
 import json
+import pickle
 import random
 import string
 import uuid
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redislock.declaring.keys import digest, escape, parse_key
+from celery_redislock.declaring.keys import Resources, digest, escape, parse_key
 from celery_redislock.declaring.keys.template import parse_template
 from celery_redislock.exceptions import LockKeyError, LockOptionError
 from tests.unit.declaring.keys.values import Colour, Custom, Plain, Size
@@ -39,6 +40,18 @@ def problems(lock_key, parameters=PARAMETERS):
 
 
 # --- per task --------------------------------------------------------------------------------
+
+
+def test_several_resources_are_named_each_once_and_in_one_order():
+    """Calls that name the same ones, in any order, meet; a copy of the declaration names them too."""
+    both = Resources("account:{account_id}", "account:{order}")
+
+    assert name(both, account_id=2, order=1) == name(both, account_id=1, order=2) == "account:1 account:2"
+    assert name(both, account_id=1, order=1) == name("account:{account_id}", account_id=1)
+    assert name(pickle.loads(pickle.dumps(both)), account_id=1, order=2) == "account:1 account:2"  # noqa: S301
+    assert "'nothing', which the task does not have" in problems(Resources("a:{nothing}"))[0]
+    with pytest.raises(LockOptionError, match="name each by a text"):
+        Resources()
 
 
 def test_the_default_key_is_the_task_and_all_its_arguments():
