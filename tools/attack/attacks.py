@@ -179,11 +179,8 @@ ONLY_IF: Mapping[str, Callable[["Stage"], bool]] = {
     # The other pools cannot end a body, and say so inside one that is on (celery 5.7.0).
     "restart worker coldly": lambda stage: set(stage.round.pools) == {"prefork"},
     "revoke running": lambda stage: set(stage.round.pools) == {"prefork"},
-    # Its main loop hangs then, with plain tasks too (celery 5.7.0: a thread restores the prefetch count).
     # What Redis keeps for a connection that is lost waits for the visibility timeout.
-    "cut broker connections": lambda stage: (
-        not stage.is_restoring and (stage.rabbitmq is None or "threads" not in stage.round.pools)
-    ),
+    "cut broker connections": lambda stage: not stage.is_restoring,
     "stop broker": lambda stage: stage.rabbitmq is None,
 }
 

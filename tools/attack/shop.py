@@ -58,7 +58,11 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     app = Celery("attack", broker=plan["broker"], backend=plan["backend"], set_as_current=False)
     app.is_restoring = plan["kind"] == RESTORING
     on_redis = {"visibility_timeout": 3600 if app.is_restoring else 5, **SWEEPING}
-    on_rabbitmq = {"client_properties": {"connection_name": f"{plan['queue']}/{os.getpid()}"}}
+    # Unconfirmed, Celery's own publish into a connection that is being cut is lost without an error.
+    on_rabbitmq = {
+        "client_properties": {"connection_name": f"{plan['queue']}/{os.getpid()}"},
+        "confirm_publish": True,
+    }
     conf = dict(plan["conf"])
     of_kind = conf.pop("broker_transport_options", {})
     app.conf.update(
@@ -72,6 +76,8 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         redislock_start_timeout=2.0,
         redislock_restore=TERM,
         worker_prefetch_multiplier=4 if app.is_restoring else 2,
+        # Celery would restore it from the pool's thread or greenlet, on the socket that its main loop reads.
+        worker_enable_prefetch_count_reduction=False,
         broker_connection_retry_on_startup=True,
         broker_transport_options={
             **(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis),
