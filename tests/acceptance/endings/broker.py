@@ -56,7 +56,7 @@ BROKER = (
     Ending(
         "connection to the broker lost, late ack",
         _loses_connection("executed_acks_late", copy_waits=True),
-        (Case(EVERY, ("",)),),
+        (Case(EVERY, ("",), copied=True),),
         own(own_broker=True, concurrency=2),
     ),
     # A killed greenlet releases the lock, which is free until the next delivery.

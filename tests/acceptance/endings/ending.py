@@ -76,6 +76,7 @@ class Case(NamedTuple):
         stores: whether that state is stored by Celery before 5.7 too.
         is_lost: the message is gone for good, as a plain task's would be.
         gap: the lock may be free before the last body all the same, where the ending is ``kept``.
+        copied: a copy of the message waits in line, is handed the lock, and has nothing to do.
         stage: instead of the ending's.
         slow: left out of ``make test``.
     """
@@ -89,6 +90,7 @@ class Case(NamedTuple):
     stores: bool = True
     is_lost: bool = False
     gap: bool = False
+    copied: bool = False
     stage: Stage | None = None
     slow: bool = False
 

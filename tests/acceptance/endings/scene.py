@@ -183,7 +183,7 @@ def _publish_again(case: Case, scene: Scene) -> None:
         published: AsyncResult = scene.project.executed.delay(scene.key)
         return None if published.is_duplicate else published
 
-    result: Any = wait_until(accepted, 0.0, "the key can be used again")
+    result: Any = wait_until(accepted, PATIENCE if case.copied else 0.0, "the key can be used again")
     if scene.has_workers:
         assert result.get(timeout=PATIENCE) == f"{scene.key} done"
         assert [body.ended_by for body in scene.bodies] == [*case.ends, ""]
