@@ -151,15 +151,17 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(replicas: bool = True, binary: str | None = None) -> Iterator[Cluster]:
+def running_cluster(
+    replicas: bool = True, binary: str | None = None, arguments: Callable[[], list[str]] = list
+) -> Iterator[Cluster]:
     """Run three primaries, and a replica of each; all that was started ends with the block.
 
-    Without replicas a node that is silent for a moment is not taken for dead.
+    Without replicas a node that is silent for a moment is not taken for dead. *arguments*: more of a node.
     """
     number = _PRIMARIES * (2 if replicas else 1)
     timeout = _ELECTION if replicas else _NO_ELECTION
     with ExitStack() as stack:
-        nodes = [Node(stack.enter_context(_started(binary, timeout))) for _ in range(number)]
+        nodes = [Node(stack.enter_context(_started(binary, timeout, arguments()))) for _ in range(number)]
         cluster = Cluster(nodes)
         stack.callback(cluster.close)
         for place, node in enumerate(nodes):
@@ -179,7 +181,7 @@ def running_cluster(replicas: bool = True, binary: str | None = None) -> Iterato
         yield cluster
 
 
-def _started(binary: str | None, timeout: int, tries: int = 5) -> EmbeddedServer:
+def _started(binary: str | None, timeout: int, more: list[str], tries: int = 5) -> EmbeddedServer:
     """A node on free ports, both of which another process may take first."""
     options = {
         "cluster-enabled": "yes",
@@ -190,14 +192,14 @@ def _started(binary: str | None, timeout: int, tries: int = 5) -> EmbeddedServer
         "repl-diskless-sync-delay": 0,
         "shutdown-timeout": 0,
     }
-    args = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    args = [*more, *(str(word) for name, value in options.items() for word in (f"--{name}", value))]
     server = EmbeddedServer(port=0, binary=binary, extra_args=args)
     try:
         return server.start()
     except EmbeddedServerError:
         if tries == 1:
             raise
-    return _started(binary, timeout, tries - 1)
+    return _started(binary, timeout, more, tries - 1)
 
 
 def _online(node: Node) -> int:

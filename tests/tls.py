@@ -7,15 +7,17 @@ from tests.acceptance.processes import free_port
 
 
 def tls_arguments(folder: Path) -> tuple[list[str], int]:
-    """Make a certificate in a folder; return a server's arguments for it, and the port it is for."""
+    """Return a server's arguments for a folder's certificate, made if need be, and the port it is for."""
     key = folder / "key.pem"
     certificate = folder / "cert.pem"
     port = free_port()
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    if not certificate.exists():
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", str(key), "-out", str(certificate)],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
     arguments = ["--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
     return [*arguments, "--tls-auth-clients", "no"], port
 

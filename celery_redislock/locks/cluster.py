@@ -17,7 +17,7 @@ that is being moved refuses it as a whole.
 
 import binascii
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
 from itertools import count
@@ -31,10 +31,10 @@ from celery_redislock.locks.client import Client
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.nodes import Nodes
-from celery_redislock.locks.redisstore import RedisStore, in_ms, listed
-from celery_redislock.locks.scripts import OF_SLOTS, SCRIPTS, Scripts, T, Understand, digested
+from celery_redislock.locks.redisstore import RENEWALS_PER_CALL, RedisStore, in_ms, listed, renewed
+from celery_redislock.locks.scripts import OF_SLOTS, OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, digested
 from celery_redislock.locks.store import Grant, Hold, Marked, Parked, Promotion, Refusal, Renewal, Sweep, Term
-from celery_redislock.locks.wire import expect
+from celery_redislock.locks.wire import ErrorReply, expect
 
 __all__ = ["ClusterStore", "store_on"]
 
@@ -78,31 +78,48 @@ class ClusterScripts(Scripts):
 
     def begin(
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
-        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,  # noqa: ARG002
+        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,
     ) -> Callable[[], T]:  # fmt: skip
         """As :meth:`Scripts.begin`; nothing is sent before the returned function is called."""
         slot = key_slot(keys[0].encode())
-        indexes = {
-            f"{self._prefix}:{what}": index_of(self._prefix, slot, what) for what in ("index", "lines")
-        }
-        keys = [indexes.get(key, key) for key in keys]
-        declared = self._declared(keys, indexes)
-        asked = partial(
-            self._once, operation, [*keys, *declared], [*args, str(len(declared))], understand, name, waits
-        )
+        words = self._in_slot(slot, keys, args)
+        asked = partial(self._once, operation, *words, understand, name=name, confirm=confirm, waits=waits)
         return partial(self._until_answered, slot, asked, waits, within)
 
-    def _declared(self, keys: Sequence[str], indexes: dict[str, str]) -> list[str]:
-        """Return the keys that a script derives from those of its locks, and one that is never there.
+    def on_node(
+        self, operation: str, calls: Mapping[int, tuple[Sequence[str], Sequence[str]]], within: float | None
+    ) -> tuple[dict[int, Any], float, float]:
+        """Run a script in several slots of one node by one request, once.
+
+        *calls* are the keys and arguments by their slots. Returns the answers of those that have carried it
+        out, and when they were asked and had answered; raises as :meth:`Scripts.at_once`.
+        """
+        words = [self._in_slot(slot, *call) for slot, call in calls.items()]
+        replies, sent_at, answered_at = self._at(next(iter(calls))).at_once(operation, words, within)
+        told = zip(calls, replies, strict=True)
+        answers = {slot: reply for slot, reply in told if reply.__class__ is not ErrorReply}
+        return answers, sent_at, answered_at
+
+    def _in_slot(
+        self, slot: int, keys: Sequence[str], args: Sequence[str]
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the keys and arguments of a script as they are sent to the node of this slot.
+
+        Declared are the keys that it derives from those of its locks, and one that is never there.
 
         Because of that one, a slot that is being moved refuses every script before its first write, also one
         that finds its locks in an index (Redis 7.0 to Valkey 9, ``cluster.c``, ``getNodeByQuery``: of several
         keys, one is not there).
         """
+        indexes = {
+            f"{self._prefix}:{what}": index_of(self._prefix, slot, what) for what in ("index", "lines")
+        }
+        keys = [indexes.get(key, key) for key in keys]
         stems = [key[: -len("lock")] for key in keys if key.endswith("}:lock")]
         derived = [stem + part for stem in stems for part in _DERIVED]
         never = next(iter(indexes.values())) + ":never"
-        return [key for key in (*derived, *indexes.values(), never) if key not in keys]
+        declared = [key for key in (*derived, *indexes.values(), never) if key not in keys]
+        return [*keys, *declared], [*args, str(len(declared))]
 
     def send(
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
@@ -117,15 +134,15 @@ class ClusterScripts(Scripts):
         return self._until_answered(slot, asked, waits, None)
 
     def _once(
-        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T], name: str,
-        waits: float, scripts: Scripts, was_sent: bool, within: float,
+        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
+        scripts: Scripts, was_sent: bool, within: float, **more: Any,
     ) -> T:  # fmt: skip
         """Make one attempt; ``was_sent``: one before it may have been carried out."""
 
         def read(name: str, reply: Any, sent_at: float, answered_at: float, repeated: bool) -> T:
             return understand(name, reply, sent_at, answered_at, repeated or was_sent)
 
-        return scripts.begin(operation, keys, args, read, name=name, waits=waits, within=within)()
+        return scripts.begin(operation, keys, args, read, within=within, **more)()
 
     def _until_answered(
         self, slot: int, asked: Callable[[Scripts, bool, float], T], waits: float, within: float | None
@@ -198,19 +215,24 @@ class ClusterStore(RedisStore):
     The verbs of :class:`RedisStore`; those that look at many locks look at each slot in turn.
     """
 
+    _scripts: ClusterScripts
+
     def __init__(self, nodes: Nodes, *, prefix: str = "redislock", **options: Any) -> None:
         """Keep locks on these nodes; arguments as for :class:`RedisStore`.
 
         Raises:
-            LockOptionError: something has to confirm what is written: a Cluster cannot be asked for that.
+            LockOptionError: ``min_replicas="auto"``, for which each node would have to be asked.
         """
+        if options.get("min_replicas") == "auto":
+            problem = "min_replicas='auto' asks one server which replicas it has; for a Cluster give a number"
+            raise LockOptionError("lock server", [problem])
         self._nodes = nodes
         self._slots = f"{prefix}:slots"
         self._registered: dict[int, float] = {}
         self._empty: set[int] = set()
         super().__init__(nodes, prefix=prefix, **options)  # type: ignore[arg-type]  # as a RedisStore asks it
 
-    def _runner(self, names: Sequence[str], package: str) -> Scripts:
+    def _runner(self, names: Sequence[str], package: str) -> ClusterScripts:
         return ClusterScripts(
             self._nodes, prefix=self.prefix, names=(*names, *OF_SLOTS), package=package, clock=self._clock
         )
@@ -231,7 +253,11 @@ class ClusterStore(RedisStore):
         return super().park(name, id, *args, **how)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
-        """As :meth:`LockStore.renew`; one round trip a slot. Those of a node that is away are unanswered."""
+        """As :meth:`LockStore.renew`; one script a slot, one round trip a node.
+
+        What a node has not carried out at once is asked again, slot by slot. Those of a node that is away are
+        unanswered.
+        """
         by_node: dict[object, dict[int, list[int]]] = {}
         for at, term in enumerate(terms):
             slot = self._slot_of(term.name)
@@ -241,11 +267,18 @@ class ClusterStore(RedisStore):
         answers: list[Renewal] = []
         for slots in by_node.values():
             trouble: LockUnavailable | None = None
-            for places in slots.values():
+            of_slots = {slot: [terms[at] for at in places] for slot, places in slots.items()}
+            left = within
+            try:
+                told = self._renew_at_once(of_slots, within)
+            except (redis.RedisError, OSError, *OTHER_SHAPES):
+                told = {}
+                left = (within or self.patience) / 2
+            for slot, places in slots.items():
                 try:
                     if trouble is not None:
                         raise trouble
-                    answers.append(super().renew([terms[at] for at in places], within=within))
+                    answers.append(told.get(slot) or super().renew(of_slots[slot], within=left))
                 except LockUnavailable as error:
                     trouble = error
                     unanswered.update(dict.fromkeys(places, error.reason))
@@ -255,8 +288,21 @@ class ClusterStore(RedisStore):
         if terms and not answers:
             raise LockUnavailable(self.server, "renew", next(iter(unanswered.values())))
         now = self._clock()
-        sent_at = answers[0].sent_at if answers else now
-        return Renewal(renewed, sent_at, answers[-1].answered_at if answers else now, unanswered)
+        sent_at = min((answer.sent_at for answer in answers), default=now)
+        answered_at = max((answer.answered_at for answer in answers), default=now)
+        return Renewal(renewed, sent_at, answered_at, unanswered)
+
+    def _renew_at_once(
+        self, of_slots: Mapping[int, Sequence[Term]], within: float | None
+    ) -> dict[int, Renewal]:
+        """Renew in several slots of one node by one request; return the answers of those that it had."""
+        calls = {
+            slot: self._to_renew(terms) for slot, terms in of_slots.items() if len(terms) <= RENEWALS_PER_CALL
+        }
+        if len(calls) <= 1:
+            return {}
+        replies, *when = self._scripts.on_node("renew", calls, within)
+        return {slot: renewed(len(of_slots[slot]), "", reply, *when) for slot, reply in replies.items()}
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
         """As :meth:`LockStore.release_claims`, in each slot in turn."""

@@ -24,7 +24,7 @@ class Nodes:
         socket_timeout: seconds for each step of a request.
     """
 
-    confirms = False
+    confirms = True
     longest_wait = float("inf")
 
     def __init__(

@@ -266,14 +266,18 @@ class RedisStore(LockStore):
             return self._renew_joined(terms, within)
         more = terms[RENEWALS_PER_CALL:]
         terms = terms[:RENEWALS_PER_CALL]
-        keys = [*(self._base(term.name) + "lock" for term in terms), self._index]
-        args = [part for term in terms for part in (term.token, in_ms(term.ttl), term.name)]
-        renewed = partial(_renewed, len(terms))
-        first = self._scripts.begin("renew", keys, args, renewed, name=terms[0].name, within=within)()
+        understand = partial(renewed, len(terms))
+        words = self._to_renew(terms)
+        first = self._scripts.begin("renew", *words, understand, name=terms[0].name, within=within)()
         if not more:
             return first
         rest = self.renew(more, within=within)
         return Renewal([*first.renewed, *rest.renewed], first.sent_at, rest.answered_at)
+
+    def _to_renew(self, terms: Sequence[Term]) -> tuple[list[str], list[str]]:
+        """Return the keys and arguments of a renewal."""
+        keys = [*(self._base(term.name) + "lock" for term in terms), self._index]
+        return keys, [part for term in terms for part in (term.token, in_ms(term.ttl), term.name)]
 
     def _renew_joined(self, terms: Sequence[Term], within: float | None) -> Renewal:
         """Renew holds of which some are of several names (:class:`~.joined.JoinedStore`)."""
@@ -540,7 +544,8 @@ def _confirmed(
     return granted(name, reply, *when), (int(on_disk), int(replicas))
 
 
-def _renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:
+def renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:
+    """Read which of so many holds were renewed."""
     expect(reply.__class__ is list and len(reply) == count)
     return Renewal([None if one == 0 else one == 1 for one in reply], sent_at, answered_at)
 

@@ -184,6 +184,30 @@ class Scripts:
                     return answer
         return self._converse(connection, sent_at, begun, understand, name, call)
 
+    def at_once(
+        self, operation: str, calls: Sequence[tuple[Sequence[str], Sequence[str]]], within: float | None
+    ) -> tuple[list[Any], float, float]:
+        """Run a script once for each of these keys and arguments, by one request and in one attempt.
+
+        Returns their answers, each of which may be an error, and when they were asked and had answered.
+        Raises ``redis.RedisError`` and ``OSError``, after which any of them may have been carried out.
+        """
+        clock = self._clock
+        connection = self._connections.take()
+        give_up = clock() + min(within or self._socket_timeout, self._socket_timeout)
+        try:
+            sock = ready(connection, within, self._socket_timeout, give_up, clock)
+            sent_at = clock()
+            request = b"".join(self._request(operation, *call) for call in calls)
+            send(sock, request, give_up, clock)
+            replies = Answers(sock, sock.recv(PIECE), give_up, clock).read(len(calls), of_script=True)
+            sock.settimeout(self._socket_timeout)
+        except BaseException:
+            connection.disconnect()
+            raise
+        connection.redislock_idle.append(connection)
+        return replies, sent_at, clock()
+
     def send(
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
     ) -> Any:

@@ -39,7 +39,24 @@ def watchdogs():
 """
 
 
-def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0) -> str:
+#: What a program does first to run in greenlets, after the test that needs it has looked for gevent.
+PATCHED = """
+    from gevent import monkey
+    monkey.patch_all()
+    import gevent
+    from gevent import Timeout
+    from gevent.pool import Pool
+
+
+    def together(number, work):
+        pool = Pool(number)
+        done = [pool.spawn(work, each) for each in range(number)]
+        gevent.joinall(done, timeout=100, raise_error=True)
+        assert all(each.successful() for each in done)
+"""
+
+
+def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0, returns: int = 0) -> str:
     """Run a program to its end, which must be a good one; return what it printed.
 
     Args:
@@ -47,6 +64,7 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
         argv: the store's URL and prefix, and what the program wants else.
         first: what it does before anything is imported.
         timeout: seconds.
+        returns: its exit status, or less the signal that kills it.
     """
     text = textwrap.dedent(first) + _PROLOGUE + textwrap.dedent(program)
     done = subprocess.run(
@@ -57,7 +75,7 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-6000:]}"
+    assert done.returncode == returns, f"exit status {done.returncode}: {done.stderr[-6000:]}"
     return done.stdout
 
 

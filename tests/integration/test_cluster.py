@@ -1,5 +1,6 @@
 """Locks on a Cluster: on all its nodes, while slots move, and while a primary dies."""
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -8,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +18,16 @@ from celery import Celery
 from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
+from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.store import Entry, Mark, Term
 from tests.acceptance.processes import free_port
 from tests.cluster import Cluster, Node, running_cluster
 from tests.facts import wait_until
 from tests.history import Interval, violations
-from tests.integration.programs import run_program
+from tests.integration.programs import PATCHED, run_program
 from tests.stores import ClusterCase, binary_named, granted, refused
 from tests.tiers import slow
+from tests.tls import tls_arguments, tls_options
 from tests.waiters import PATIENCE, in_line
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -174,6 +178,28 @@ def test_one_call_renews_leases_on_all_nodes_and_tells_which_are_gone(cluster_ca
     assert renewed == [None if name in gone else True for name in NAMES]
     assert all((cluster_case.remaining(name) or 0.0) > 5.0 for name in NAMES if name not in gone)
     refused(store.acquire(NAMES[1], B, 5.0, facts="{}"))
+
+
+def test_however_many_leases_a_node_keeps_it_is_asked_once(
+    cluster: Cluster, cluster_case: ClusterCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watchdog of many leases: one round trip a node, not one a slot."""
+    store = cluster_case.redis
+    terms = [Term(name, A, TTL) for name in NAMES]
+    for name in NAMES:
+        granted(store.acquire(name, A, TTL, facts="{}"))
+    assert all(store.renew(terms).renewed)  # each node knows the script
+    asked: list[Connections] = []
+    take = Connections.take
+
+    def counted(connections: Connections) -> Any:
+        asked.append(connections)
+        return take(connections)
+
+    monkeypatch.setattr(Connections, "take", counted)
+    assert store.renew(terms).renewed == [True] * len(NAMES)
+
+    assert len(asked) == len(set(asked)) == len(cluster.primaries)
 
 
 def test_a_bulk_of_waiters_is_served_in_order(cluster_case: ClusterCase) -> None:
@@ -344,6 +370,45 @@ def test_a_line_whose_holder_has_died_is_found_by_whoever_sweeps(
     assert store.lines() == []
 
 
+#: What a process does that parks a bell, and is killed before the request of that number.
+KILLED_PARKING = """
+from celery_redislock.locks.cluster import ClusterScripts
+from celery_redislock.locks.store import Entry
+
+sent = iter(range(int(rest[0])))
+begin = ClusterScripts.begin
+
+def begin_unless_killed(*args, **options):
+    read = begin(*args, **options)
+    return lambda: read() if next(sent, None) is not None else os.kill(os.getpid(), signal.SIGKILL)
+
+ClusterScripts.begin = begin_unless_killed
+entry = Entry("ring", store.bell("n", "x"), 20.0, "{}")
+store.park("n", "job-b/1", entry, nonce="1")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("requests", [0, 1, 2], ids=["before noting", "before parking", "when parked"])
+def test_who_is_killed_between_noting_and_parking_leaves_no_line_that_nobody_finds(
+    cluster: Cluster, cluster_case: ClusterCase, requests: int
+) -> None:
+    """Law 4: at each step the slot is noted, or nothing stands in it."""
+    store = cluster_case.redis
+    granted(store.acquire("n", A, TTL, facts="{}"))
+
+    run_program(KILLED_PARKING, cluster.url, cluster_case.prefix, str(requests), returns=-signal.SIGKILL)
+
+    noted: Any = cluster.client.zscore(f"{cluster_case.prefix}:slots", str(cluster.slot_of("n")))
+    assert (cluster_case.lines(), noted < float("inf")) == (["n"] if requests == 2 else [], requests > 0)
+    cluster_case.expire("n")
+    with closing(connect(cluster.url, prefix=cluster_case.prefix)) as another:
+        served = B if requests == 2 else None
+        assert wait_until(
+            lambda: another.sweep() is not None and cluster_case.holder("n") == served, PATIENCE
+        )
+
+
 def test_lines_are_looked_at_while_a_node_does_not_answer(
     cluster: Cluster, cluster_case: ClusterCase
 ) -> None:
@@ -369,6 +434,92 @@ def test_lines_are_looked_at_while_a_node_does_not_answer(
     finally:
         away.server.resume()
     assert all(wait_until(lambda: served(name), PATIENCE) for name in names)  # noqa: B023  called at once
+
+
+def test_greenlets_of_a_process_exclude_each_other_and_keep_what_they_hold(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
+    """With gevent: the native watchdog has connections of its own to each node."""
+    pytest.importorskip("gevent")
+    program = """
+        at_work, turns = set(), []
+
+        def work(each):
+            name = f"name-{each % 7}"
+            for _ in range(3):
+                with Lock(store, name, timeout=50.0):
+                    assert name not in at_work
+                    at_work.add(name)
+                    time.sleep(0.01)
+                    at_work.remove(name)
+                    turns.append(name)
+
+        together(35, work)
+        assert len(turns) == 105
+        held = [Lock(store, f"name-{each}", ttl=1.5) for each in range(7)]
+        assert all(lock.acquire() for lock in held)
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end:
+            pass
+        assert all(lock.release() for lock in held)
+    """
+    run_program(program, cluster.url, cluster_case.prefix, first=PATCHED)
+
+
+def test_a_cluster_with_passwords_and_tls_keeps_locks(tmp_path: Path) -> None:
+    """The options of the URL are those of every connection, also to nodes that others have named."""
+    ports: list[int] = []
+
+    def arguments() -> list[str]:
+        words, port = tls_arguments(tmp_path)
+        ports.append(port)
+        return [*words, "--tls-cluster", "yes", "--tls-ca-cert-file", str(tmp_path / "cert.pem")]
+
+    with running_cluster(False, binary_named("redis-server"), arguments) as cluster:
+        for node in cluster.nodes:
+            node.client.config_set("requirepass", "s3cret")
+        url = f"rediss+cluster://:s3cret@127.0.0.1:{ports[-1]}/0{tls_options(tmp_path)}"
+        with closing(connect(url, socket_timeout=2.0)) as store:
+            for name in NAMES:
+                with Lock(store, name, ttl=TTL, timeout=0):
+                    assert not Lock(store, name, owner="another").acquire(timeout=0)
+        wrong = url.replace("s3cret", "wr0ng")
+        with (
+            closing(connect(wrong, socket_timeout=2.0)) as refusing,
+            pytest.raises(LockUnavailable) as raised,
+        ):
+            Lock(refusing, "n").acquire(timeout=0)
+        assert "wr0ng" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
+    """``min_replicas`` and ``sync``: it is asked on the connection of the acquire, whichever node that is."""
+    with running_cluster() as cluster, closing(ClusterCase(cluster, socket_timeout=3.0)) as case:
+        for node in cluster.nodes:
+            node.client.config_set("appendonly", "yes")
+        store = connect(cluster.url, prefix=case.prefix, socket_timeout=3.0, min_replicas=1, sync="aof")
+        with closing(store):
+            names = [named_on(cluster, node, 1)[0] for node in cluster.primaries]
+            for name in names:
+                with Lock(store, name, timeout=0):
+                    pass
+            replica = next(
+                node
+                for node in cluster.nodes
+                if node.client.info("replication").get("master_port") == cluster.node_of(names[0]).server.port
+            )
+            replica.server.kill()
+            with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed"):
+                Lock(store, names[0]).acquire(timeout=0)
+            assert case.holder(names[0]) is None
+            with Lock(store, names[1], timeout=0):
+                pass
+
+
+def test_whether_there_are_replicas_is_not_asked_of_each_node(cluster: Cluster) -> None:
+    with pytest.raises(LockOptionError, match="for a Cluster give a number"):
+        connect(cluster.url, min_replicas="auto")
 
 
 def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:

@@ -9,26 +9,10 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from tests.facts import wait_until
-from tests.integration.programs import run_program
+from tests.integration.programs import PATCHED, run_program
 from tests.stores import RedisCase
 
 pytest.importorskip("gevent")
-
-#: What a program does first to run in greenlets.
-PATCHED = """
-    from gevent import monkey
-    monkey.patch_all()
-    import gevent
-    from gevent import Timeout
-    from gevent.pool import Pool
-
-
-    def together(number, work):
-        pool = Pool(number)
-        done = [pool.spawn(work, each) for each in range(number)]
-        gevent.joinall(done, timeout=100, raise_error=True)
-        assert all(each.successful() for each in done)
-"""
 
 
 def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(plain_case: RedisCase) -> None:
