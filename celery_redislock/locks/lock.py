@@ -12,7 +12,7 @@ from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, Red
 from celery_redislock.locks.attempt import Attempt, coroutine, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, Lease
-from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.store import Grant, Hold, LockStore, Term
 from celery_redislock.locks.terms import check_store, check_terms
 from celery_redislock.locks.watchdog import watchdog_of
@@ -97,13 +97,13 @@ class Lock:
             LockOptionError: the name is no text or empty, a number is out of its range, or the store is none.
         """
         check_store(name, store, "least_ttl", "connect")
-        names: list[Any] = list(name) if isinstance(name, list | tuple) and name else [name]
+        names = names_of(name)
         for each in names:
             check_terms(
                 each, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
             )
         self.name = ", ".join(names)
-        self._key = " ".join(sorted({lock_name(each) for each in names}))
+        self._key = joint_name(names)
         if " " in self._key:
             from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
 

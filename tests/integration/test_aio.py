@@ -664,11 +664,55 @@ def test_a_factory_says_how_to_connect(case: RedisCase) -> None:
         ("redis://127.0.0.1", {"socket_timeout": 0}),
         ("nonsense://", {}),
         (redis.asyncio.Redis(), {"min_replicas": 1}),
+        ("redis+cluster://127.0.0.1:1", {}),
+        (redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("mine").client, {}),
     ],
 )
 def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dict[str, Any]) -> None:
     with pytest.raises(LockOptionError):
         aio.connect(server, **options)
+
+
+@pytest.mark.parametrize("way", ["URL", "client"])
+def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str) -> None:
+    """Tasks that ask for some of them, in any order, never wait for each other in a circle."""
+    server = case.url if way == "URL" else redis.asyncio.Redis.from_url(case.url)
+    at_work: set[str] = set()
+
+    async def story(store: aio.Store) -> None:
+        async def work(*names: str) -> None:
+            for _ in range(5):
+                async with aio.Lock(store, names, timeout=50.0) as lock:
+                    assert at_work.isdisjoint(names)
+                    at_work.update(names)
+                    await asyncio.sleep(0.001)
+                    at_work.difference_update(names)
+                    await lock.check()
+
+        asking = [("a", "b"), ("b", "c"), ("c", "a"), ("a",), ("c", "b", "a")] * 4
+        await asyncio.gather(*(work(*names) for names in asking))
+
+        both = aio.Lock(store, ["b", "a"], ttl=0.6)
+        async with both:
+            assert both.name == "b, a"
+            assert [case.holder(name) is not None for name in "abc"] == [True, True, False]
+            await asyncio.sleep(1.5)  # renewed
+            assert await both.renew()
+            case.redis.force_release("a")
+            assert not await both.renew()
+            assert await both.wait_lost()
+            with pytest.raises(LockLost):
+                await both.check()
+            await both.release()
+            assert await both.acquire(0)
+
+    play(case, story, server)
+    assert [case.holder(name) for name in "abc"] == [None] * 3
+
+
+def test_several_names_are_refused_where_no_step_takes_them_all(case: RedisCase) -> None:
+    with pytest.raises(LockOptionError, match="cannot be locked together"):
+        aio.Lock(aio.connect(case.url, min_replicas=1), ["a", "b"])
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
