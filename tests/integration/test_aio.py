@@ -672,7 +672,7 @@ def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dic
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
-@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}])
+@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}, {"owner": b"x"}])
 def test_what_no_lock_can_have_is_refused(case: RedisCase, kind: Any, terms: dict[str, Any]) -> None:
     with pytest.raises(LockOptionError):
         kind(aio.connect(case.url), "n", **terms)

@@ -42,7 +42,7 @@ not_usable_timeout, invalid_timeout                             differs: no_numb
 strict_check                                                    same: tests/unit/locks/test_lock.py
 extend, extend_lock_default_expire                              same: renewal_counts_from_now
 extend_lock_without_expire_fail, auto_renewal_bad_values        differs: always_an_end
-extend_another_instance, given_id, bogus_release                differs: one_owner
+extend_another_instance, given_id, bogus_release                differs: one_owner, whose name is a text
 extend_another_instance_different_id_fail                       same: one_owner
 owner_id, get_owner_id, token                                   differs: one_owner
 double_acquire, enter_already_acquired_with_not_blocking        same with reentrant=False: a_second_time
@@ -330,6 +330,8 @@ def test_one_owner_holds_a_lock_once(played: Callable[[Story], None]) -> None:
         assert holder.owner == "me"
         assert holder.token.startswith("me/")
         assert await first.release()
+        with pytest.raises(LockOptionError):
+            make(owner=b"me")
 
     played(story)
 

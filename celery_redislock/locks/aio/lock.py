@@ -86,9 +86,10 @@ class Lock:
                 cancels the task that holds; ``async with`` raises :class:`LockLost` then.
 
         Raises:
-            LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
+            LockOptionError: the name is empty, it or the owner is no text, or a time is not a number
+                of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout)
+        check_terms(name, ttl=ttl, timeout=timeout, owner=owner)
         check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
         self.name = name
