@@ -1,21 +1,40 @@
-"""A certificate for 127.0.0.1, and what lets a server, or a proxy before one, speak TLS with it."""
+"""Servers that speak TLS: by themselves, or behind a proxy where they were built without it."""
 
 import asyncio
-import shutil
 import ssl
 import subprocess
 import threading
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
+from tests.acceptance.processes import free_port, needs
+from tests.servers import EmbeddedServer
+from tests.stores import start_server
 
-from tests.acceptance.processes import free_port
+#: Debian's server by itself, and the embedded one, which has no TLS, behind the proxy.
+BY_ITSELF, PROXIED = WAYS = ("TLS", "TLS of a proxy")
 
-#: Seconds in which the proxy is there, and gone.
-_PATIENCE = 20.0
+#: Seconds after which a connection through the proxy ends, whatever became of the test.
+LIFE = 120.0
+
+
+@contextmanager
+def tls_server(way: str, folder: Path) -> Iterator[tuple[EmbeddedServer, str]]:
+    """Run a server for the block: yield it, and its ``rediss://`` URL, which trusts its certificate only."""
+    url = f"rediss://127.0.0.1:{{}}/0{tls_options(folder)}"
+    if way == PROXIED:
+        with EmbeddedServer() as server, _proxy(server, *_certificate(folder)) as port:
+            yield server, url.format(port)
+        return
+    arguments, port = tls_arguments(folder)
+    server = start_server("redis-server", port=0, extra_args=arguments)
+    try:
+        yield server, url.format(port)
+    finally:
+        server.stop()
 
 
 def tls_arguments(folder: Path) -> tuple[list[str], int]:
@@ -31,56 +50,10 @@ def tls_options(folder: Path) -> str:
     return f"?ssl_cert_reqs=required&ssl_ca_certs={folder}/cert.pem"
 
 
-@contextmanager
-def tls_before(port: int, folder: Path) -> Iterator[int]:
-    """Speak TLS before a server on 127.0.0.1 that does not, with a folder's certificate; yield the port."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*_certificate(folder))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    async def listen() -> asyncio.Server:
-        return await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context)
-
-    async def pass_on(reader: StreamReader, writer: StreamWriter) -> None:
-        theirs, to_them = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(_pipe(reader, to_them), _pipe(theirs, writer))
-
-    server = asyncio.run_coroutine_threadsafe(listen(), loop).result(_PATIENCE)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        asyncio.run_coroutine_threadsafe(_end(server), loop).result(_PATIENCE)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_PATIENCE)
-        loop.close()
-
-
-async def _pipe(reader: StreamReader, writer: StreamWriter) -> None:
-    try:
-        with suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-    finally:
-        writer.transport.abort()
-
-
-async def _end(server: asyncio.Server) -> None:
-    server.close()
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)  # the transports close in the next turn of the loop
-
-
 def _certificate(folder: Path) -> tuple[Path, Path]:
+    needs("openssl")
     key = folder / "key.pem"
     certificate = folder / "cert.pem"
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not there to make a certificate")
     if not certificate.exists():
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
@@ -89,3 +62,49 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip
     return certificate, key
+
+
+@contextmanager
+def _proxy(server: EmbeddedServer, certificate: Path, key: Path) -> Iterator[int]:
+    """Listen with TLS on a port of 127.0.0.1 for the block, and forward in plain what comes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
+    writers: list[StreamWriter] = []
+
+    async def forward(reader: StreamReader, writer: StreamWriter) -> None:
+        # A proxy that ends cancels this; a connection that is cut is no error of the proxy's.
+        with suppress(OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            answers, requests = await asyncio.open_unix_connection(server.socket_path)
+            writers.extend((writer, requests))
+            both = asyncio.gather(_copy(reader, requests), _copy(answers, writer))
+            await asyncio.wait_for(both, LIFE)
+
+    async def listen() -> None:
+        ends = asyncio.Event()
+        listener = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+        started.set_result((asyncio.get_running_loop(), ends, listener.sockets[0].getsockname()[1]))
+        await ends.wait()
+        listener.close()
+        for writer in writers:
+            writer.transport.abort()  # a goodbye would wait for an answer that no loop reads any more
+
+    # One thread for both directions: OpenSSL lets no two use a connection at once.
+    thread = threading.Thread(target=asyncio.run, args=(listen(),), daemon=True)
+    thread.start()
+    loop, ends, port = started.result(LIFE)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(ends.set)
+        thread.join(LIFE)
+
+
+async def _copy(source: StreamReader, target: StreamWriter) -> None:
+    """Forward one direction until it ends, and let the other end with it."""
+    try:
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+    finally:
+        target.close()

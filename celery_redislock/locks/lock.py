@@ -94,14 +94,16 @@ class Lock:
             clock: injected by tests.
 
         Raises:
-            LockOptionError: the name is no text or empty, a number is out of its range, or the store is none.
+            LockOptionError: the name is empty, it or the owner is no text, a number is out of its range,
+                or the store is none.
         """
         check_store(name, store, "least_ttl", "connect")
         names = names_of(name)
         for each in names:
             check_terms(
-                each, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
-            )
+                each, ttl=ttl, timeout=timeout, owner=owner, margin=margin, lock_delay=lock_delay,
+                least=store.least_ttl,
+            )  # fmt: skip
         self.name = ", ".join(names)
         self._key = joint_name(names)
         if " " in self._key:

@@ -135,7 +135,7 @@ class Semaphore:
                 not a number of seconds in range.
         """
         check_store(name, store, "least_ttl", "connect")
-        check_terms(name, ttl=ttl, timeout=timeout, limit=limit, least=store.least_ttl)
+        check_terms(name, ttl=ttl, timeout=timeout, owner=owner, limit=limit, least=store.least_ttl)
         self.name = name
         self.limit = limit
         self._key = lock_name(name)

@@ -22,8 +22,8 @@ def check_store(name: object, store: object, has: str, made_by: str) -> None:
 
 
 def check_terms(
-    name: object, *, ttl: object = 1.0, timeout: object = None, for_: object = 1.0, margin: object = 0.1,
-    lock_delay: object = 0.0, least: float = 0.0, **counts: object,
+    name: object, *, ttl: object = 1.0, timeout: object = None, owner: object = None, for_: object = 1.0,
+    margin: object = 0.1, lock_delay: object = 0.0, least: float = 0.0, **counts: object,
 ) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
@@ -44,6 +44,8 @@ def check_terms(
         problems.append(too_short("ttl", ttl, least))
     if timeout is not None and not is_seconds(timeout):
         problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
+    if owner is not None and not isinstance(owner, str):
+        problems.append(f"owner={owner!r} is no text; name who holds, or leave it out")
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
     if not is_seconds(lock_delay) or not 0 <= lock_delay <= TEN_YEARS:

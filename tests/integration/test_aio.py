@@ -22,8 +22,8 @@ from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.history import Interval, violations
-from tests.stores import RedisCase, server_names, start_server
-from tests.tls import tls_arguments, tls_options
+from tests.stores import RedisCase, server_names
+from tests.tls import WAYS, tls_server
 
 #: Seconds: the socket timeout of the stores here. A hand-off lives for two of them.
 SOCKET_TIMEOUT = 0.5
@@ -716,7 +716,7 @@ def test_several_names_are_refused_where_no_step_takes_them_all(case: RedisCase)
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
-@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}])
+@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}, {"owner": b"x"}])
 def test_what_no_lock_can_have_is_refused(case: RedisCase, kind: Any, terms: dict[str, Any]) -> None:
     with pytest.raises(LockOptionError):
         kind(aio.connect(case.url), "n", **terms)
@@ -736,15 +736,14 @@ def test_a_store_that_is_closed_keeps_no_connection_and_can_be_used_again(lone_c
     play(case, story)
 
 
-def test_connections_are_made_with_tls(tmp_path: Path) -> None:
-    arguments, port = tls_arguments(tmp_path)
-    server = start_server("redis-server", port=0, extra_args=arguments)
+@pytest.mark.parametrize("way", WAYS)
+def test_connections_are_made_with_tls(tmp_path: Path, way: str) -> None:
     with ExitStack() as stack:
-        stack.callback(server.stop)
+        server, url = stack.enter_context(tls_server(way, tmp_path))
         case = stack.enter_context(closing(RedisCase(server.redis_url)))
 
         async def story(store: aio.Store) -> None:
-            assert store.server == f"rediss://127.0.0.1:{port}/0"
+            assert store.server == url.partition("?")[0]
             async with aio.Lock(store, "n") as lock:
                 waits = asyncio.create_task(aio.Lock(store, "n").acquire())
                 assert await until(lambda: waiting(case) == 1)
@@ -754,7 +753,7 @@ def test_connections_are_made_with_tls(tmp_path: Path) -> None:
             async with many:
                 assert len(await many.holders()) == 1
 
-        play(case, story, f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}")
+        play(case, story, url)
 
 
 def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(lone_case: RedisCase) -> None:

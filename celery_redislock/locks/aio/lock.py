@@ -86,13 +86,14 @@ class Lock:
                 cancels the task that holds; ``async with`` raises :class:`LockLost` then.
 
         Raises:
-            LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
+            LockOptionError: the name is empty, it or the owner is no text, or a time is not a number
+                of seconds in range.
         """
         check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
         names = names_of(name)
         for each in names:
-            check_terms(each, ttl=ttl, timeout=timeout)
+            check_terms(each, ttl=ttl, timeout=timeout, owner=owner)
         self.name = ", ".join(names)
         self._key = joint_name(names)
         self._store = store.joined if " " in self._key else store
