@@ -81,7 +81,8 @@ class Lock:
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
             on_lost: called once with this lock when the hold is found gone, in the thread that learns of
-                it: the watchdog's, which holds nothing itself, or that of :meth:`check` or :meth:`renew`.
+                it: the watchdog's, which renews no lock meanwhile, so let it be short; or that of
+                :meth:`check` or :meth:`renew`.
             on_state: called with this lock and ``"unsure"`` when a renewal got no answer, or the deadline of
                 the hold is near; with ``"held"`` when the server has confirmed it again; or with ``"lost"``.
                 Each once, in order, in the thread that learns of it, which renews nothing meanwhile.
@@ -102,7 +103,7 @@ class Lock:
         for each in names:
             check_terms(
                 each, ttl=ttl, timeout=timeout, owner=owner, margin=margin, lock_delay=lock_delay,
-                least=store.least_ttl,
+                on_lost=on_lost, on_state=on_state, least=store.least_ttl,
             )  # fmt: skip
         self.name = ", ".join(names)
         self._key = joint_name(names)

@@ -28,9 +28,9 @@ from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
 from celery_redislock.locks.aio.wires import ClientWires, OwnWires
-from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.connection import Connections, is_cluster, mask_password, pool_of
 from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.terms import check_connect
 
 __all__ = ["Lock", "Permit", "ReadWriteLock", "Semaphore", "Store", "connect"]
 
@@ -61,9 +61,7 @@ def connect(
     Raises:
         LockOptionError: the server cannot be reached so, or the timeout is no number of seconds in range.
     """
-    if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
-        problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
-        raise LockOptionError("aio.connect", [problem])
+    check_connect("aio.connect", prefix, socket_timeout)
     options: dict[str, Any] = {"prefix": prefix, "strict_fence": strict_fence}
     options.update(min_replicas=min_replicas, sync=sync)
     if isinstance(server, redis.asyncio.Redis):
