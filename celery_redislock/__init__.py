@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celery_redislock.declaring.keys.resources import Resources
-    from celery_redislock.declaring.scopes import Conflict
+    from celery_redislock.declaring.scopes import Conflict, Skip
     from celery_redislock.exceptions import (
         DuplicateTask,
         LockBusy,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Conflict", "DuplicateTask", "Holder", "Lease", "LockBusy", "LockHandle", "LockKeyError", "LockLost",
     "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "Resources", "SingletonTask",
-    "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
+    "Skip", "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -43,6 +43,7 @@ _HOMES = {
     "LockHandle": "publishing.handle",
     "LockResult": "publishing.results",
     "Resources": "declaring.keys.resources",
+    "Skip": "declaring.scopes",
     "SingletonTask": "task",
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Strategy
+from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Skip, Strategy
 from celery_redislock.declaring.table import INHERIT
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ KeyChoice: TypeAlias = (
 )
 #: ``lock_limit``: how many may hold one key, or a callable that is given the arguments by name.
 LimitChoice: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
-#: A strategy, or a callable that is given the conflict and returns one.
-StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str]
+#: A strategy, or a callable that is given the conflict and returns one, or a ``Skip``.
+StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str | Skip]
 
 
 class Strategies(TypedDict, total=False):
@@ -75,6 +75,7 @@ class TaskOptions(_Options, total=False):
     """A task's options, for a decorator whose keywords a checker does not look at: ``**TaskOptions(…)``."""
 
     on_lock_lost: LossChoice
+    lock_skip_result: Any
 
 
 class CallOptions(_Options, total=False):

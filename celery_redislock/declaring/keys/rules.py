@@ -62,7 +62,8 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     else:
         problems.append(
             f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple "
-            "of parameter names (empty: one lock for all calls), a text such as 'account:{account_id}', Resources of several, or a callable"
+            "of parameter names (none: one lock for all calls), a text such as 'account:{account_id}', "
+            "Resources of several, or a callable"
         )
     if problems or rule is None:
         raise LockOptionError(task_name, problems)

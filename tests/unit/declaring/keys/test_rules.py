@@ -257,10 +257,7 @@ LOOSE = {"args": [1], "kwargs": {}}
         (lambda a: a["missing"], {}, "raised KeyError: 'missing'"),
         # The user of a callable has named what matters already: other advice is no use.
         (lambda _: (frozenset({1}),), {}, "returned (frozenset({1}),); return values that JSON can carry"),
-        *(
-            (lambda _, answer=answer: answer, {}, "returned")
-            for answer in (None, "", "  ", 5, ["a"], b"x")
-        ),
+        *((lambda _, answer=answer: answer, {}, "returned") for answer in (None, "", "  ", 5, ["a"], b"x")),
     ],
 )
 def test_a_call_without_a_name_says_why(lock_key, arguments, words):
