@@ -7,6 +7,7 @@ import pytest
 
 from celery_redislock.locks.scripts import OF_SEVERAL, OF_SLOTS, SCRIPTS, script
 from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
+from tests.pages import acl_rule
 
 LUA = files("celery_redislock.locks") / "lua"
 
@@ -60,6 +61,18 @@ class TestEachScript:
 
     def test_it_is_named_by_its_digest(self, name: str) -> None:
         assert re.fullmatch(r"[0-9a-f]{40}", script(name)[1])
+
+
+#: What a script calls only where the lock server is the broker, or the result backend, as their user.
+OF_SHARED_SERVERS = {"LPUSH", "GETRANGE", "SETEX", "PUBLISH"}
+
+
+def test_the_user_of_the_pages_may_run_each_command_that_a_script_calls() -> None:
+    """One that is rare would be refused in production first."""
+    texts = [each.read_text("utf-8") for each in LUA.iterdir()]
+    called = {name for text in texts for name in re.findall(r"\bp?call\('([A-Z]+)'", text)}
+
+    assert called - {word.removeprefix("+").upper() for word in acl_rule()} == OF_SHARED_SERVERS
 
 
 #: These take any number of keys or arguments, and loop over them; or add to those of the script they include.
