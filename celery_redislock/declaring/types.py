@@ -9,6 +9,7 @@ from celery_redislock.declaring.table import INHERIT
 
 if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
+    from celery_redislock.locks.lock import Lock
 
 __all__ = [
     "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "FailureChoice", "KeyChoice", "LimitChoice",
@@ -76,6 +77,20 @@ class TaskOptions(_Options, total=False):
 
     on_lock_lost: LossChoice
     lock_skip_result: Any
+
+
+class LockTerms(TypedDict, total=False):
+    """Keywords of a ``Lock``; see :class:`celery_redislock.locks.Lock`."""
+
+    ttl: float
+    timeout: float | None
+    owner: str | None
+    auto_renew: bool
+    reentrant: bool
+    on_lost: Callable[["Lock"], None] | None
+    on_state: Callable[["Lock", str], None] | None
+    margin: float
+    lock_delay: float
 
 
 class CallOptions(_Options, total=False):

@@ -48,7 +48,8 @@ def skip(call: Call, hold: Hold) -> Any:
     if any(run.in_body and run.lock.owner == owner for run in runs_in_this_thread()):
         logger.warning(
             "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
-            "to queue another run from inside the task, declare it with lock='until_executing'",
+            "to queue another run from inside the task, declare it with lock='until_executing' (one may be "
+            "queued), or 'while_executing' (any number): docs/troubleshooting.md",
             lock.task,
             owner,
         )
