@@ -215,10 +215,14 @@ def hold_together(store: RedisStore) -> None:
         facts = f'{{"limit":{limit}}}'
         assert isinstance(store.acquire("seats", f"{owner}/1", 5.0, facts=facts, limit=limit), Grant)
     assert isinstance(store.acquire("seats", "c/1", 5.0, facts='{"limit":3}', limit=3), Refusal)
+    took_over = store.acquire(
+        "seats", "a/2", 5.0, facts='{"limit":3}', instead_of="a/1", starts_run=True, limit=3
+    )
+    assert isinstance(took_over, Grant)  # it has asked who runs
     assert store.limit("seats", 3, ttl=5.0) is not None
     assert len(store.holders("seats")) == 2
-    for owner in ("a", "b"):
-        assert store.release("seats", f"{owner}/1").released
+    for token in ("a/2", "b/1"):
+        assert store.release("seats", token).released
 
 
 def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
