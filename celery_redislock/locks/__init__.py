@@ -76,7 +76,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.clock import is_seconds
+from celery_redislock.locks.terms import check_connect
 
 if TYPE_CHECKING:
     from celery_redislock.locks.client import Named
@@ -143,7 +143,7 @@ def connect(
             decoding do not count. A client of any other kind is called itself. ``store.server`` says which.
             A list of three or more, an odd number, of independent servers: a quorum of them keeps exclusive
             locks (``Lock``, nothing else) and goes on while fewer than half are away (docs/redlock.md).
-        prefix: put in front of every key.
+        prefix: put in front of every key; a text without braces and white space.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
             where it must connect to a server that answers slowly. It does not count where a client is
             called: its own timeouts and retries do, and a call may take five seconds at most. On a
@@ -156,7 +156,7 @@ def connect(
             the server has one online, otherwise none; it is asked over each new connection, every 10 s of
             use and when none confirms, and each change logs a WARNING. It narrows the gap a failover
             opens, it does not close it, as renewals are not confirmed. Not on a quorum, which is instead of
-            replicas.
+            replicas; and not ``"auto"`` on a Cluster.
         sync: ``"aof"``: an acquire must be on the server's disk, and on those of ``min_replicas``, too
             (``WAITAOF``), otherwise as above. That takes as long as the disk does, up to a second with
             ``appendfsync everysec``, and the ttl runs meanwhile. It takes Redis 7.2 or Valkey with
@@ -167,16 +167,14 @@ def connect(
             so that there it must be a callable.
 
     Raises:
-        LockOptionError: the URL or the client cannot be used, or the timeout is no number in range; or the
+        LockOptionError: the URL or the client cannot be used, or a value is not in its range; or the
             servers of a list are too few, an even number, two the same, or have something to wait for; or
             a client cannot wait for replicas or disks.
     """
     from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
     from celery_redislock.locks.cluster import store_on  # noqa: PLC0415  imports redis
 
-    if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
-        problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
-        raise LockOptionError("connect", [problem])
+    check_connect("connect", prefix, socket_timeout)
     if isinstance(url, list | tuple):
         return _quorum(url, min_replicas or sync, prefix=prefix, socket_timeout=socket_timeout)
     return store_on(

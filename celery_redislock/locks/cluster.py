@@ -157,7 +157,8 @@ class ClusterScripts(Scripts):
             except LockUnavailable as error:
                 lost = error
                 code = error.reason.partition(" ")[0]
-                if error.was_refused and code not in _PASSING:
+                # Also where it was carried out, and what has to confirm it was refused.
+                if code not in _PASSING and (error.was_refused or isinstance(error.__cause__, ErrorReply)):
                     raise
                 was_sent = was_sent or (error.was_sent and not error.was_refused)
             except redis.RedisError as error:  # of redis-py, which found no node

@@ -79,7 +79,7 @@ class Connections:
             "health_check_interval": 0,
         }
         if bounds_sentinels and "connection_pool" in self._kwargs:
-            self._kwargs["connection_pool"] = _asking_anew(self._kwargs["connection_pool"], socket_timeout)
+            self._kwargs["connection_pool"] = asking_anew(self._kwargs["connection_pool"], socket_timeout)
         self._forget()
 
     @property
@@ -144,7 +144,7 @@ class Connections:
         connection.redislock_unread = 0
         connection.redislock_idle = self._idle[beside.get()]
         if beside.get() is not None and hasattr(self._pool, "sentinel_manager"):
-            connection.connection_pool = _asking_anew(connection.connection_pool)
+            connection.connection_pool = asking_anew(connection.connection_pool)
         return connection
 
 
@@ -166,7 +166,7 @@ def impatient(seconds: float) -> dict[str, Any]:
     return {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
 
 
-def _asking_anew(proxy: Any, bound: float | None = None) -> Any:
+def asking_anew(proxy: Any, bound: float | None = None) -> Any:
     """Return the proxy of a Sentinel's pool with connections of its own to the Sentinels.
 
     ``bound``: seconds that all of them together have for an answer.

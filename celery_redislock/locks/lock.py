@@ -12,7 +12,7 @@ from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, Red
 from celery_redislock.locks.attempt import Attempt, coroutine, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, Lease
-from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.store import Grant, Hold, LockStore, Term
 from celery_redislock.locks.terms import check_store, check_terms
 from celery_redislock.locks.watchdog import watchdog_of
@@ -81,7 +81,8 @@ class Lock:
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
             on_lost: called once with this lock when the hold is found gone, in the thread that learns of
-                it: the watchdog's, which holds nothing itself, or that of :meth:`check` or :meth:`renew`.
+                it: the watchdog's, which renews no lock meanwhile, so let it be short; or that of
+                :meth:`check` or :meth:`renew`.
             on_state: called with this lock and ``"unsure"`` when a renewal got no answer, or the deadline of
                 the hold is near; with ``"held"`` when the server has confirmed it again; or with ``"lost"``.
                 Each once, in order, in the thread that learns of it, which renews nothing meanwhile.
@@ -94,16 +95,18 @@ class Lock:
             clock: injected by tests.
 
         Raises:
-            LockOptionError: the name is no text or empty, a number is out of its range, or the store is none.
+            LockOptionError: the name is empty, it or the owner is no text, a number is out of its range,
+                or the store is none.
         """
         check_store(name, store, "least_ttl", "connect")
-        names: list[Any] = list(name) if isinstance(name, list | tuple) and name else [name]
+        names = names_of(name)
         for each in names:
             check_terms(
-                each, ttl=ttl, timeout=timeout, margin=margin, lock_delay=lock_delay, least=store.least_ttl
-            )
+                each, ttl=ttl, timeout=timeout, owner=owner, margin=margin, lock_delay=lock_delay,
+                on_lost=on_lost, on_state=on_state, least=store.least_ttl,
+            )  # fmt: skip
         self.name = ", ".join(names)
-        self._key = " ".join(sorted({lock_name(each) for each in names}))
+        self._key = joint_name(names)
         if " " in self._key:
             from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
 

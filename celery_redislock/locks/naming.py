@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 #: Longest lock name in bytes of UTF-8; longer ones end in a digest.
 MAX_BYTES = 200
@@ -43,6 +44,16 @@ def lock_name(text: str) -> str:
     ('nightly%20import', 'nightly%20import')
     """
     return shorten(_UNSAFE_ALONE.sub(_percent, text))
+
+
+def names_of(name: Any) -> list[Any]:
+    """Return the names that a caller gives a lock: a list of them, or one."""
+    return list(name) if isinstance(name, list | tuple) and name else [name]
+
+
+def joint_name(names: list[str]) -> str:
+    """Return the name of a lock of several names: each once, in one order, a space between two."""
+    return " ".join(sorted({lock_name(each) for each in names}))
 
 
 def shorten(name: str) -> str:

@@ -9,6 +9,7 @@ from celery_redislock.locks.attempt import Attempt
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.lock import Entry, Lock
 from celery_redislock.locks.store import Hold, LockStore
+from celery_redislock.locks.terms import check_lines, check_store
 
 __all__ = ["ReadWriteLock"]
 
@@ -54,7 +55,13 @@ class ReadWriteLock:
         on_lost: Callable[[Lock], None] | None = None,
         clock: Clock = boottime,
     ) -> None:
-        """Name a lock; nothing is sent yet. The arguments are those of a Lock, for both sides."""
+        """Name a lock; nothing is sent yet. These arguments are those of a Lock, for both sides.
+
+        Raises:
+            LockOptionError: as a Lock; and the store is a quorum of servers.
+        """
+        check_store(name, store, "least_ttl", "connect")
+        check_lines(name, store)
         side: Any = {"ttl": ttl, "timeout": timeout, "owner": owner, "auto_renew": auto_renew}
         side |= {"on_lost": on_lost, "clock": clock}
         self.read = Reader(store, name, **side)

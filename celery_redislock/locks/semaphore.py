@@ -1,5 +1,6 @@
 """A counting semaphore for anybody: so many holds of one name at once, without Celery."""
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +14,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
-from celery_redislock.locks.terms import check_store, check_terms
+from celery_redislock.locks.terms import check_lines, check_store, check_terms
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Permit", "Semaphore"]
@@ -37,6 +38,7 @@ class Permit:
         self.permits = permits
         self.lease = lease
         self._semaphore = semaphore
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
@@ -48,11 +50,16 @@ class Permit:
 
     @property
     def held(self) -> bool:
-        """Neither released by this object nor known to be lost."""
-        return self.lease.held
+        """Neither released by this object nor known to be lost; a fork holds nothing of its parent's."""
+        return self._pid == os.getpid() and self.lease.held
 
     def check(self) -> None:
-        """Raise :class:`LockLost` if it is lost or was released; as :meth:`Lease.check`."""
+        """Raise :class:`LockLost` if it is lost or was released; as :meth:`Lease.check`.
+
+        Raises:
+            RuntimeError: this process is a fork of the one that holds it.
+        """
+        self._insist_on_process()
         self.lease.check()
 
     def release(self) -> bool:
@@ -64,13 +71,24 @@ class Permit:
         Raises:
             LockUnavailable: the server cannot be reached; they are released in the background.
             LockKeyError: the key on the server is not a lock any more.
+            RuntimeError: this process is a fork of the one that holds it.
         """
+        self._insist_on_process()
         return self._semaphore._end(self.lease)
+
+    def _insist_on_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"{self!r} is held by process {self._pid}, of which this one is a fork: release it there, or "
+                "by its token, Semaphore.release(token)"
+            )
 
     def __enter__(self) -> "Permit":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._pid != os.getpid():
+            return  # a fork, whose parent entered the block
         try:
             released = self.release()
         except RedisLockError:
@@ -135,7 +153,10 @@ class Semaphore:
                 not a number of seconds in range.
         """
         check_store(name, store, "least_ttl", "connect")
-        check_terms(name, ttl=ttl, timeout=timeout, limit=limit, least=store.least_ttl)
+        check_lines(name, store)
+        check_terms(
+            name, ttl=ttl, timeout=timeout, owner=owner, on_lost=on_lost, limit=limit, least=store.least_ttl
+        )
         self.name = name
         self.limit = limit
         self._key = lock_name(name)

@@ -1,10 +1,12 @@
 """What a lock without Celery may be told: its name, times and numbers, checked before anything is sent."""
 
+from typing import Any
+
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.store import TEN_YEARS, too_short
 
-__all__ = ["check_store", "check_terms"]
+__all__ = ["check_connect", "check_lines", "check_store", "check_terms"]
 
 #: More places than anybody counts one by one.
 MOST = 1_000_000
@@ -23,9 +25,30 @@ def check_store(name: object, store: object, has: str, made_by: str) -> None:
         raise LockOptionError(repr(name), [problem])
 
 
+def check_lines(name: object, store: Any) -> None:
+    """Raise :class:`LockOptionError` where a store keeps no lines: a quorum has exclusive locks only."""
+    if not store.keeps_lines:
+        problem = (
+            f"{store.server} is a quorum of servers, which keeps a Lock only; give the URL of one server"
+        )
+        raise LockOptionError(repr(name), [problem])
+
+
+def check_connect(where: str, prefix: object, socket_timeout: object) -> None:
+    """Raise :class:`LockOptionError` unless keys can begin so, and a server can be waited for so long."""
+    problems = []
+    if not isinstance(prefix, str) or not prefix.isprintable() or not prefix or {*prefix} & {*" {}"}:
+        problems.append(f"prefix={prefix!r} is not a text without braces, white space and control characters")
+    if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
+        problems.append(f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up")
+    if problems:
+        raise LockOptionError(where, problems)
+
+
 def check_terms(
-    name: object, *, ttl: object = 1.0, timeout: object = None, for_: object = 1.0, margin: object = 0.1,
-    lock_delay: object = 0.0, least: float = 0.0, **counts: object,
+    name: object, *, ttl: object = 1.0, timeout: object = None, owner: object = None, for_: object = 1.0,
+    margin: object = 0.1, lock_delay: object = 0.0, on_lost: object = None, on_state: object = None,
+    least: float = 0.0, **counts: object,
 ) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
@@ -33,23 +56,29 @@ def check_terms(
     arguments.
     """
     problems = []
-    if not isinstance(name, str):
-        problems.append(f"the name is {name!r}; give a text that names the resource the lock is for")
-    elif not name:
-        problems.append("the name is empty; name the resource the lock is for")
-    for argument, seconds in (("ttl", ttl), ("for_", for_)):
-        if not is_seconds(seconds) or not 0.001 <= seconds <= TEN_YEARS:
+    if not isinstance(name, str) or not name:
+        what = "empty" if name == "" else repr(name)
+        problems.append(f"the name is {what}; give a text that names the resource the lock is for")
+    for argument, seconds, first in (
+        ("ttl", ttl, 0.001),
+        ("for_", for_, 0.001),
+        ("lock_delay", lock_delay, 0),
+    ):
+        if not is_seconds(seconds) or not first <= seconds <= TEN_YEARS:
             problems.append(
-                f"{argument}={seconds!r} is not a number of seconds from 0.001 to {TEN_YEARS:.0f}"
+                f"{argument}={seconds!r} is not a number of seconds from {first:g} to {TEN_YEARS:.0f}"
             )
-    if is_seconds(ttl) and ttl < least:
+    if least and is_seconds(ttl) and ttl < least:
         problems.append(too_short("ttl", ttl, least))
     if timeout is not None and not is_seconds(timeout):
         problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
+    if owner is not None and not isinstance(owner, str):
+        problems.append(f"owner={owner!r} is no text; name who holds, or leave it out")
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
-    if not is_seconds(lock_delay) or not 0 <= lock_delay <= TEN_YEARS:
-        problems.append(f"lock_delay={lock_delay!r} is not a number of seconds from 0 to {TEN_YEARS:.0f}")
+    for argument, call in (("on_lost", on_lost), ("on_state", on_state)):
+        if call is not None and not callable(call):
+            problems.append(f"{argument}={call!r} cannot be called; give a function")
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
             problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")

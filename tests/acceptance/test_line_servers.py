@@ -1,6 +1,5 @@
 """A line on servers that are reached otherwise: by TLS, and through a Sentinel, also when that fails over."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,11 +11,10 @@ import redis
 from celery_redislock import LockUnavailable
 from tests import servers
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.processes import needs
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
-from tests.tls import tls_arguments, tls_options
+from tests.tls import BY_ITSELF, PROXIED, tls_server
 
 pytestmark = pytest.mark.law(2)
 
@@ -41,15 +39,13 @@ def assert_run_in_order(project: Project, key: str, sent: list[str]) -> None:
     assert not project.parked(key)
 
 
+@pytest.mark.parametrize("way", [PROXIED, slow(BY_ITSELF)])
 @pytest.mark.parametrize("is_broker", [True, slow(False)], ids=["broker and locks", "locks"])
 def test_a_line_on_a_server_that_speaks_tls(
-    new_project: ProjectMaker, key: str, celery_url: str, tmp_path: Path, is_broker: bool
+    new_project: ProjectMaker, key: str, celery_url: str, tmp_path: Path, way: str, is_broker: bool
 ) -> None:
     """The script pushes what leaves, or a process of the pool publishes it, as on any server."""
-    needs("redis-server", "openssl")
-    arguments, port = tls_arguments(tmp_path)
-    with EmbeddedServer(port=0, extra_args=arguments, binary=shutil.which("redis-server")):
-        url = f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}"
+    with tls_server(way, tmp_path) as (_, url):
         options: dict[str, Any] = {"broker": url} if is_broker else {"conf": {"redislock_url": url}}
         project = new_project(backend=celery_url, **options)
         project.start_worker("prefork")

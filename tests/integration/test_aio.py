@@ -22,8 +22,8 @@ from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.history import Interval, violations
-from tests.stores import RedisCase, server_names, start_server
-from tests.tls import tls_arguments, tls_options
+from tests.stores import RedisCase, server_names
+from tests.tls import WAYS, tls_server
 
 #: Seconds: the socket timeout of the stores here. A hand-off lives for two of them.
 SOCKET_TIMEOUT = 0.5
@@ -664,6 +664,8 @@ def test_a_factory_says_how_to_connect(case: RedisCase) -> None:
         ("redis://127.0.0.1", {"socket_timeout": 0}),
         ("nonsense://", {}),
         (redis.asyncio.Redis(), {"min_replicas": 1}),
+        ("redis+cluster://127.0.0.1:1", {}),
+        (redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("mine").client, {}),
     ],
 )
 def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dict[str, Any]) -> None:
@@ -671,8 +673,50 @@ def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dic
         aio.connect(server, **options)
 
 
+@pytest.mark.parametrize("way", ["URL", "client"])
+def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str) -> None:
+    """Tasks that ask for some of them, in any order, never wait for each other in a circle."""
+    server = case.url if way == "URL" else redis.asyncio.Redis.from_url(case.url)
+    at_work: set[str] = set()
+
+    async def story(store: aio.Store) -> None:
+        async def work(*names: str) -> None:
+            for _ in range(5):
+                async with aio.Lock(store, names, timeout=50.0) as lock:
+                    assert at_work.isdisjoint(names)
+                    at_work.update(names)
+                    await asyncio.sleep(0.001)
+                    at_work.difference_update(names)
+                    await lock.check()
+
+        asking = [("a", "b"), ("b", "c"), ("c", "a"), ("a",), ("c", "b", "a")] * 4
+        await asyncio.gather(*(work(*names) for names in asking))
+
+        both = aio.Lock(store, ["b", "a"], ttl=0.6)
+        async with both:
+            assert both.name == "b, a"
+            assert [case.holder(name) is not None for name in "abc"] == [True, True, False]
+            await asyncio.sleep(1.5)  # renewed
+            assert await both.renew()
+            case.redis.force_release("a")
+            assert not await both.renew()
+            assert await both.wait_lost()
+            with pytest.raises(LockLost):
+                await both.check()
+            await both.release()
+            assert await both.acquire(0)
+
+    play(case, story, server)
+    assert [case.holder(name) for name in "abc"] == [None] * 3
+
+
+def test_several_names_are_refused_where_no_step_takes_them_all(case: RedisCase) -> None:
+    with pytest.raises(LockOptionError, match="cannot be locked together"):
+        aio.Lock(aio.connect(case.url, min_replicas=1), ["a", "b"])
+
+
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
-@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}])
+@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}, {"owner": b"x"}])
 def test_what_no_lock_can_have_is_refused(case: RedisCase, kind: Any, terms: dict[str, Any]) -> None:
     with pytest.raises(LockOptionError):
         kind(aio.connect(case.url), "n", **terms)
@@ -692,15 +736,14 @@ def test_a_store_that_is_closed_keeps_no_connection_and_can_be_used_again(lone_c
     play(case, story)
 
 
-def test_connections_are_made_with_tls(tmp_path: Path) -> None:
-    arguments, port = tls_arguments(tmp_path)
-    server = start_server("redis-server", port=0, extra_args=arguments)
+@pytest.mark.parametrize("way", WAYS)
+def test_connections_are_made_with_tls(tmp_path: Path, way: str) -> None:
     with ExitStack() as stack:
-        stack.callback(server.stop)
+        server, url = stack.enter_context(tls_server(way, tmp_path))
         case = stack.enter_context(closing(RedisCase(server.redis_url)))
 
         async def story(store: aio.Store) -> None:
-            assert store.server == f"rediss://127.0.0.1:{port}/0"
+            assert store.server == url.partition("?")[0]
             async with aio.Lock(store, "n") as lock:
                 waits = asyncio.create_task(aio.Lock(store, "n").acquire())
                 assert await until(lambda: waiting(case) == 1)
@@ -710,7 +753,7 @@ def test_connections_are_made_with_tls(tmp_path: Path) -> None:
             async with many:
                 assert len(await many.holders()) == 1
 
-        play(case, story, f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}")
+        play(case, story, url)
 
 
 def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(lone_case: RedisCase) -> None:

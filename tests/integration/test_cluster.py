@@ -517,6 +517,24 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
                 pass
 
 
+def test_an_answer_that_nothing_will_be_confirmed_is_no_reason_to_ask_again(
+    cluster: Cluster, prefix: str
+) -> None:
+    """A node without an append-only file says so at once."""
+    node = cluster.node_of("n")
+
+    def asked() -> int:
+        stats: Any = node.client.info("commandstats")
+        return int(stats.get("cmdstat_waitaof", {"calls": 0})["calls"])
+
+    before = asked()
+    with closing(connect(cluster.url, prefix=prefix, sync="aof")) as store:
+        with pytest.raises(LockUnavailable, match="appendonly yes"):
+            Lock(store, "n").acquire(timeout=0)
+        assert asked() - before == 1
+        assert store.inspect("n") is None
+
+
 def test_whether_there_are_replicas_is_not_asked_of_each_node(cluster: Cluster) -> None:
     with pytest.raises(LockOptionError, match="for a Cluster give a number"):
         connect(cluster.url, min_replicas="auto")

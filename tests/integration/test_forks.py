@@ -154,3 +154,31 @@ def test_a_fork_in_the_middle_of_anything_gets_through(plain_case: RedisCase, bu
     run_program(program, plain_case.url, plain_case.prefix, str(number), timeout=110.0)
 
     assert plain_case.keys() == []
+
+
+def test_a_fork_holds_no_place_of_its_parents(plain_case: RedisCase) -> None:
+    """It neither checks nor releases what its parent holds, also where it leaves the block by itself."""
+    program = """
+        from tests.forks import gets_through
+
+        seats = Semaphore(store, "n", 1)
+
+        def refused(ask):
+            try:
+                ask()
+            except RuntimeError as error:
+                return "of which this one is a fork" in str(error)
+
+        def in_child():
+            assert not permit.held
+            assert refused(permit.check) and refused(permit.release)
+            permit.__exit__(None, None, None)
+
+        with seats.acquire() as permit:
+            assert gets_through(in_child)
+            assert Semaphore(store, "n", 1).acquire(timeout=0) is None
+            permit.check()
+            assert permit.held
+        assert seats.available() == 1
+    """
+    run_program(program, plain_case.url, plain_case.prefix)

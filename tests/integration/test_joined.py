@@ -285,6 +285,27 @@ def test_a_message_that_was_handed_all_keeps_all_until_it_is_run(case: RedisCase
         assert case.redis.waiting(name)[0] == 0
 
 
+def test_a_message_whose_queue_takes_nothing_holds_nothing_and_keeps_its_places(case: RedisCase) -> None:
+    """As with one name: its locks would refuse everybody for as long as a claim lives."""
+    case.foreign = (case.queue(),)
+    case.client.set(case.queue(), "no list")
+    case.take("holder/1", name="b")
+    entry = _entry(case, "1")._replace(kind="push", to=case.queue())
+    joined(case.redis).park("a b", "two/1", entry, nonce="1")
+
+    case.redis.release("b", "holder/1")
+    assert _free(case, "a", "b")
+    for name in "ab":
+        assert [waiter.id for waiter in case.redis.waiting(name)[1]] == ["two/1"]
+
+    case.client.delete(case.queue())
+    case.take("holder/2", name="b")
+    case.redis.release("b", "holder/2")
+    assert [case.holder(name) for name in "ab"] == ["two/1", "two/1"]
+    assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 0]
+    assert case.pushed() == ["text"]
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda _: MemoryStore(), lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],

@@ -190,6 +190,7 @@ def test_a_hold_that_is_found_gone_is_announced(case: StoreCase) -> None:
         ({"limit": True}, "limit=True"),
         ({"limit": 3, "ttl": -1}, "ttl=-1"),
         ({"limit": 3, "timeout": "soon"}, "timeout='soon'"),
+        ({"limit": 3, "owner": b"x"}, "owner=b'x'"),
         ({"limit": 3, "name": ""}, "the name is empty"),
     ],
     ids=str,

@@ -1,9 +1,10 @@
 """Locks through a real Sentinel: on the primary it names, and nowhere else."""
 
+import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from redis.sentinel import Sentinel
 
 from celery_redislock import LockUnavailable, SingletonTask
-from celery_redislock.locks import Lock, LockStore, connect
+from celery_redislock.locks import Lock, LockStore, aio, connect
 from celery_redislock.locks.store import Term
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer, failing_over
+
+#: Seconds in which a replica is promoted, and a server that was killed follows it.
+PATIENCE = 60.0
 
 
 def sell(number: int) -> int:
@@ -51,8 +56,54 @@ def test_a_lock_lives_on_the_primary_that_the_sentinel_names(
     assert not is_silent or 0.5 < took < 5.0
 
 
-#: Seconds in which a replica is promoted, and a server that was killed follows it.
-PATIENCE = 60.0
+@pytest.mark.slow
+def test_a_loop_goes_on_where_the_sentinels_name_another_primary(tmp_path: Path) -> None:
+    """Law 9: what it holds is found gone or kept, and its next lock is on the new primary."""
+    with failing_over(tmp_path) as (primary, replica, sentinel):
+        url = f"sentinel://127.0.0.1:{sentinel.port}/0?master_name=mine"
+
+        async def in_time(ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+            """Whether it is so soon, on a server that may not be there."""
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                with suppress(LockUnavailable):
+                    return await ask()
+                await asyncio.sleep(0.05)
+            return False
+
+        async def story() -> None:
+            async with aio.connect(url, socket_timeout=0.5, min_replicas=1) as store:
+                lock = aio.Lock(store, "n", ttl=600.0)
+                assert await in_time(lambda: lock.acquire(0))
+                primary.kill()
+                assert await in_time(lock.renew)
+                assert await lock.release()
+                # There is no replica left that could confirm another one.
+                with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+                    await aio.Lock(store, "n").acquire(5.0)
+            with closing(redis.Redis(port=replica.port or 0)) as client:
+                assert client.info("replication")["role"] == "master"
+
+        asyncio.run(asyncio.wait_for(story(), 2 * PATIENCE))
+
+
+@pytest.mark.parametrize("way", ["URL", "callable"])
+def test_a_loop_locks_on_the_primary_that_the_sentinel_names(
+    primary: EmbeddedServer, sentinel: str, way: str
+) -> None:
+    """Law 1, for coroutines."""
+    host, port = sentinel.removeprefix("sentinel://").split(":")
+    named: Any = f"{sentinel}?master_name=mine"
+    if way == "callable":
+        named = lambda: Sentinel([(host, int(port))]).master_for("mine")  # noqa: E731
+
+    async def story() -> None:
+        async with aio.connect(named, prefix="loop") as store, aio.Lock(store, "n", timeout=0):
+            assert not Lock(connect(f"{sentinel}?master_name=mine", prefix="loop"), "n").acquire(timeout=0)
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE))
+    with closing(redis.Redis(port=primary.port)) as client:
+        assert client.exists("loop:{n}:lock") == 0
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from tests.aio import play, until
 from tests.facts import wait_until
 from tests.pages import acl_rule
 from tests.stores import RedisCase, start_server
-from tests.tls import tls_arguments, tls_options
+from tests.tls import WAYS, tls_server
 from tests.waiters import PATIENCE, in_line
 
 #: Seconds: what was rung for a waiter lives for two of them.
 SOCKET_TIMEOUT = 0.5
 
 
-@pytest.fixture(params=["unix socket", "TLS", "the ACL of the page"])
+@pytest.fixture(params=["unix socket", *WAYS, "the ACL of the page"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisCase]:
     """A store that is connected so, and a client beside it that may see everything."""
     with ExitStack() as stack:
@@ -35,10 +35,9 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisCase]:
                 closing(RedisCase(url, client_url=admin, socket_timeout=SOCKET_TIMEOUT))
             )
 
-        if request.param == "TLS":
-            arguments, port = tls_arguments(tmp_path)
-            server = started("redis-server", extra_args=arguments)
-            yield connected(f"rediss://127.0.0.1:{port}/0{tls_options(tmp_path)}", server.redis_url)
+        if request.param in WAYS:
+            server, url = stack.enter_context(tls_server(request.param, tmp_path))
+            yield connected(url, server.redis_url)
         elif request.param == "unix socket":
             url = started().redis_url
             assert url.startswith("unix://")

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import redis
 import redis.asyncio
+from redis.sentinel import SentinelConnectionPool
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.aio.lock import Lock
@@ -27,9 +28,9 @@ from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
 from celery_redislock.locks.aio.wires import ClientWires, OwnWires
-from celery_redislock.locks.clock import is_seconds
-from celery_redislock.locks.connection import Connections, pool_of
+from celery_redislock.locks.connection import Connections, is_cluster, mask_password, pool_of
 from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks.terms import check_connect
 
 __all__ = ["Lock", "Permit", "ReadWriteLock", "Semaphore", "Store", "connect"]
 
@@ -46,10 +47,11 @@ def connect(
     """Return a store for one event loop, that of its first request; opens no connection before that.
 
     Args:
-        server: a URL, as for :func:`celery_redislock.locks.connect`. Or a factory: it returns a new client of
-            redis-py, whose options say how to connect; it is called once. Or a ``redis.asyncio.Redis``: it is
-            called itself, with its own connections, timeouts and retries, and leases are renewed through
-            its loop: a loop that is blocked for longer than a ttl loses that lease.
+        server: a URL, as for :func:`celery_redislock.locks.connect`, but none of a Cluster. Or a factory: it
+            returns a new client of redis-py, whose options say how to connect; it is called once. Or a
+            ``redis.asyncio.Redis``: it is called itself, with its own connections, timeouts and retries, and
+            leases are renewed through its loop: a loop that is blocked for longer than a ttl loses that
+            lease.
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up, as for :func:`celery_redislock.locks.connect`.
         strict_fence: likewise.
@@ -59,9 +61,7 @@ def connect(
     Raises:
         LockOptionError: the server cannot be reached so, or the timeout is no number of seconds in range.
     """
-    if not is_seconds(socket_timeout) or not 0.001 <= socket_timeout < float("inf"):
-        problem = f"socket_timeout={socket_timeout!r} is not a number of seconds from 0.001 up"
-        raise LockOptionError("aio.connect", [problem])
+    check_connect("aio.connect", prefix, socket_timeout)
     options: dict[str, Any] = {"prefix": prefix, "strict_fence": strict_fence}
     options.update(min_replicas=min_replicas, sync=sync)
     if isinstance(server, redis.asyncio.Redis):
@@ -70,8 +70,11 @@ def connect(
         beside._scripts = by_loop = ByLoop(calls)
         store = by_loop.store = Store(beside, Verbs(calls, **options), calls)
         return store
+    if isinstance(server, str) and is_cluster(server):
+        problem = f"{mask_password(server)!r}: a Cluster has no locks for asyncio; use celery_redislock.locks"
+        raise LockOptionError("aio.connect", [problem])
     pool = pool_of(server) if isinstance(server, str) else _pool_like(server)
-    connections = Connections(pool, socket_timeout=socket_timeout)
+    connections = Connections(pool, socket_timeout=socket_timeout, bounds_sentinels=True)
     return Store(RedisStore(connections, **options), Verbs(connections, **options), OwnWires(connections))
 
 
@@ -79,6 +82,8 @@ def _pool_like(factory: Any) -> "redis.ConnectionPool":
     """Return a synchronous pool with the options of the client that a factory makes."""
     made = factory() if callable(factory) else factory
     pool: Any = getattr(made, "connection_pool", None)
+    if isinstance(made, redis.Redis) and isinstance(pool, SentinelConnectionPool) and callable(factory):
+        return pool
     kind = getattr(redis.connection, getattr(pool, "connection_class", int).__name__, None)
     if kind is None or not callable(factory):
         problem = (

@@ -98,7 +98,7 @@ class Held:
         return not _COUNTS or self.task.uncancel() <= self._cancelling
 
 
-def check_on_lost(name: str, on_lost: object) -> None:
+def check_on_lost(name: object, on_lost: object) -> None:
     """Raise :class:`LockOptionError` where nobody could do this about a loss."""
     if on_lost is not None and on_lost != "cancel" and not callable(on_lost):
         problem = f"on_lost={on_lost!r} is neither a callable nor 'cancel'"

@@ -12,7 +12,7 @@ from celery_redislock.locks.aio.held import Held, check_on_lost, current_task
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import PAUSE, Attempt
 from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.naming import lock_name
+from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.process import hostname
 from celery_redislock.locks.store import Grant, Hold, Term
 from celery_redislock.locks.terms import check_store, check_terms
@@ -63,7 +63,7 @@ class Lock:
     def __init__(
         self,
         store: Store,
-        name: str,
+        name: str | list[str] | tuple[str, ...],
         *,
         ttl: float = 30.0,
         timeout: float | None = 10.0,
@@ -76,7 +76,7 @@ class Lock:
 
         Args:
             store: where it is kept, from :func:`celery_redislock.locks.aio.connect`.
-            name: of the resource, as for a :class:`celery_redislock.locks.Lock`.
+            name: of the resource, or a list of names, as for a :class:`celery_redislock.locks.Lock`.
             ttl: seconds the hold outlives its holder's last renewal, from 0.001 to ten years.
             timeout: seconds ``async with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and task by default.
@@ -86,14 +86,17 @@ class Lock:
                 cancels the task that holds; ``async with`` raises :class:`LockLost` then.
 
         Raises:
-            LockOptionError: the name is no text or empty, or a time is not a number of seconds in range.
+            LockOptionError: the name is empty, it or the owner is no text, or a time is not a number
+                of seconds in range.
         """
-        check_terms(name, ttl=ttl, timeout=timeout)
         check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
-        self.name = name
-        self._key = lock_name(name)
-        self._store = store
+        names = names_of(name)
+        for each in names:
+            check_terms(each, ttl=ttl, timeout=timeout, owner=owner)
+        self.name = ", ".join(names)
+        self._key = joint_name(names)
+        self._store = store.joined if " " in self._key else store
         self._ttl = ttl
         self._timeout = timeout
         self._owner = owner

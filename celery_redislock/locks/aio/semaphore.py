@@ -122,7 +122,7 @@ class Semaphore:
         check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
         #: Its twin, whose verbs are those of this one's store.
-        self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, timeout=timeout)
+        self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, timeout=timeout, owner=owner)
         self.name = name
         self.limit = limit
         self._key = self._plain._key

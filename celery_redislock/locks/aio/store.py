@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
-from functools import partial
+from copy import copy
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLoc
 from celery_redislock.locks.aio.wires import Message, Wires
 from celery_redislock.locks.attempt import Step, Steps, owe
 from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.joined import JoinedStore, joined
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import (
@@ -128,9 +130,9 @@ class Verbs(RedisStore):
 
     _scripts: Recorder
 
-    def __init__(self, connections: Any, **options: Any) -> None:
-        super().__init__(connections, **options)
-        self._scripts = Recorder(connections)
+    def _runner(self, names: Sequence[str], package: str) -> Recorder:
+        connections: Any = self.connections  # none is opened
+        return Recorder(connections, names=names, package=package)
 
     def ring(self, bell: str) -> bool:
         """Ring a bell."""
@@ -141,6 +143,10 @@ class Verbs(RedisStore):
 
     def _give_back(self, name: str, token: str) -> None:
         """Nothing: the attempt that fails by it releases the hold."""
+
+
+class JoinedVerbs(JoinedStore, Verbs):
+    """Likewise, of locks of several names."""
 
 
 class Store:
@@ -162,7 +168,7 @@ class Store:
         self.beside = beside
         self.verbs = verbs
         self._wires = wires
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops: list[asyncio.AbstractEventLoop] = []  # one, when it is known
         self._bells = Bells(self)
         self._looking: asyncio.Task[None] | None = None
         self._known_at = 0  # how many connections had been made when it was asked for replicas
@@ -173,6 +179,21 @@ class Store:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    @cached_property
+    def joined(self) -> "Store":
+        """The store of locks of several names, beside that of single ones.
+
+        Raises:
+            LockOptionError: this store cannot take several locks in one step.
+        """
+        store = copy(self)
+        store.beside = joined(self.beside)
+        if isinstance(self.beside._scripts, ByLoop):
+            store.beside._scripts = by_loop = copy(self.beside._scripts)
+            by_loop.store = store
+        store.verbs = JoinedVerbs(self.verbs)
+        return store
 
     @property
     def server(self) -> str:
@@ -198,16 +219,15 @@ class Store:
     def check_loop(self) -> None:
         """Raise :class:`LockLoopError` in another loop than that of the first request."""
         loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+        if not self._loops:
+            self._loops.append(loop)
+        elif self._loops != [loop]:
             raise LockLoopError(self.server)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the first request."""
-        assert self._loop is not None  # noqa: S101  there has been one
-        return self._loop
+        return self._loops[0]
 
     def tell(self, report: Callable[[], object]) -> None:
         """Call something in the loop, from any thread; not in a loop that is closed."""

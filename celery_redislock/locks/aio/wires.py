@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio.connection
+import redis.asyncio.sentinel
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.connection import Connections
+from celery_redislock.locks.connection import Connections, asking_anew
 from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense, whole
 
 __all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
@@ -194,12 +195,15 @@ class OwnWires(Wires):
         """Take over how to connect; raises :class:`LockOptionError` where a loop cannot connect so."""
         super().__init__(connections.server, connections.socket_timeout)
         name = connections._pool.connection_class.__name__
-        self._class: Any = getattr(redis.asyncio.connection, name, None)
+        homes = redis.asyncio.connection, redis.asyncio.sentinel
+        self._class: Any = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
         if self._class is None:
             problem = f"its connections are of class {name}, which redis.asyncio does not have; give a URL"
             raise LockOptionError("aio.connect", [problem])
         kwargs = {name: value for name, value in connections._kwargs.items() if name != "parser_class"}
         self._kwargs = {**kwargs, "retry": Retry(NoBackoff(), 0)}
+        if "connection_pool" in kwargs:
+            self._kwargs["connection_pool"] = Primary(kwargs["connection_pool"])
         try:
             self._class(**self._kwargs)
         except TypeError as error:
@@ -234,6 +238,23 @@ class OwnWires(Wires):
     def drop_idle(self) -> None:  # noqa: D102
         while self._idle:
             self._idle.pop().close()
+
+
+class Primary:
+    """Where the primary is, as redis-py's connections through Sentinels want it.
+
+    The Sentinels are asked in a thread, with the bounds of the synchronous connections.
+    """
+
+    is_master = True
+    check_connection = False
+
+    def __init__(self, proxy: Any) -> None:
+        self._proxy = asking_anew(proxy)
+
+    async def get_master_address(self) -> Any:
+        """Return its host and port; raises ``redis.RedisError``."""
+        return await asyncio.to_thread(self._proxy.get_master_address)
 
 
 class ClientWires(Wires):

@@ -112,12 +112,6 @@ local function wake(lock, index, name, home, only, permit)
           for other, its_name in pairs(others) do
             call('SET', other .. 'lock', id .. '\0' .. facts, 'PX', ttl)
             list(index, its_name, now, tonumber(ttl))
-            if kind ~= 'give' then
-              take_out(other, id)
-            end
-            if call('EXISTS', other .. 'line') == 0 then
-              redis.pcall('ZREM', lines, its_name)
-            end
           end
         end
         if kind == 'give' then
@@ -128,6 +122,9 @@ local function wake(lock, index, name, home, only, permit)
         if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
           if takes then
             drop(lock, index, name, permit, id)
+            for other, its_name in pairs(others) do
+              drop(other .. 'lock', index, its_name)
+            end
           end
           redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
           return
@@ -136,6 +133,11 @@ local function wake(lock, index, name, home, only, permit)
           call('PEXPIRE', to, ttl)
         end
         take_out_of_all(stem, name, id, facts)
+        for other, its_name in pairs(others) do
+          if call('EXISTS', other .. 'line') == 0 then
+            redis.pcall('ZREM', lines, its_name)
+          end
+        end
         if call('EXISTS', line) == 0 then
           redis.pcall('ZREM', lines, name)
         else

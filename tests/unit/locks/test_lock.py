@@ -87,6 +87,7 @@ class TestWaiting:
         [
             *({"ttl": ttl} for ttl in (0, -1.0, 0.0001, float("nan"), float("inf"), "30", True, None)),
             *({"timeout": timeout} for timeout in (True, False, "5", float("nan"))),
+            *({"owner": owner} for owner in (b"x", 5)),
             *({"name": name} for name in ("", b"x", 5, None)),
         ],
         ids=str,
