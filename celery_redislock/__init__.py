@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celery_redislock.declaring.keys.resources import Resources
-    from celery_redislock.declaring.scopes import Conflict
+    from celery_redislock.declaring.lock import Lock
+    from celery_redislock.declaring.scopes import Conflict, Skip
+    from celery_redislock.declaring.server import store_of
     from celery_redislock.exceptions import (
         DuplicateTask,
         LockBusy,
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from celery_redislock.task import SingletonTask
 
 __all__ = [
-    "Conflict", "DuplicateTask", "Holder", "Lease", "LockBusy", "LockHandle", "LockKeyError", "LockLost",
-    "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "Resources", "SingletonTask",
-    "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
+    "Conflict", "DuplicateTask", "Holder", "Lease", "Lock", "LockBusy", "LockHandle", "LockKeyError",
+    "LockLost", "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "Resources",
+    "SingletonTask", "Skip", "lock_acquired", "lock_conflict", "lock_lost", "lock_released", "store_of",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -40,9 +42,12 @@ _HOMES = {
     "Conflict": "declaring.scopes",
     "Holder": "publishing.handle",
     "Lease": "locks.lease",
+    "Lock": "declaring.lock",
     "LockHandle": "publishing.handle",
     "LockResult": "publishing.results",
     "Resources": "declaring.keys.resources",
+    "Skip": "declaring.scopes",
+    "store_of": "declaring.server",
     "SingletonTask": "task",
 }
 

@@ -72,6 +72,9 @@ class SingletonTask(Task):
     lock_key: "types.KeyChoice" = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
     on_conflict: "types.ConflictChoice" = None
+    #: What a duplicate that is skipped on the worker returns, in state SUCCESS, or a callable that is given
+    #: the conflict and returns that; ``None``: it ends as REVOKED.
+    lock_skip_result: Any = None
     #: How many may hold one key at once, or a callable that is given the arguments by name; 1.
     lock_limit: "types.LimitChoice" = None
     #: Seconds a run's lease outlives its last renewal; 30, at least 0.1.

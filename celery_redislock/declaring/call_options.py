@@ -54,6 +54,8 @@ def override(
         problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
     if callable(own.get("lock_limit")):
         problems.append("lock_limit is a callable, which cannot travel with a message; set it on the task")
+    if "lock_skip_result" in own:
+        problems.append("lock_skip_result is the task's, whoever calls it; set it there")
     conflict = own.get("on_conflict")
     if isinstance(conflict, Asked):
         if callable(conflict.server):

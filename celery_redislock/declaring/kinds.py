@@ -140,6 +140,7 @@ URL = Url(
     ),
 )
 ENTRIES = Entries("'unique', 'all', False, or a list of patterns such as 'report-*'")
+ANYTHING = Kind("any value, or a callable of the `Conflict` that returns one")
 #: ``lock_key``; :func:`celery_redislock.declaring.keys.parse_key` checks it with the parameters.
 KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', Resources(...), or a callable")
 

@@ -41,6 +41,7 @@ class LockOptions(NamedTuple):
     on_conflict: Asked = DEFAULTS["on_conflict"]
     client: Choice | None = "skip"
     server: Choice | None = "skip"
+    lock_skip_result: object = None
     lock_limit: int | Callable[..., object] = DEFAULTS["lock_limit"]
     claims_plainly: bool = True
     lock_ttl: float = DEFAULTS["lock_ttl"]
@@ -180,6 +181,11 @@ def problems_of(
             for name in own
             if TASK_ROWS[name].is_of_a_lease
         ]
+    if "lock_skip_result" in own and (options.server is None or options.server in {"raise", "wait"}):
+        problems.append(
+            f"lock_skip_result is about duplicates that are skipped on the worker, where on_conflict is "
+            f"{options.server!r}; write on_conflict='skip', or leave it out"
+        )
     if "lock_wait_timeout" in own and scope is not None and scope.claim == "period":
         problems.append(
             f"lock_wait_timeout is about waiting in line; with lock={scope.name!r} a call waits for nothing "

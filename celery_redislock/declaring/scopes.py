@@ -15,7 +15,7 @@ ScopeName = Literal[
 Strategy = Literal["skip", "raise", "wait"]
 #: Where a duplicate is noticed: at publish, or when its run is about to start.
 Side = Literal["client", "server"]
-#: A strategy's name, or a callable that is given the conflict and returns one.
+#: A strategy's name, or a callable that is given the conflict and returns one, or a :class:`Skip`.
 Choice = str | Callable[..., object]
 
 
@@ -104,8 +104,18 @@ class Asked(NamedTuple):
         return Asked(self.client or other.client, self.server or other.server, by_side=True)
 
 
+class Skip(NamedTuple):
+    """What a callable strategy returns for a duplicate that is skipped with a result.
+
+    On the worker the call ends in SUCCESS with this result, and its body is not run. At publish it is skipped
+    as with ``"skip"``: the caller has ``is_duplicate``.
+    """
+
+    result: object
+
+
 class Conflict(NamedTuple):
-    """A duplicate, as a callable strategy is given it.
+    """A duplicate, as a callable strategy or ``lock_skip_result`` is given it.
 
     Attributes:
         task: the bound task; ``args``, ``kwargs`` and ``task_id`` are the duplicate's.

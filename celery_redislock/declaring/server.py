@@ -42,12 +42,18 @@ def settings_of(app: Any) -> LockSettings:
     return read_settings(app.main or "settings", app.conf.get, os.environ)
 
 
-def store_of(app: Any, settings: LockSettings) -> LockStore:
-    """Return the app's lock store for these settings, made at the first call; opens no connection.
+def store_of(app: Any, settings: LockSettings | None = None) -> LockStore:
+    """Return the store in which an app keeps its locks, made at the first call; opens no connection.
+
+    For a :class:`~celery_redislock.locks.Semaphore` or a
+    :class:`~celery_redislock.locks.ReadWriteLock` beside the app's tasks. ``settings``: those of the app,
+    which are read where they are not given.
 
     Raises:
         LockOptionError: no setting names a Redis server, or the URL cannot be read.
     """
+    app = _behind(app)
+    settings = settings or settings_of(app)
     stores = _stores.setdefault(app, {})
     known = stores.get(None) or stores.get(settings)
     if known is not None:
@@ -71,8 +77,7 @@ def joined_for(where: str, store: LockStore) -> LockStore:
 
 def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     """Make the app keep its locks in this store (``None``: its own), and return the one before. For tests."""
-    if issubclass(type(app), Proxy):
-        app = app._get_current_object()  # celery.current_app is no app, and cannot be referred to weakly
+    app = _behind(app)
     stores = _stores.setdefault(app, {})
     for task in app._tasks.values():
         task.__dict__.pop(DECLARATION, None)
@@ -80,6 +85,11 @@ def use_store(app: Any, store: LockStore | None) -> LockStore | None:
     if store is not None:
         stores[None] = store
     return before
+
+
+def _behind(app: Any) -> Any:
+    # celery.current_app is no app, and cannot be referred to weakly.
+    return app._get_current_object() if issubclass(type(app), Proxy) else app
 
 
 def setting_problems(app: Any) -> list[str]:

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import (
+    ANYTHING,
     COUNT,
     ENTRIES,
     FLAG,
@@ -66,6 +67,10 @@ ROWS: tuple[Row, ...] = (
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
     Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=CONFLICT,
         default_note="by scope", meaning="what happens to a duplicate"),
+    Row(attribute="lock_skip_result", default=None, kind=ANYTHING,
+        default_note="none: state `REVOKED`",
+        meaning="result of a duplicate that is skipped on the worker, which ends in `SUCCESS` then; not for "
+        "one call"),
     Row(attribute="lock_limit", default=1, kind=LIMIT,
         meaning="how many may hold one key at once; a callable is given the call's arguments by name. An "
         "operator, or the app itself, may replace it for a key at run time, unless it is 1"),

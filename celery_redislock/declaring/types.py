@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Strategy
+from celery_redislock.declaring.scopes import Conflict, ScopeName, Side, Skip, Strategy
 from celery_redislock.declaring.table import INHERIT
 
 if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
+    from celery_redislock.locks.lock import Lock
 
 __all__ = [
     "INHERIT", "CallOptions", "ConflictChoice", "ErrorChoice", "FailureChoice", "KeyChoice", "LimitChoice",
@@ -27,8 +28,8 @@ KeyChoice: TypeAlias = (
 )
 #: ``lock_limit``: how many may hold one key, or a callable that is given the arguments by name.
 LimitChoice: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
-#: A strategy, or a callable that is given the conflict and returns one.
-StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str]
+#: A strategy, or a callable that is given the conflict and returns one, or a ``Skip``.
+StrategyChoice: TypeAlias = Strategy | Callable[[Conflict], str | Skip]
 
 
 class Strategies(TypedDict, total=False):
@@ -75,6 +76,21 @@ class TaskOptions(_Options, total=False):
     """A task's options, for a decorator whose keywords a checker does not look at: ``**TaskOptions(…)``."""
 
     on_lock_lost: LossChoice
+    lock_skip_result: Any
+
+
+class LockTerms(TypedDict, total=False):
+    """Keywords of a ``Lock``; see :class:`celery_redislock.locks.Lock`."""
+
+    ttl: float
+    timeout: float | None
+    owner: str | None
+    auto_renew: bool
+    reentrant: bool
+    on_lost: Callable[["Lock"], None] | None
+    on_state: Callable[["Lock", str], None] | None
+    margin: float
+    lock_delay: float
 
 
 class CallOptions(_Options, total=False):

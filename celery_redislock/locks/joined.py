@@ -36,6 +36,8 @@ def joined(store: LockStore) -> "JoinedStore":
     Raises:
         LockOptionError: this store cannot take several locks in one step.
     """
+    if isinstance(store, JoinedStore):
+        return store
     if type(store) is not RedisStore or store.confirmation is not None or store._syncs_parked:
         problem = (
             f"several names cannot be locked together on {store.server}: that takes one step on one server; "

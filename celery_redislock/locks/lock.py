@@ -223,6 +223,10 @@ class Lock:
         """
         return self._store.inspect(self._key)
 
+    def locked(self) -> bool:
+        """Whether anybody holds the lock now, this thread included; one request. Raises as :meth:`holder`."""
+        return self.holder() is not None
+
     @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""

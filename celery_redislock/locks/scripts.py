@@ -44,6 +44,14 @@ _NO_SCRIPTS = re.compile(
     r"(unknown command|permissions to run the) .?eval(sha)?\b|scripting engine", re.IGNORECASE
 ).search
 
+#: What a server's words mean that sends its users elsewhere.
+_REMEDIES = {
+    "CROSSSLOT": "it is a node of a Cluster; give redis+cluster://host:port",
+    "READONLY": "it is a replica, which takes no locks; give its primary, or the Sentinels (sentinel://...)",
+    "CERTIFICATE_VERIFY_FAILED": "name what has signed its certificate (?ssl_ca_certs=FILE), or trust any "
+    "(?ssl_cert_reqs=none), as kombu does for a broker's",
+}
+
 #: A word of a request; how one begins that names its script by digest, and one that carries it.
 _WORD = b"$%d\r\n%b\r\n"
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n"
@@ -331,6 +339,7 @@ def failure(
             "delete or rename it, or choose another name (lock_key) or redislock_prefix"
         )
         return LockKeyError(name, problem)
+    words += "".join(f": {remedy}" for code, remedy in _REMEDIES.items() if code in words)
     if _NO_SCRIPTS(words):
         words = (
             f"it runs no Lua scripts, of which locks are made ({words.partition(',')[0]}); load its Lua "

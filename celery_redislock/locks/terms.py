@@ -20,6 +20,8 @@ def check_store(name: object, store: object, has: str, made_by: str) -> None:
     if not hasattr(store, has):
         found = f"{type(store).__module__}.{type(store).__qualname__}"
         problem = f"a {found} is no store for it; give what {made_by}() returns for a URL or a client"
+        if hasattr(store, "conf"):
+            problem += ", or store_of(app); celery_redislock.Lock(app, name) does so itself"
         raise LockOptionError(repr(name), [problem])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from celery_redislock.declaring.scopes import ALIASES, STRATEGIES, Choice, Conflict, Side
+from celery_redislock.declaring.scopes import ALIASES, STRATEGIES, Choice, Conflict, Side, Skip
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock
@@ -24,24 +24,37 @@ def choose(
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
     side: Side,
-) -> str:
-    """Return the name of the strategy for a duplicate: a publish or a run whose key is held.
+) -> str | Skip:
+    """Return the strategy for a duplicate, a publish or a run whose key is held: its name, or ``Skip``.
 
     Raises:
-        LockOptionError: a callable returned a name that is no strategy.
+        LockOptionError: a callable returned what is no strategy.
     """
     if isinstance(choice, str):
         return choice
-    facts = Conflict(
-        task, tuple(args or ()), dict(kwargs or {}), lock.owner, lock.key, hold.owner, hold.expires_in, side
-    )
-    name = choice(facts)
+    name = choice(conflict_of(task, lock, hold, args, kwargs, side))
+    if isinstance(name, Skip):
+        return name
     if isinstance(name, str) and name in ALIASES:
         return ALIASES[name]
     if not isinstance(name, str) or name not in STRATEGIES:
-        problem = f"the on_conflict callable returned {name!r}; return one of {', '.join(sorted(STRATEGIES))}"
+        known = ", ".join(sorted(STRATEGIES))
+        problem = f"the on_conflict callable returned {name!r}; return one of {known}, or Skip(result)"
         raise LockOptionError(task.name, [problem])
     return name
+
+
+def conflict_of(
+    task: Any,
+    lock: TaskLock,
+    hold: Hold,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    side: Side,
+) -> Conflict:
+    """Return what a task's own callables are given."""
+    call = tuple(args or ()), dict(kwargs or {})
+    return Conflict(task, *call, lock.owner, lock.key, hold.owner, hold.expires_in, side)
 
 
 def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from celery_redislock.declaring.scopes import NO_TURN
+from celery_redislock.declaring.scopes import NO_TURN, Skip
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import Hold
 from celery_redislock.log import logger
@@ -26,7 +26,8 @@ def at_publish(call: Call, hold: Hold) -> Any:
         if not call.is_eager:  # there the run follows at once, and announces it
             announce(task, lock, hold, "client", what_happens="wait")
         return call.send(claimed=False)
-    strategy = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
+    chosen = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
+    strategy = "skip" if isinstance(chosen, Skip) else chosen
     if strategy == "wait":
         if not call.scope.may_wait:
             problem = (
@@ -47,7 +48,8 @@ def skip(call: Call, hold: Hold) -> Any:
     if any(run.in_body and run.lock.owner == owner for run in runs_in_this_thread()):
         logger.warning(
             "%s published itself from inside its own run %s and was skipped as a duplicate of it; "
-            "to queue another run from inside the task, declare it with lock='until_executing'",
+            "to queue another run from inside the task, declare it with lock='until_executing' (one may be "
+            "queued), or 'while_executing' (any number): docs/troubleshooting.md",
             lock.task,
             owner,
         )

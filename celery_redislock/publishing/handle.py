@@ -3,13 +3,19 @@
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.declaring.kinds import COUNT, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.store import QUEUED, Hold, Limit, LockStore, Release, Waiter
 from celery_redislock.log import logger
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from celery_redislock.declaring.types import LockTerms
+    from celery_redislock.locks.lock import Lock
 
 __all__ = ["Holder", "LockHandle", "take_away"]
 
@@ -82,6 +88,17 @@ class LockHandle:
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.key!r} of {self._task.name}>"
+
+    def lock(self, **terms: "Unpack[LockTerms]") -> "Lock":
+        """Return a ``Lock`` of this very key, for a program that must not work beside the task.
+
+        It excludes the runs of the task; in a scope that claims at publish its calls, too. Terms and errors
+        are those of :class:`celery_redislock.locks.Lock`.
+        """
+        from celery_redislock.locks.lock import Lock  # noqa: PLC0415  not to look at a lock
+
+        names = self.key.split(" ")  # several resources
+        return Lock(self._store, names if len(names) > 1 else self.key, **terms)
 
     def holder(self, *, only: Literal["queued"] | None = None) -> Holder | None:
         """Return who holds the lock, or ``None``; one request, two in a scope that has two locks.

@@ -7,7 +7,7 @@ from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import risks
 from celery_redislock.declaring.server import setting_problems, settings_of, store_of
 from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
-from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.store import NOBODY, LockStore
 from celery_redislock.log import logger
 from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
@@ -90,6 +90,8 @@ def _problems(worker: Any) -> list[str]:
 def _server_problems(store: LockStore, *, some_wait: bool) -> list[str]:
     problems = []
     try:
+        # It changes nothing, and fails where a lock would: on a replica, a Cluster's node, without scripts.
+        store.release("message:", NOBODY)
         policy = store.server_says("memory", "maxmemory_policy")
         if policy not in {None, "noeviction"}:
             problems.append(

@@ -6,14 +6,16 @@ from math import inf
 
 from celery.exceptions import Ignore
 
+from celery_redislock.declaring.scopes import Skip
 from celery_redislock.exceptions import LockBusy
 from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
-from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
+from celery_redislock.log import logger
+from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF
 from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
 
-__all__ = ["STRATEGIES", "Skipped", "at_start"]
+__all__ = ["STRATEGIES", "Answered", "Skipped", "at_start"]
 
 #: Seconds within which the publish that a claim stands for may still fail, its retries included.
 PUBLISHING = 60.0
@@ -21,6 +23,14 @@ PUBLISHING = 60.0
 
 class Skipped(Ignore):  # type: ignore[misc]  # celery-types has it untyped
     """Ends a run that is a duplicate."""
+
+
+class Answered(Skipped):
+    """Ends one as a success, with this result."""
+
+    def __init__(self, why: str, result: object) -> None:
+        super().__init__(why)
+        self.result = result
 
 
 def at_start(run: Run, hold: Hold) -> Exception:
@@ -45,11 +55,14 @@ def at_start(run: Run, hold: Hold) -> Exception:
         announce(task, lock, hold, "server", what_happens="wait")
         return wait_for(run, hold)
     choice = run.options.server or "skip"
-    strategy = choose(choice, task, lock, hold, request.args, request.kwargs, "server")
+    chosen = choose(choice, task, lock, hold, request.args, request.kwargs, "server")
+    strategy = "skip" if isinstance(chosen, Skip) else chosen
     if run.request.is_eager and strategy != "skip":
         # Nobody would deliver it again, and waiting would block the caller on its own thread.
         strategy = "raise"
     announce(task, lock, hold, "server", what_happens=strategy)
+    if isinstance(chosen, Skip) and not run.is_in_workflow:  # in place, where nothing can wait
+        return _answered(run, hold, chosen.result)
     return STRATEGIES[strategy](run, hold)
 
 
@@ -64,9 +77,21 @@ def _may_not_be_published(hold: Hold) -> bool:
 
 
 def skip(run: Run, hold: Hold) -> Exception:
-    """End the run in a ready state that names the holder."""
-    log_skip(run.lock, hold, side="server")
+    """End the run with ``lock_skip_result``, or without one in a ready state that names the holder."""
     request = run.request
+    result = run.options.lock_skip_result
+    if result is not None and not run.is_in_workflow:
+        try:
+            if callable(result):
+                task = run.task
+                result = result(conflict_of(task, run.lock, hold, request.args, request.kwargs, "server"))
+        except Exception as error:  # noqa: BLE001  a task's own; the call is a duplicate all the same
+            logger.warning(
+                "%s: its lock_skip_result raised %r; it is skipped without a result", run.lock, error
+            )
+        else:
+            return _answered(run, hold, result)
+    log_skip(run.lock, hold, side="server")
     why = f"{DUPLICATE_OF} {hold.owner}"
     request.redislock_skipped = True
     if not request.is_eager:
@@ -74,6 +99,11 @@ def skip(run: Run, hold: Hold) -> Exception:
             str(request.id), why, request=request, store_result=not run.lock.is_ignored
         )
     return Skipped(why)
+
+
+def _answered(run: Run, hold: Hold, result: object) -> Exception:
+    log_skip(run.lock, hold, side="server")
+    return Answered(f"{DUPLICATE_OF} {hold.owner}", result)
 
 
 #: What each conflict strategy does on the worker.

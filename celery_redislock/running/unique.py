@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from celery_redislock.running.duplicate import Answered
 from celery_redislock.running.finish import finish
 from celery_redislock.running.interrupt import run_interruptible
 from celery_redislock.running.run import Run
@@ -28,7 +29,10 @@ def run_unique(
     run = Run.begin(task, request)
     if run is None:
         return body(*args, **kwargs)
-    start(run)
+    try:
+        start(run)
+    except Answered as answered:
+        return answered.result
     if run.options.on_lock_lost == "terminate" and run.locks.lease is not None:
         if run.lease is not None:
             # A body that is interrupted needs time to end while nobody else has the lock.

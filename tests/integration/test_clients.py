@@ -14,7 +14,7 @@ from celery_redislock import SingletonTask
 from celery_redislock.embedded import EmbeddedServer as PackagesServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lock, connect
-from celery_redislock.locks.store import Grant, Mark
+from celery_redislock.locks.store import NOBODY, Grant, Mark
 from tests.facts import wait_until
 from tests.integration.programs import run_program
 from tests.integration.test_greenlets import PATCHED
@@ -132,6 +132,26 @@ def test_a_server_without_lua_is_told_in_one_sentence(*, through: bool, renamed:
         )
         refusal.match(said)
         assert client.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["--cluster-enabled", "yes"], r"CROSSSLOT .*: it is a node of a Cluster; give redis\+cluster://"),
+        (["--replicaof", "127.0.0.1", "1"], "READONLY .*: it is a replica, which takes no locks; give its"),
+    ],
+    ids=["Cluster", "replica"],
+)
+def test_a_server_that_is_not_the_one_to_ask_says_which_is(arguments: list[str], remedy: str) -> None:
+    """A URL that leads to a node of a Cluster, or to a replica."""
+    with EmbeddedServer(port=0, extra_args=arguments) as server, closing(connect(server.redis_url)) as store:
+        if "--cluster-enabled" in arguments:
+            with client_of(server) as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        with pytest.raises(LockUnavailable, match=remedy):
+            store.acquire("n", A, 30.0, facts=ABOUT)
+        with pytest.raises(LockUnavailable, match=remedy):
+            store.release("message:", NOBODY)
 
 
 def test_a_mark_that_the_server_refuses_is_lost_without_an_error(own_server: EmbeddedServer) -> None:

@@ -156,7 +156,7 @@ def test_the_classes_of_the_locks_are_imported_when_they_are_asked_for() -> None
 
 
 #: The store of an app is found through Celery's settings; and what finds a task's declaration asks for it.
-ASKS_CELERY = {"declaring.server", "declaring.declaration"}
+ASKS_CELERY = {"declaring.server", "declaring.lock", "declaring.declaration"}
 
 
 @pytest.mark.parametrize(

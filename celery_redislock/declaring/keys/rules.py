@@ -5,6 +5,7 @@ lock_key               the lock is                         its name
 =====================  ==================================  ==========================
 ``None``               per task and all arguments          ``<task>:v1:<32 hex>``
 ``("account_id",)``    per task and these arguments        ``<task>:v1:<32 hex>``
+``()``                 per task, whatever its arguments    ``<task>:v1:all``
 ``"account:{id}"``     a resource, shared by all tasks     ``account:42``
 ``"nightly"``          one fixed resource                  ``nightly``
 ``Resources(…, …)``    several resources at once           ``account:1 account:2``
@@ -61,7 +62,8 @@ def parse_key(lock_key: object, *, task_name: str, parameters: Sequence[str] | N
     else:
         problems.append(
             f"lock_key {lock_key!r} is of type {type(lock_key).__name__}; use None (all arguments), a tuple "
-            "of parameter names, a text such as 'account:{account_id}', Resources of several, or a callable"
+            "of parameter names (none: one lock for all calls), a text such as 'account:{account_id}', "
+            "Resources of several, or a callable"
         )
     if problems or rule is None:
         raise LockOptionError(task_name, problems)
@@ -112,13 +114,13 @@ def _name_of_answer(
     if isinstance(answer, str) and answer.strip():
         return shorten(escape(answer))
     problem = f"the lock_key callable returned {answer!r}; "
-    if isinstance(answer, tuple) and answer:
+    if isinstance(answer, tuple):
         try:
-            return _per_task(task_name)(answer)
+            return _per_task(task_name)(answer) if answer else _name_of_task(task_name, arguments)
         except LockKeyError as error:
             problem += "return values that JSON can carry, or a text"
             raise LockKeyError(task_name, problem) from error.__cause__
-    problem += "return a text that names a resource, or a tuple of the values that matter (neither empty)"
+    problem += "return a text that names a resource, or a tuple of the values that matter"
     raise LockKeyError(task_name, problem)
 
 
@@ -130,14 +132,15 @@ def _per_task(task_name: str) -> Callable[[object], str]:
     return lambda value: beginning + digest(value, where=task_name)
 
 
+def _name_of_task(task_name: str, _arguments: Mapping[str, object]) -> str:
+    return shorten(f"{escape(task_name)}:{VERSION}:all")
+
+
 def _parse_names(
     names: Sequence[object], task_name: str, parameters: Sequence[str] | None, problems: list[str]
 ) -> KeyRule | None:
     if not names:
-        problems.append(
-            f"lock_key {names!r} names no argument; for one lock for all calls, "
-            f"use a text: lock_key={task_name!r}"
-        )
+        return partial(_name_of_task, task_name)
     for name in names:
         if not isinstance(name, str):
             problems.append(f"lock_key {names!r}: {name!r} is no parameter's name")

@@ -83,6 +83,22 @@ def test_a_server_that_deletes_locks_or_does_not_answer_is_warned_of_once(
     assert [said is not None and said in line for line in server] == [True] * (said is not None)
 
 
+def test_a_server_that_would_refuse_each_lock_is_told_of_at_start(
+    shop: Shop, caplog: Any, monkeypatch: Any
+) -> None:
+    """A replica, a Cluster's node, one without scripts: what a lock would meet is met here."""
+    shop.unique(body)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise LockUnavailable("redis://replica", "release", "READONLY: it is a replica")
+
+    monkeypatch.setattr(shop.store, "release", refuse)
+
+    start_worker(shop)
+
+    assert ["READONLY: it is a replica" in line for line in warnings(caplog)] == [True]
+
+
 def test_a_misspelt_setting_is_warned_of_once(shop: Shop, caplog: Any) -> None:
     """With the nearest valid name; the first lock does not repeat it."""
     shop.unique(body)

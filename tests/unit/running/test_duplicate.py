@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import Ignore, TaskRevokedError
+from celery.signals import task_success
 
-from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
+from celery_redislock import DuplicateTask, LockOptionError, Skip, lock_conflict
 from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
 from celery_redislock.testing import hold
@@ -250,6 +251,100 @@ def test_what_was_accepted_does_not_wait_for_its_own_period(shop: Shop, how: str
         shop.store.release(KEY, one.token)  # and not the period
 
     assert shop.run(shop.receive(message, redelivered=how == "accepted")) == 7
+
+
+# --- skipped with a result -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+@pytest.mark.parametrize(
+    ("options", "result"),
+    [
+        ({"lock_skip_result": {"executed": False}}, {"executed": False}),
+        ({"lock_skip_result": False}, False),
+        ({"lock_skip_result": lambda _: None}, None),
+        ({"lock_skip_result": lambda conflict: [conflict.holder, *conflict.args]}, ["first", 7]),
+        ({"on_conflict": lambda conflict: Skip(f"{conflict.task_id} is late")}, "t1 is late"),
+        ({"on_conflict": lambda _: "skip", "lock_skip_result": 5}, 5),
+        ({"on_conflict": lambda _: Skip(None), "lock_skip_result": 5}, None),
+    ],
+)
+def test_a_skip_with_a_result_is_a_success_whose_body_has_not_run(
+    shop: Shop, options: dict[str, Any], result: object, *, acks_late: bool
+) -> None:
+    """Its caller reads the value; its success has the hooks and signals of any."""
+    told: list[Any] = []
+    runs: list[int] = []
+    given: dict[str, Any] = {"on_conflict": "skip", "acks_late": acks_late, **options}
+    task = shop.noting(runs, lambda _: 1, lock_key=KEY, lock="while_executing", **given)
+    type(task).on_success = lambda _self, value, *_: told.append(value)
+    task.apply_async((7,), task_id="t1")
+
+    def note(result: object, **_: Any) -> None:
+        told.append(result)
+
+    task_success.connect(note)  # known weakly: until this test has ended
+    with hold(task, 7, task_id="first"):
+        assert shop.run() == result
+
+    assert (shop.state("t1"), runs, told) == ("SUCCESS", [], [result, result])
+    assert (shop.acks, shop.messages(), shop.held()) == (["ack"], [], {})
+
+
+def test_a_skip_without_the_result_it_should_have_is_a_plain_one(shop: Shop, caplog: Any) -> None:
+    """A duplicate stays one: the mistake in the callable is told, and costs no job."""
+
+    def result(_: Any) -> None:
+        raise ZeroDivisionError
+
+    task = shop.unique(body, lock_key=KEY, lock_skip_result=result)
+    with hold(task, 7, task_id="first"), shop.running(task), pytest.raises(Ignore):
+        task(7)
+
+    assert shop.state("t1") == "REVOKED"
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "its lock_skip_result raised ZeroDivisionError()" in warning.getMessage()
+
+
+def test_at_publish_a_skip_with_a_result_is_as_any(shop: Shop) -> None:
+    """The caller has ``is_duplicate``, and the holder's result."""
+    task = shop.unique(body, lock_key=KEY, on_conflict=lambda _: Skip("late"))
+    first = task.delay(7)
+
+    second = task.delay(7)
+
+    assert (second.is_duplicate, second.id) == (True, first.id)
+    assert len(shop.messages()) == 1
+
+
+def test_what_belongs_to_a_workflow_waits_instead(shop: Shop) -> None:
+    """Law 6: its links run with the result of its body."""
+    runs: list[Any] = []
+    given: dict[str, Any] = {"on_conflict": "skip", "lock_skip_result": "late"}
+    task = shop.noting(runs, lambda _: 1, lock_key=KEY, lock="while_executing", **given)
+    with hold(task, 7):
+        task.apply_async((7,), link=task.si(7))
+        shop.run()
+        assert runs == []
+    run_all(shop)
+
+    assert runs == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"lock": "while_executing", "lock_skip_result": 1}, {}),
+        ({"on_conflict": "raise", "lock_skip_result": 1}, {}),
+        ({}, {"lock_skip_result": 1}),
+    ],
+)
+def test_a_result_that_no_skip_could_have_is_refused(
+    shop: Shop, options: dict[str, Any], call: dict[str, Any]
+) -> None:
+    """Where nothing is skipped on the worker; and for one call, whose worker knows the task's."""
+    with pytest.raises(LockOptionError, match="lock_skip_result is"):
+        shop.unique(body, lock_key=KEY, **options).apply_async((7,), **call)
 
 
 # --- workflows -------------------------------------------------------------------------------

@@ -65,6 +65,16 @@ def test_the_default_key_is_the_task_and_all_its_arguments():
     assert long({"a": 1}) != long({"a": 2})
 
 
+@pytest.mark.parametrize("nothing", [(), [], lambda _: ()], ids=["tuple", "list", "callable"])
+def test_a_key_of_no_arguments_is_the_task_whatever_they_are_and_no_other_task(nothing):
+    """Also where it is declared on a base class of many tasks."""
+    assert name(nothing, account_id=1) == name(nothing, account_id={2}) == "shop.sync:v1:all"
+    assert parse_key(nothing, task_name="shop.other", parameters=())({}) == "shop.other:v1:all"
+    long = [parse_key(nothing, task_name="pkg." * 60 + name, parameters=())({}) for name in ("a", "b")]
+    assert len({*long}) == 2
+    assert max(map(len, long)) <= 200
+
+
 def test_named_arguments_decide_alone():
     """A tuple or list of names ignores all others, and its order does not matter."""
     assert name(("account_id",), account_id=1, note="a") == name(["account_id"], account_id=1, note={"b"})
@@ -247,10 +257,7 @@ LOOSE = {"args": [1], "kwargs": {}}
         (lambda a: a["missing"], {}, "raised KeyError: 'missing'"),
         # The user of a callable has named what matters already: other advice is no use.
         (lambda _: (frozenset({1}),), {}, "returned (frozenset({1}),); return values that JSON can carry"),
-        *(
-            (lambda _, answer=answer: answer, {}, "returned")
-            for answer in (None, "", "  ", (), 5, ["a"], b"x")
-        ),
+        *((lambda _, answer=answer: answer, {}, "returned") for answer in (None, "", "  ", 5, ["a"], b"x")),
     ],
 )
 def test_a_call_without_a_name_says_why(lock_key, arguments, words):
@@ -285,7 +292,6 @@ async def coroutine(arguments):
         ("account_id", "did you mean ('account_id',) or 'account_id:{account_id}'?"),
         (("zzz",), "account_id, order, items, note"),
         (coroutine, "coroutine"),
-        ((), "names no argument"),
         ("", "is empty"),
         ("  ", "is empty"),
         ("a:{", "Single '{'"),
