@@ -14,6 +14,8 @@ from tests.facts import lives, wait_until
 
 #: Seconds until a signal has had its effect, on the busiest machine.
 _PATIENCE = 10.0
+#: Seconds in which a replica is promoted, and a server that was killed follows it.
+_FAILOVER = 60.0
 
 
 class EmbeddedServer(embedded.EmbeddedServer):
@@ -74,3 +76,20 @@ def failing_over(folder: Path) -> Iterator[tuple[EmbeddedServer, EmbeddedServer,
         ):
             assert wait_until(lambda: bool(client.sentinel_slaves("mine")), 3 * _PATIENCE)
             yield primary, replica, sentinel
+
+
+def follow(server: EmbeddedServer, primary: EmbeddedServer, sentinel: EmbeddedServer) -> None:
+    """Start a server that was killed; it follows the other one, and could take its place again."""
+    server.restart()
+    with closing(redis.Redis(port=server.port or 0)) as client:
+        client.replicaof("127.0.0.1", str(primary.port))
+        up = {"role": "slave", "master_link_status": "up"}.items()
+        assert wait_until(lambda: up <= dict(client.info("replication")).items(), _FAILOVER)  # type: ignore[call-overload]
+
+    with closing(redis.Redis(port=sentinel.port or 0, decode_responses=True)) as client:
+
+        def knows() -> bool:
+            replicas: Any = client.sentinel_slaves("mine")
+            return [(each["flags"], each["master-link-status"]) for each in replicas] == [("slave", "ok")]
+
+        assert wait_until(knows, _FAILOVER)

@@ -19,7 +19,7 @@ from celery_redislock import LockUnavailable, SingletonTask
 from celery_redislock.locks import Lock, LockStore, aio, connect
 from celery_redislock.locks.store import Term
 from tests.facts import wait_until
-from tests.servers import EmbeddedServer, failing_over
+from tests.servers import EmbeddedServer, failing_over, follow
 
 #: Seconds in which a replica is promoted, and a server that was killed follows it.
 PATIENCE = 60.0
@@ -144,23 +144,6 @@ def answered(ask: Callable[[], bool]) -> bool:
     with suppress(LockUnavailable, redis.RedisError):
         return ask()
     return False
-
-
-def follow(server: EmbeddedServer, primary: EmbeddedServer, sentinel: EmbeddedServer) -> None:
-    """Start a server that was killed; it follows the other one, and could take its place again."""
-    server.restart()
-    with closing(redis.Redis(port=server.port or 0)) as client:
-        client.replicaof("127.0.0.1", str(primary.port))
-        up = {"role": "slave", "master_link_status": "up"}.items()
-        assert wait_until(lambda: up <= dict(client.info("replication")).items(), PATIENCE)  # type: ignore[call-overload]
-
-    with closing(redis.Redis(port=sentinel.port or 0, decode_responses=True)) as client:
-
-        def knows() -> bool:
-            replicas: Any = client.sentinel_slaves("mine")
-            return [(each["flags"], each["master-link-status"]) for each in replicas] == [("slave", "ok")]
-
-        assert wait_until(knows, PATIENCE)
 
 
 @pytest.mark.slow

@@ -9,43 +9,59 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import redis
+
+from tests.cluster import Cluster, running_cluster
+from tests.facts import wait_until
 from tests.faults import FaultyProxy, faulty_proxy
-from tests.servers import EmbeddedServer
-from tools.history.client import PATIENCE, now
+from tests.servers import EmbeddedServer, failing_over, follow
+from tools.history.client import NAME, PATIENCE, now
 from tools.history.verdict import Held, Verdict, judge
 
 CLIENTS = 4
 #: Ttls that are longer than a lease: whoever was held up for so long has lost it.
 LONGER = 1.5
+#: Seconds after which a replica has what its primary had: a server begins to send it after five.
+SYNCED = 7.0
+#: Seconds after which a Sentinel lets a server that was away follow its successor, and does not make it one.
+SETTLED = 5.0
 
 
 class Stage:
-    """Servers, a proxy before each, and client processes."""
+    """Client processes, and the servers whose lock they take.
 
-    def __init__(self, stack: ExitStack, servers: int, ttl: float) -> None:
-        self.ttl = ttl
-        self.servers = [stack.enter_context(EmbeddedServer(port=0)) for _ in range(servers)]
+    Attributes:
+        urls: of the servers, for the clients.
+        servers: that a fault may kill; ``proxies`` before them, where clients come through some.
+        cluster: where they are one.
+    """
+
+    def __init__(self, urls: Sequence[str], servers: Sequence[EmbeddedServer]) -> None:
+        self.urls = urls
+        self.servers = [*servers]
         self.proxies: list[FaultyProxy] = []
-        for server in self.servers:
-            assert server.port is not None
-            self.proxies.append(stack.enter_context(faulty_proxy(server.port)))
+        self.cluster: Cluster | None = None
         self.clients: list[subprocess.Popen[bytes]] = []
+        self.ttl = 1.0
 
-    def play(self, seconds: float, fault: Callable[["Stage", int], None], folder: Path) -> list[Held]:
+    def play(self, scene: "Scene", seconds: float, folder: Path) -> list[Held]:
         """Let clients run, inject the fault again and again, and return their history."""
+        self.ttl = scene.ttl
         until = now() + seconds
-        urls = [proxy.url for proxy in self.proxies]
         for number in range(CLIENTS):
-            arguments = [str(self.ttl), str(until), str(folder / f"client-{number}"), *urls]
-            self.clients.append(subprocess.Popen([sys.executable, "-m", "tools.history.client", *arguments]))
+            arguments = [scene.ttl, until, folder / f"client-{number}", scene.min_replicas, *self.urls]
+            command = [sys.executable, "-m", "tools.history.client", *map(str, arguments)]
+            self.clients.append(subprocess.Popen(command))
         turn = 0
         try:
             while now() < until:
                 time.sleep(0.5)
-                fault(self, turn)
+                scene.fault(self, turn)
                 turn += 1
             for client in self.clients:
                 assert client.wait(60 + PATIENCE + self.ttl) == 0
@@ -55,6 +71,42 @@ class Stage:
                 client.wait()
         lines = [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
         return [Held(**json.loads(line)) for line in lines]
+
+
+class Scene(NamedTuple):
+    """What is played: on which servers, with which fault, and how locks are taken.
+
+    Attributes:
+        open: starts the servers, which end with the stack, in a folder.
+        fault: is injected, again and again; told how often before.
+        ttl: seconds.
+        min_replicas: that must confirm each acquire.
+    """
+
+    open: Callable[[ExitStack, Path], Stage]
+    fault: Callable[[Stage, int], None]
+    ttl: float = 1.0
+    min_replicas: int = 0
+
+
+def _behind_proxies(number: int, stack: ExitStack, _folder: Path) -> Stage:
+    servers = [stack.enter_context(EmbeddedServer(port=0)) for _ in range(number)]
+    proxies = [stack.enter_context(faulty_proxy(server.port or 0)) for server in servers]
+    stage = Stage([proxy.url for proxy in proxies], servers)
+    stage.proxies = proxies
+    return stage
+
+
+def _by_sentinel(stack: ExitStack, folder: Path) -> Stage:
+    primary, replica, sentinel = stack.enter_context(failing_over(folder))
+    return Stage([f"sentinel://127.0.0.1:{sentinel.port}/0?master_name=mine"], [primary, replica, sentinel])
+
+
+def _on_cluster(stack: ExitStack, _folder: Path) -> Stage:
+    cluster = stack.enter_context(running_cluster())
+    stage = Stage([cluster.url], [])
+    stage.cluster = cluster
+    return stage
 
 
 def nothing(stage: Stage, turn: int) -> None:
@@ -94,47 +146,94 @@ def two_down(stage: Stage, turn: int) -> None:
         stage.servers[1].kill()
 
 
-def _one_of_three(stage: Stage, away: float) -> None:
-    stage.servers[0].kill()
-    stage.servers[1].kill()
-    time.sleep(LONGER * stage.ttl)  # holds are now on the other three only
-    stage.servers[2].kill()
-    stage.servers[0].restart()
-    stage.servers[1].restart()
+def _three_forget(stage: Stage, away: float) -> None:
+    for server in stage.servers[:3]:
+        server.kill()
     time.sleep(away)
-    stage.servers[2].restart()
+    for server in stage.servers[:3]:
+        server.restart()
     time.sleep(stage.ttl)
 
 
 def back_at_once(stage: Stage, turn: int) -> None:
-    """Two are away and return while a third one forgets what it granted."""
-    _one_of_three(stage, 0.0)
+    """Kill three of five, a majority, and start them again at once without their data."""
+    _three_forget(stage, 0.0)
 
 
 def back_after_ttl(stage: Stage, turn: int) -> None:
-    """The same, but the third one stays away until every lease it forgot is over."""
-    _one_of_three(stage, LONGER * stage.ttl)
+    """The same, but they stay away until every lease that they forgot is over."""
+    _three_forget(stage, LONGER * stage.ttl)
 
 
-#: Servers, seconds of the ttl, and the fault. The two in which one of five forgets showed no overlap so far,
-#: with a ttl of one second nor of four, although the first of them should: they prove nothing yet.
-SCENES: dict[str, tuple[int, float, Callable[[Stage, int], None]]] = {
-    "one server, no fault": (1, 1.0, nothing),
-    "one server, clients paused": (1, 1.0, pause),
-    "one server, clients cut off": (1, 1.0, cut),
-    "one server, restarts empty": (1, 1.0, empty),
-    "Redlock of five, two down": (5, 1.0, two_down),
-    "Redlock of five, one restarts empty at once": (5, 4.0, back_at_once),
-    "Redlock of five, one restarts empty after the ttl": (5, 4.0, back_after_ttl),
+def fail_over(stage: Stage, turn: int) -> None:
+    """Kill the primary; its replica takes its place, and it comes back as that one's."""
+    primary, replica, sentinel = stage.servers
+    if turn == 0:
+        time.sleep(SYNCED)
+    primary.kill()
+    with closing(redis.Redis(port=sentinel.port or 0)) as client:
+        assert wait_until(lambda: client.sentinel_get_master_addr_by_name("mine")[1] == replica.port, 60)
+    time.sleep(SETTLED)
+    follow(primary, replica, sentinel)
+    stage.servers[:2] = replica, primary
+    time.sleep(stage.ttl)
+
+
+def fail_over_behind(stage: Stage, turn: int) -> None:
+    """The same, with a replica that has been cut off for a while: it knows of no lock since."""
+    time.sleep(SYNCED)
+    with closing(redis.Redis(port=stage.servers[0].port or 0)) as client:
+        client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")  # type: ignore[no-untyped-call]
+        client.client_kill_filter(_type="replica")
+        time.sleep(LONGER * stage.ttl)
+    fail_over(stage, turn)
+
+
+def fail_over_node(stage: Stage, turn: int) -> None:
+    """Kill the node of a Cluster that has the lock, once; its replica takes its place."""
+    cluster = stage.cluster
+    assert cluster is not None
+    if turn == 10:
+        cluster.kill_primary(cluster.node_of(NAME))
+        cluster.wait_failover()
+
+
+def move(stage: Stage, turn: int) -> None:
+    """Move the slot of the lock to another node, key by key."""
+    cluster = stage.cluster
+    assert cluster is not None
+    cluster.move_slot(cluster.slot_of(NAME), cluster.other_than(cluster.node_of(NAME)))
+
+
+_one = partial(_behind_proxies, 1)
+_five = partial(_behind_proxies, 5)
+
+SCENES = {
+    "one server, no fault": Scene(_one, nothing),
+    "one server, clients paused": Scene(_one, pause),
+    "one server, clients cut off": Scene(_one, cut),
+    "one server, restarts empty": Scene(_one, empty),
+    "Sentinel, primary killed": Scene(_by_sentinel, fail_over, 2.0),
+    "Sentinel, primary killed, min_replicas=1": Scene(_by_sentinel, fail_over, 2.0, 1),
+    "Sentinel, primary killed, its replica behind": Scene(_by_sentinel, fail_over_behind, 4.0),
+    "Sentinel, primary killed, its replica behind, min_replicas=1": Scene(
+        _by_sentinel, fail_over_behind, 4.0, 1
+    ),
+    "Cluster, slot moves": Scene(_on_cluster, move),
+    "Cluster, primary killed": Scene(_on_cluster, fail_over_node, 4.0),
+    "Cluster, primary killed, min_replicas=1": Scene(_on_cluster, fail_over_node, 4.0, 1),
+    "Redlock of five, two down": Scene(_five, two_down),
+    "Redlock of five, three restart empty at once": Scene(_five, back_at_once, 10.0),
+    "Redlock of five, three restart empty after the ttl": Scene(_five, back_after_ttl, 10.0),
 }
 
 
 def run(name: str, seconds: float) -> Verdict:
     """Play a scene for so many seconds and judge its history."""
-    servers, ttl, fault = SCENES[name]
+    scene = SCENES[name]
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        return judge(Stage(stack, servers, ttl).play(seconds, fault, Path(folder)))
+        folder, journals = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
+        return judge(scene.open(stack, folder).play(scene, seconds, journals))
 
 
 def row(name: str, verdict: Verdict) -> str:

@@ -12,16 +12,20 @@ from celery_redislock.locks import Lock, connect
 #: Seconds a client waits for the lock before it asks anew.
 PATIENCE = 2.0
 
+#: Of the lock.
+NAME = "resource"
+
 
 def now() -> float:
     """Return seconds of the one clock that all processes of this machine share."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def play(urls: list[str], ttl: float, until: float, journal: Path) -> None:
+def play(urls: list[str], ttl: float, until: float, journal: Path, min_replicas: int) -> None:
     """Hold the lock for random times, and write at each end what the resource would have seen."""
-    store = connect(urls if len(urls) > 1 else urls[0], prefix="history", socket_timeout=0.3)
-    lock = Lock(store, "resource", ttl=ttl)
+    server = urls if len(urls) > 1 else urls[0]
+    store = connect(server, prefix="history", socket_timeout=0.3, min_replicas=min_replicas)
+    lock = Lock(store, NAME, ttl=ttl)
     with journal.open("a", buffering=1) as lines:
         while now() < until:
             try:
@@ -51,4 +55,4 @@ def play(urls: list[str], ttl: float, until: float, journal: Path) -> None:
 
 
 if __name__ == "__main__":
-    play(sys.argv[4:], float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))
+    play(sys.argv[5:], float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
