@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer
+from tools.history import forgetting
 from tools.history.client import PATIENCE, now
 from tools.history.verdict import Held, Verdict, judge
 
@@ -94,43 +95,25 @@ def two_down(stage: Stage, turn: int) -> None:
         stage.servers[1].kill()
 
 
-def _one_of_three(stage: Stage, away: float) -> None:
-    stage.servers[0].kill()
-    stage.servers[1].kill()
-    time.sleep(LONGER * stage.ttl)  # holds are now on the other three only
-    stage.servers[2].kill()
-    stage.servers[0].restart()
-    stage.servers[1].restart()
-    time.sleep(away)
-    stage.servers[2].restart()
-    time.sleep(stage.ttl)
-
-
-def back_at_once(stage: Stage, turn: int) -> None:
-    """Two are away and return while a third one forgets what it granted."""
-    _one_of_three(stage, 0.0)
-
-
-def back_after_ttl(stage: Stage, turn: int) -> None:
-    """The same, but the third one stays away until every lease it forgot is over."""
-    _one_of_three(stage, LONGER * stage.ttl)
-
-
-#: Servers, seconds of the ttl, and the fault. The two in which one of five forgets showed no overlap so far,
-#: with a ttl of one second nor of four, although the first of them should: they prove nothing yet.
+#: Servers, seconds of the ttl, and the fault.
 SCENES: dict[str, tuple[int, float, Callable[[Stage, int], None]]] = {
     "one server, no fault": (1, 1.0, nothing),
     "one server, clients paused": (1, 1.0, pause),
     "one server, clients cut off": (1, 1.0, cut),
     "one server, restarts empty": (1, 1.0, empty),
     "Redlock of five, two down": (5, 1.0, two_down),
-    "Redlock of five, one restarts empty at once": (5, 4.0, back_at_once),
-    "Redlock of five, one restarts empty after the ttl": (5, 4.0, back_after_ttl),
+}
+#: Seconds of the ttl, and until the two of three that forget are back.
+FORGETTING = {
+    "Redlock of three, two restart empty at once": (4.0, 0.0),
+    "Redlock of three, two restart empty after the ttl": (1.0, LONGER),
 }
 
 
 def run(name: str, seconds: float) -> Verdict:
     """Play a scene for so many seconds and judge its history."""
+    if name in FORGETTING:
+        return judge(forgetting.play(seconds, *FORGETTING[name]))
     servers, ttl, fault = SCENES[name]
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -147,11 +130,12 @@ def row(name: str, verdict: Verdict) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.history", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each scene (default: 30)")
-    parser.add_argument("--only", choices=SCENES, action="append", help="play this scene; may be repeated")
+    names = [*SCENES, *FORGETTING]
+    parser.add_argument("--only", choices=names, action="append", help="play this scene; may be repeated")
     options = parser.parse_args(arguments)
     print("| scene | holds | overlaps | fences out of order | late writes | refused | late and let in |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    for name in options.only or SCENES:
+    for name in options.only or names:
         print(row(name, run(name, options.seconds)), flush=True)
 
 
