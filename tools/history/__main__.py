@@ -20,6 +20,7 @@ from tests.cluster import Cluster, running_cluster
 from tests.facts import wait_until
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer, failing_over, follow
+from tools.history import forgetting
 from tools.history.client import NAME, PATIENCE, now
 from tools.history.verdict import Held, Verdict, judge
 
@@ -146,25 +147,6 @@ def two_down(stage: Stage, turn: int) -> None:
         stage.servers[1].kill()
 
 
-def _three_forget(stage: Stage, away: float) -> None:
-    for server in stage.servers[:3]:
-        server.kill()
-    time.sleep(away)
-    for server in stage.servers[:3]:
-        server.restart()
-    time.sleep(stage.ttl)
-
-
-def back_at_once(stage: Stage, turn: int) -> None:
-    """Kill three of five, a majority, and start them again at once without their data."""
-    _three_forget(stage, 0.0)
-
-
-def back_after_ttl(stage: Stage, turn: int) -> None:
-    """The same, but they stay away until every lease that they forgot is over."""
-    _three_forget(stage, LONGER * stage.ttl)
-
-
 def fail_over(stage: Stage, turn: int) -> None:
     """Kill the primary; its replica takes its place, and it comes back as that one's."""
     primary, replica, sentinel = stage.servers
@@ -223,13 +205,20 @@ SCENES = {
     "Cluster, primary killed": Scene(_on_cluster, fail_over_node, 4.0),
     "Cluster, primary killed, min_replicas=1": Scene(_on_cluster, fail_over_node, 4.0, 1),
     "Redlock of five, two down": Scene(_five, two_down),
-    "Redlock of five, three restart empty at once": Scene(_five, back_at_once, 10.0),
-    "Redlock of five, three restart empty after the ttl": Scene(_five, back_after_ttl, 10.0),
+}
+
+
+#: Seconds of the ttl, and until the two of three that forget are back.
+FORGETTING = {
+    "Redlock of three, two restart empty at once": (4.0, 0.0),
+    "Redlock of three, two restart empty after the ttl": (1.0, LONGER),
 }
 
 
 def run(name: str, seconds: float) -> Verdict:
     """Play a scene for so many seconds and judge its history."""
+    if name in FORGETTING:
+        return judge(forgetting.play(seconds, *FORGETTING[name]))
     scene = SCENES[name]
     with ExitStack() as stack:
         folder, journals = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
@@ -246,11 +235,12 @@ def row(name: str, verdict: Verdict) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.history", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each scene (default: 30)")
-    parser.add_argument("--only", choices=SCENES, action="append", help="play this scene; may be repeated")
+    names = [*SCENES, *FORGETTING]
+    parser.add_argument("--only", choices=names, action="append", help="play this scene; may be repeated")
     options = parser.parse_args(arguments)
     print("| scene | holds | overlaps | fences out of order | late writes | refused | late and let in |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    for name in options.only or SCENES:
+    for name in options.only or names:
         print(row(name, run(name, options.seconds)), flush=True)
 
 

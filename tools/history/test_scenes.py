@@ -20,3 +20,13 @@ def test_a_server_that_forgets_lets_two_hold_at_once_and_the_checker_sees_it() -
     """One server that restarts empty while its lock is held breaks the promise; the history shows that."""
     # Chance decides whether it is held at that moment: three runs, because a busy machine may miss one.
     assert any(run("one server, restarts empty", 6.0).overlaps for _ in range(3))
+
+
+@pytest.mark.slow
+def test_a_majority_that_forgets_breaks_a_quorum_unless_it_stays_away_for_the_ttl() -> None:
+    """Two of three that return empty at once grant what is held; after the ttl nobody trusts it."""
+    broken = run("Redlock of three, two restart empty at once", 3.0)
+    assert broken.overlaps
+    kept = run("Redlock of three, two restart empty after the ttl", 3.0)
+    assert kept.holds
+    assert (kept.overlaps, kept.disorder) == ([], [])
