@@ -693,7 +693,9 @@ def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str
         await asyncio.gather(*(work(*names) for names in asking))
 
         both = aio.Lock(store, ["b", "a"], ttl=0.6)
+        assert not await both.locked()
         async with both:
+            assert await both.locked()
             assert both.name == "b, a"
             assert [case.holder(name) is not None for name in "abc"] == [True, True, False]
             await asyncio.sleep(1.5)  # renewed

@@ -6,7 +6,9 @@ from tools.history.__main__ import run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["one server, clients paused", "Redlock of five, two down"])
+@pytest.mark.parametrize(
+    "scene", ["one server, clients paused", "Redlock of five, two down", "Cluster, slot moves"]
+)
 def test_holders_that_trust_their_leases_never_overlap(scene: str) -> None:
     """Whoever holds by its own deadline is alone, and each one's fence is larger than those before it."""
     verdict = run(scene, 4.0)

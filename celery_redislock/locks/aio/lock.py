@@ -197,6 +197,10 @@ class Lock:
         """
         return await self._store.ask(lambda verbs: verbs.inspect(self._key))
 
+    async def locked(self) -> bool:
+        """Whether anybody holds the lock now, this task included; one request. Raises as :meth:`holder`."""
+        return await self.holder() is not None
+
     @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
