@@ -25,7 +25,7 @@ def choose(
     kwargs: Mapping[str, Any] | None,
     side: Side,
 ) -> str | Skip:
-    """Return the strategy for a duplicate, a publish or a run whose key is held: its name, or ``Skip``.
+    """Return the strategy for a duplicate, a publish or a run: its name, or for a run ``Skip``.
 
     Raises:
         LockOptionError: a callable returned what is no strategy.
@@ -34,7 +34,7 @@ def choose(
         return choice
     name = choice(conflict_of(task, lock, hold, args, kwargs, side))
     if isinstance(name, Skip):
-        return name
+        return name if side == "server" else "skip"
     if isinstance(name, str) and name in ALIASES:
         return ALIASES[name]
     if not isinstance(name, str) or name not in STRATEGIES:

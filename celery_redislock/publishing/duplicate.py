@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from celery_redislock.declaring.scopes import NO_TURN, Skip
+from celery_redislock.declaring.scopes import NO_TURN
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import Hold
 from celery_redislock.log import logger
@@ -26,8 +26,9 @@ def at_publish(call: Call, hold: Hold) -> Any:
         if not call.is_eager:  # there the run follows at once, and announces it
             announce(task, lock, hold, "client", what_happens="wait")
         return call.send(claimed=False)
-    chosen = choose(call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client")
-    strategy = "skip" if isinstance(chosen, Skip) else chosen
+    strategy: Any = choose(
+        call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client"
+    )
     if strategy == "wait":
         if not call.scope.may_wait:
             problem = (
