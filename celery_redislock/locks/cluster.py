@@ -39,7 +39,7 @@ from celery_redislock.locks.wire import ErrorReply, expect
 __all__ = ["ClusterStore", "store_on"]
 
 #: What a node says that another attempt may find otherwise.
-_PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED")
+PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED")
 
 #: Seconds between two attempts while a slot is being moved, or its node elected.
 PAUSE = 0.02
@@ -82,7 +82,7 @@ class ClusterScripts(Scripts):
     ) -> Callable[[], T]:  # fmt: skip
         """As :meth:`Scripts.begin`; nothing is sent before the returned function is called."""
         slot = key_slot(keys[0].encode())
-        words = self._in_slot(slot, keys, args)
+        words = in_slot(self._prefix, slot, keys, args)
         asked = partial(self._once, operation, *words, understand, name=name, confirm=confirm, waits=waits)
         return partial(self._until_answered, slot, asked, waits, within)
 
@@ -94,32 +94,11 @@ class ClusterScripts(Scripts):
         *calls* are the keys and arguments by their slots. Returns the answers of those that have carried it
         out, and when they were asked and had answered; raises as :meth:`Scripts.at_once`.
         """
-        words = [self._in_slot(slot, *call) for slot, call in calls.items()]
+        words = [in_slot(self._prefix, slot, *call) for slot, call in calls.items()]
         replies, sent_at, answered_at = self._at(next(iter(calls))).at_once(operation, words, within)
         told = zip(calls, replies, strict=True)
         answers = {slot: reply for slot, reply in told if reply.__class__ is not ErrorReply}
         return answers, sent_at, answered_at
-
-    def _in_slot(
-        self, slot: int, keys: Sequence[str], args: Sequence[str]
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the keys and arguments of a script as they are sent to the node of this slot.
-
-        Declared are the keys that it derives from those of its locks, and one that is never there.
-
-        Because of that one, a slot that is being moved refuses every script before its first write, also one
-        that finds its locks in an index (Redis 7.0 to Valkey 9, ``cluster.c``, ``getNodeByQuery``: of several
-        keys, one is not there).
-        """
-        indexes = {
-            f"{self._prefix}:{what}": index_of(self._prefix, slot, what) for what in ("index", "lines")
-        }
-        keys = [indexes.get(key, key) for key in keys]
-        stems = [key[: -len("lock")] for key in keys if key.endswith("}:lock")]
-        derived = [stem + part for stem in stems for part in _DERIVED]
-        never = next(iter(indexes.values())) + ":never"
-        declared = [key for key in (*derived, *indexes.values(), never) if key not in keys]
-        return [*keys, *declared], [*args, str(len(declared))]
 
     def send(
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
@@ -138,10 +117,7 @@ class ClusterScripts(Scripts):
         scripts: Scripts, was_sent: bool, within: float, **more: Any,
     ) -> T:  # fmt: skip
         """Make one attempt; ``was_sent``: one before it may have been carried out."""
-
-        def read(name: str, reply: Any, sent_at: float, answered_at: float, repeated: bool) -> T:
-            return understand(name, reply, sent_at, answered_at, repeated or was_sent)
-
+        read = repeated(understand, was_sent)
         return scripts.begin(operation, keys, args, read, within=within, **more)()
 
     def _until_answered(
@@ -158,7 +134,7 @@ class ClusterScripts(Scripts):
                 lost = error
                 code = error.reason.partition(" ")[0]
                 # Also where it was carried out, and what has to confirm it was refused.
-                if code not in _PASSING and (error.was_refused or isinstance(error.__cause__, ErrorReply)):
+                if code not in PASSING and (error.was_refused or isinstance(error.__cause__, ErrorReply)):
                     raise
                 was_sent = was_sent or (error.was_sent and not error.was_refused)
             except redis.RedisError as error:  # of redis-py, which found no node
@@ -191,7 +167,41 @@ class _Declaring(Scripts):
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(connections, **options)
-        self._scripts = {name: digested(_PROLOGUE + text) for name, (text, _) in self._scripts.items()}
+        self._scripts = declaring(self._scripts)
+
+
+def declaring(scripts: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Return scripts that are told how many of their keys are only declared."""
+    return {name: digested(_PROLOGUE + text) for name, (text, _) in scripts.items()}
+
+
+def repeated(understand: Understand[T], was_sent: bool) -> Understand[T]:
+    """Return what reads an answer; ``was_sent``: an attempt before it may have been carried out."""
+
+    def read(name: str, reply: Any, sent_at: float, answered_at: float, repeated: bool) -> T:
+        return understand(name, reply, sent_at, answered_at, repeated or was_sent)
+
+    return read
+
+
+def in_slot(
+    prefix: str, slot: int, keys: Sequence[str], args: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the keys and arguments of a script as they are sent to the node of this slot.
+
+    Declared are the keys that it derives from those of its locks, and one that is never there.
+
+    Because of that one, a slot that is being moved refuses every script before its first write, also one
+    that finds its locks in an index (Redis 7.0 to Valkey 9, ``cluster.c``, ``getNodeByQuery``: of several
+    keys, one is not there).
+    """
+    indexes = {f"{prefix}:{what}": index_of(prefix, slot, what) for what in ("index", "lines")}
+    keys = [indexes.get(key, key) for key in keys]
+    stems = [key[: -len("lock")] for key in keys if key.endswith("}:lock")]
+    derived = [stem + part for stem in stems for part in _DERIVED]
+    never = next(iter(indexes.values())) + ":never"
+    declared = [key for key in (*derived, *indexes.values(), never) if key not in keys]
+    return [*keys, *declared], [*args, str(len(declared))]
 
 
 def tag_of(slot: int) -> str:
@@ -341,11 +351,11 @@ class ClusterStore(RedisStore):
             next_in = min(next_in, found.next_in)
             if found.next_in < float("inf"):
                 self._empty.discard(slot)
-                self._note(slot, in_ms(found.next_in))
+                self.note(slot, in_ms(found.next_in))
             elif slot in self._empty:
                 # Nobody has parked in it for a minute: who does so notes it first, and changes the score.
                 self._empty.discard(slot)
-                self._note(slot, score=score)
+                self.note(slot, score=score)
             else:
                 self._empty.add(slot)
         return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted))
@@ -397,14 +407,15 @@ class ClusterStore(RedisStore):
         slot = self._slot_of(name)
         known = self._registered.get(slot)
         if is_line:
-            self._note(slot, LOOK_IN_MS)
+            self.note(slot, LOOK_IN_MS)
         elif known is None or known < self._clock():
-            self._note(slot)
+            self.note(slot)
         else:
             return
         self._registered[slot] = self._clock() + REMEMBERED
 
-    def _note(self, slot: int, ms: str = "", score: str = "") -> None:
+    def note(self, slot: int, ms: str = "", score: str = "") -> None:
+        """Note when the lines of a slot are to be looked at; without a time, that it is in use."""
         args = [str(slot), ms, score]
         self._scripts.begin("slot_used", [self._slots], args, _noted, name=self._slots)()
 

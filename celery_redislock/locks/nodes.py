@@ -5,6 +5,7 @@ from os import getpid
 from typing import Any
 
 import redis
+import redis.asyncio
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisClusterException
 
@@ -13,7 +14,8 @@ from celery_redislock.locks.connection import Connections, impatient, mask_passw
 
 __all__ = ["Nodes", "nodes_at", "nodes_of"]
 
-#: Options of redis-py that are not of all nodes, or not of a connection.
+#: Options of redis-py that count for all nodes, of an asyncio client; and that are not of all, or of none.
+_OF_ALL = {"username", "password", "credential_provider", "client_name"}
 _OF_ONE = {"host", "port", "db", "path", "connection_class", "redis_connect_func", "himport_registry"}
 
 
@@ -134,10 +136,16 @@ def nodes_at(url: str, *, socket_timeout: float, where: str) -> Nodes:
     return Nodes(places, kwargs, f"{scheme}+cluster://{hosts}", socket_timeout=socket_timeout)
 
 
-def nodes_of(client: RedisCluster, *, socket_timeout: float) -> Nodes:
+def nodes_of(client: "RedisCluster | redis.asyncio.RedisCluster", *, socket_timeout: float) -> Nodes:
     """Return the nodes of the Cluster that this client knows; only its options are taken."""
     manager = client.nodes_manager
-    places = [(node.host, node.port) for node in manager.startup_nodes.values()]
+    kwargs = manager.connection_kwargs
+    if not isinstance(client, RedisCluster):  # asyncio's
+        is_tls = issubclass(kwargs.get("connection_class", object), redis.asyncio.SSLConnection)
+        kwargs = {name: value for name, value in kwargs.items() if name in _OF_ALL or name.startswith("ssl_")}
+        kwargs = {**kwargs, "ssl": is_tls}
+    known: Any = manager.startup_nodes.values()
+    places = [(node.host, node.port) for node in known]
     server = "redis+cluster://" + ",".join(f"{host}:{port}" for host, port in places)
     note = f"{server} (options of a {type(client).__module__}.{type(client).__qualname__})"
-    return Nodes(places, manager.connection_kwargs, note, socket_timeout=socket_timeout)
+    return Nodes(places, kwargs, note, socket_timeout=socket_timeout)

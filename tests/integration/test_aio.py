@@ -664,7 +664,7 @@ def test_a_factory_says_how_to_connect(case: RedisCase) -> None:
         ("redis://127.0.0.1", {"socket_timeout": 0}),
         ("nonsense://", {}),
         (redis.asyncio.Redis(), {"min_replicas": 1}),
-        ("redis+cluster://127.0.0.1:1", {}),
+        ("redis+cluster://127.0.0.1:1/3", {}),
         (redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("mine").client, {}),
     ],
 )

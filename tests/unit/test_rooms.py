@@ -50,6 +50,7 @@ REDIS = {
     "locks.connection",
     "locks.scripts",
     "locks.aio",
+    "locks.aio.cluster",
     "locks.aio.store",
     "locks.aio.wires",
     "declaring.server",

@@ -12,31 +12,36 @@ The scripts, the line and the lease are the same; only requests are carried out 
 a *task*. Leases are renewed by the watchdog's thread over a connection of its own, so a loop that is blocked
 loses none; but those of a store that was made from a client (see :func:`connect`).
 
-A loop has at most 16 connections, those of tasks that wait included.
+A loop has at most 16 connections to a server, those of tasks that wait included.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import redis
 import redis.asyncio
 from redis.sentinel import SentinelConnectionPool
 
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.aio.cluster import store_at
 from celery_redislock.locks.aio.lock import Lock
 from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
 from celery_redislock.locks.aio.wires import ClientWires, OwnWires
-from celery_redislock.locks.connection import Connections, is_cluster, mask_password, pool_of
+from celery_redislock.locks.connection import Connections, is_cluster, pool_of
+from celery_redislock.locks.nodes import nodes_at, nodes_of
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.terms import check_connect
+
+#: A client whose options are taken, or that is called itself.
+Client: TypeAlias = "redis.asyncio.Redis | redis.asyncio.RedisCluster | redis.RedisCluster"
 
 __all__ = ["Lock", "Permit", "ReadWriteLock", "Semaphore", "Store", "connect"]
 
 
 def connect(
-    server: "str | redis.asyncio.Redis | Callable[[], redis.Redis | redis.asyncio.Redis]",
+    server: "str | Client | Callable[[], redis.Redis | Client]",
     *,
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
@@ -47,11 +52,11 @@ def connect(
     """Return a store for one event loop, that of its first request; opens no connection before that.
 
     Args:
-        server: a URL, as for :func:`celery_redislock.locks.connect`, but none of a Cluster. Or a factory: it
-            returns a new client of redis-py, whose options say how to connect; it is called once. Or a
-            ``redis.asyncio.Redis``: it is called itself, with its own connections, timeouts and retries, and
-            leases are renewed through its loop: a loop that is blocked for longer than a ttl loses that
-            lease.
+        server: a URL, as for :func:`celery_redislock.locks.connect`. Or a factory: it returns a new client of
+            redis-py, whose options say how to connect; it is called once. Or a ``RedisCluster`` of either
+            kind, whose options are taken. Or a ``redis.asyncio.Redis``: it is called itself, with its own
+            connections, timeouts and retries, and leases are renewed through its loop: a loop that is blocked
+            for longer than a ttl loses that lease.
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up, as for :func:`celery_redislock.locks.connect`.
         strict_fence: likewise.
@@ -70,22 +75,23 @@ def connect(
         beside._scripts = by_loop = ByLoop(calls)
         store = by_loop.store = Store(beside, Verbs(calls, **options), calls)
         return store
-    if isinstance(server, str) and is_cluster(server):
-        problem = f"{mask_password(server)!r}: a Cluster has no locks for asyncio; use celery_redislock.locks"
-        raise LockOptionError("aio.connect", [problem])
-    pool = pool_of(server) if isinstance(server, str) else _pool_like(server)
+    made: Any = server() if callable(server) else server
+    if isinstance(made, redis.RedisCluster | redis.asyncio.RedisCluster) or is_cluster(made):
+        how: Any = {"socket_timeout": socket_timeout}
+        nodes = nodes_at(made, **how, where="aio.connect") if isinstance(made, str) else nodes_of(made, **how)
+        return store_at(nodes, **options)
+    pool = pool_of(made) if isinstance(made, str) else _pool_like(made, is_new=callable(server))
     connections = Connections(pool, socket_timeout=socket_timeout, bounds_sentinels=True)
     return Store(RedisStore(connections, **options), Verbs(connections, **options), OwnWires(connections))
 
 
-def _pool_like(factory: Any) -> "redis.ConnectionPool":
-    """Return a synchronous pool with the options of the client that a factory makes."""
-    made = factory() if callable(factory) else factory
+def _pool_like(made: Any, *, is_new: bool) -> "redis.ConnectionPool":
+    """Return a synchronous pool with the options of a client; ``is_new``: a factory has made it."""
     pool: Any = getattr(made, "connection_pool", None)
-    if isinstance(made, redis.Redis) and isinstance(pool, SentinelConnectionPool) and callable(factory):
+    if isinstance(made, redis.Redis) and isinstance(pool, SentinelConnectionPool) and is_new:
         return pool
     kind = getattr(redis.connection, getattr(pool, "connection_class", int).__name__, None)
-    if kind is None or not callable(factory):
+    if kind is None or not is_new:
         problem = (
             f"{made!r} is no URL, no redis.asyncio.Redis, and from no callable that returns a client with "
             "plain connections of redis-py; give a URL"

@@ -303,19 +303,21 @@ class Store:
         if request.operation == "await_bell":
             _, bell, seconds = request.args
             return await self._bells.await_ring(bell, float(seconds))
-        wires = self._wires
+        return await self.send(self._wires, request)
+
+    async def send(self, wires: Wires, request: Request) -> Any:
+        """Send a request over one of these connections when it is its turn; as :meth:`answer`."""
         try:
             await wires.turn()
         except OSError as error:  # the server does not answer
             raise self._failed(request, error, was_refused=False, was_sent=False) from error
         try:
-            return await self._converse(request)
+            return await self._converse(wires, request)
         finally:
             wires.end_turn()
 
-    async def _converse(self, request: Request) -> Any:
+    async def _converse(self, wires: Wires, request: Request) -> Any:
         """Make one attempt, and a second one on a new connection if the first got no answer."""
-        wires = self._wires
         recorder = self.verbs._scripts
         clock = boottime
         patience = wires.socket_timeout + request.waits
@@ -370,11 +372,14 @@ class Store:
 
     async def listen(self, bells: Sequence[str]) -> str | None:
         """Wait for one of these bells for some time, and take its ring; return which has rung."""
+        rung: str | None = await self._converse(self._wires, self.to_listen(bells))
+        return rung
+
+    def to_listen(self, bells: Sequence[str]) -> Request:
+        """Return the request that waits for one of these bells."""
         seconds = self._wires.listens
         command = ("BLPOP", *bells, f"{seconds:.3f}")
-        request = Request("await_bell", (), command, _which, "await_bell", (), seconds)
-        rung: str | None = await self._converse(request)
-        return rung
+        return Request("await_bell", (), command, _which, "await_bell", (), seconds)
 
 
 class Bells:
@@ -384,9 +389,10 @@ class Bells:
     loop's own is rung then, which is always among them.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, name: str = "asyncio") -> None:
+        """Read those of a store; *name*: of a lock in their slot, for the bell of its own."""
         self._store = store
-        self._own = store.beside.bell("asyncio", uuid4().hex)
+        self._own = store.beside.bell(name, uuid4().hex)
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._read: frozenset[str] = frozenset()
         self._rung: set[str] = set()
@@ -395,6 +401,12 @@ class Bells:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits, or may ask for what has rung, and nothing is read."""
+        is_read = self._reader is not None and not self._reader.done()
+        return not (self._waiting or self._rung or is_read)
 
     async def stop(self) -> None:
         """Stop reading, if nobody waits."""
