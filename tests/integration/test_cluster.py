@@ -533,7 +533,7 @@ def test_an_answer_that_nothing_will_be_confirmed_is_no_reason_to_ask_again(
             with pytest.raises(LockUnavailable, match="appendonly yes"):
                 Lock(store, "n").acquire(timeout=0)
         assert asked() - before == 1
-        assert store.inspect("n") is None
+        assert wait_until(lambda: store.inspect("n") is None, PATIENCE)  # released in the background
 
 
 def test_whether_there_are_replicas_is_not_asked_of_each_node(cluster: Cluster) -> None:
