@@ -676,7 +676,7 @@ def test_what_nobody_can_connect_to_is_refused_at_once(server: Any, options: dic
 @pytest.mark.parametrize("way", ["URL", "client"])
 def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str) -> None:
     """Tasks that ask for some of them, in any order, never wait for each other in a circle."""
-    server = case.url if way == "URL" else redis.asyncio.Redis.from_url(case.url)
+    client = redis.asyncio.Redis.from_url(case.url)
     at_work: set[str] = set()
 
     async def story(store: aio.Store) -> None:
@@ -707,8 +707,9 @@ def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str
                 await both.check()
             await both.release()
             assert await both.acquire(0)
+        await client.aclose()
 
-    play(case, story, server)
+    play(case, story, client if way == "client" else None)
     assert [case.holder(name) for name in "abc"] == [None] * 3
 
 
