@@ -61,7 +61,9 @@ def test_tasks_and_threads_exclude_each_other_whichever_node_keeps_the_lock(
     assert all(cluster_case.holder(name) is None for name in [*NAMES, "n"])
 
 
-def test_who_waits_is_served_in_order_also_beside_threads(cluster_case: ClusterCase) -> None:
+def test_who_waits_is_served_in_order_also_beside_threads(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
     """One line, whoever stands in it."""
     order: list[int] = []
     case = cluster_case
@@ -76,11 +78,14 @@ def test_who_waits_is_served_in_order_also_beside_threads(cluster_case: ClusterC
         tasks: list[Any] = []
         for number in range(12):
             if number == 5:
+                # Before a thread has parked, too: whoever sweeps finds the line, because its slot was noted.
+                noted: Any = cluster.client.zscore(f"{case.prefix}:slots", str(cluster.slot_of("n")))
+                assert case.redis.lines() == ["n"]
+                assert noted < float("inf")
                 tasks.append(asyncio.create_task(asyncio.to_thread(_take, case, order, number)))
             else:
                 tasks.append(asyncio.create_task(wait(number)))
             assert await until(lambda: case.redis.waiting("n")[0] == len(tasks))
-        assert case.redis.lines() == ["n"]  # whoever sweeps finds it: its slot was noted
         tasks[7].cancel()
         assert await until(lambda: case.redis.waiting("n")[0] == 11)
         await first.release()

@@ -18,6 +18,8 @@ from celery import Celery
 from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
+from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.cluster import ClusterStore
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.store import Entry, Mark, Term
 from tests.acceptance.processes import free_port
@@ -200,6 +202,30 @@ def test_however_many_leases_a_node_keeps_it_is_asked_once(
     assert store.renew(terms).renewed == [True] * len(NAMES)
 
     assert len(asked) == len(set(asked)) == len(cluster.primaries)
+
+
+def test_leases_are_trusted_from_the_first_request_where_one_is_asked_again(
+    cluster_case: ClusterCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 1: one answer about all of them; a later time would be trusted for those that were asked before."""
+    store = cluster_case.redis
+    for name in NAMES:
+        granted(store.acquire(name, A, TTL, facts="{}"))
+    terms = [Term(name, A, TTL) for name in NAMES]
+    store.renew(terms)  # each node knows the script
+    answered: list[float] = []
+    at_once = ClusterStore._renew_at_once
+
+    def all_but_the_first(self: Any, of_slots: Any, within: float | None) -> Any:
+        told = at_once(self, of_slots, within)
+        answered.append(boottime())
+        return {slot: told[slot] for slot in [*told][1:]}
+
+    monkeypatch.setattr(ClusterStore, "_renew_at_once", all_but_the_first)
+    answer = store.renew(terms)
+
+    assert answer.renewed == [True] * len(NAMES)
+    assert answer.sent_at < answered[0] < answer.answered_at
 
 
 def test_a_bulk_of_waiters_is_served_in_order(cluster_case: ClusterCase) -> None:
