@@ -15,6 +15,7 @@ from celery_redislock.embedded import EmbeddedServer as PackagesServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lock, connect
 from celery_redislock.locks.store import NOBODY, Grant, Mark
+from tests.acceptance.processes import free_port
 from tests.facts import wait_until
 from tests.integration.programs import run_program
 from tests.integration.test_greenlets import PATCHED
@@ -137,7 +138,10 @@ def test_a_server_without_lua_is_told_in_one_sentence(*, through: bool, renamed:
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        (["--cluster-enabled", "yes"], r"CROSSSLOT .*: it is a node of a Cluster; give redis\+cluster://"),
+        (
+            ["--cluster-enabled", "yes", "--cluster-port", str(free_port())],
+            r"CROSSSLOT .*: it is a node of a Cluster; give redis\+cluster://",
+        ),
         (["--replicaof", "127.0.0.1", "1"], "READONLY .*: it is a replica, which takes no locks; give its"),
     ],
     ids=["Cluster", "replica"],
