@@ -1,10 +1,11 @@
 """Locks of coroutines on a Cluster: on all its nodes, in order, and while a slot moves or a primary dies."""
 
 import asyncio
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -133,6 +134,47 @@ def test_tasks_wait_in_more_slots_than_are_read_with_sixteen_connections_a_node(
     play(cluster_case, story)
     assert turns == Counter(NAMES * 5)
     assert most - before <= 16
+
+
+def test_all_who_wait_are_counted_whether_their_bells_are_read_or_not(cluster_case: ClusterCase) -> None:
+    """The more of a loop wait, the less often each looks: that holds in slots without a reader, too."""
+
+    async def story(store: aio.Store) -> None:
+        holders = [aio.Lock(store, name) for name in NAMES]
+        for holder in holders:
+            assert await holder.acquire(0)
+        tasks = [asyncio.create_task(aio.Lock(store, name).acquire(50.0)) for name in NAMES]
+        assert await until(lambda: store.waiting() == len(NAMES))
+        tasks.pop().cancel()
+        tasks.pop(0).cancel()
+        assert await until(lambda: store.waiting() == len(NAMES) - 2)
+        for holder in holders:
+            assert await holder.release()
+        assert all(await asyncio.gather(*tasks))
+        assert await until(lambda: store.waiting() == 0)
+
+    play(cluster_case, story)
+
+
+def test_all_who_ask_share_one_look_for_nodes_that_do_not_answer(cluster_case: ClusterCase) -> None:
+    """Law 9: they are told together, and the loop's threads stay free for others."""
+    # The system accepts for it, and nobody ever reads.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        async def story(store: aio.Store) -> list[bool | BaseException]:
+            asking = [aio.Lock(store, name).acquire(0) for name in NAMES * 5]
+            return await asyncio.gather(*asking, return_exceptions=True)
+
+        url = f"redis+cluster://127.0.0.1:{silent.getsockname()[1]}"
+        told = play(cluster_case, story, url, socket_timeout=0.2)
+        assert [type(each) for each in told] == [LockUnavailable] * len(told)
+        looks = 0
+        silent.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                looks += 1
+    assert 0 < looks < len(told) / 4
 
 
 def test_coroutines_go_on_while_a_slot_moves_there_and_back(

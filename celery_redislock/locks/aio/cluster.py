@@ -15,6 +15,7 @@ from redis.crc import key_slot
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import cluster
+from celery_redislock.locks.aio.lock import LOOKS
 from celery_redislock.locks.aio.store import Bells, Recorder, Request, Store, Verbs
 from celery_redislock.locks.aio.wires import OwnWires, Wires
 from celery_redislock.locks.clock import boottime
@@ -72,10 +73,12 @@ class ClusterStore(Store):
         self._of_node: dict[int, OwnWires] = {}
         self._of_slot: dict[int, Bells] = {}
         self._noted: dict[int, float] = {}
+        self._unread = 0  # tasks that wait for a bell that is not read
+        self._finding: asyncio.Future[tuple[BaseException | None]] | None = None
 
     def waiting(self) -> int:
-        """Return how many tasks of this loop wait for a lock whose bells are read."""
-        return sum(map(len, self._of_slot.values()))
+        """Return how many tasks of this loop wait for a lock."""
+        return self._unread + sum(map(len, self._of_slot.values()))
 
     async def aclose(self) -> None:
         """As :meth:`Store.aclose`."""
@@ -106,7 +109,14 @@ class ClusterStore(Store):
             if bells.is_idle and each != slot:
                 del self._of_slot[each]
         if slot not in self._of_slot and len(self._of_slot) >= READERS:
-            await asyncio.sleep(min(seconds, self.beside.patience / 4))
+            self._unread += 1
+            try:
+                # Where many wait, ever more seldom, as who waits for its bell looks.
+                pause = max(self.beside.patience / 4, self.waiting() / LOOKS)
+                # A hand-off lives for that patience: half of it is left to be met.
+                await asyncio.sleep(min(seconds, pause, self.beside.patience / 2))
+            finally:
+                self._unread -= 1
             return False
         bells = self._of_slot.setdefault(slot, Bells(self, cluster.tag_of(slot)))
         return await bells.await_ring(bell, seconds)
@@ -143,15 +153,23 @@ class ClusterStore(Store):
                 raise lost
             if code not in {"TRYAGAIN", "ASK"}:
                 with suppress(redis.RedisError):
-                    await asyncio.to_thread(self._nodes.look_again)
+                    await self._look_again()
             await asyncio.sleep(cluster.PAUSE)
 
+    async def _look_again(self) -> None:
+        """Look for the nodes in a thread, once for all who ask meanwhile; raises ``redis.RedisError``."""
+        if self._finding is None or self._finding.done():
+            # Its error is an answer: all who wanted it may have been cancelled.
+            self._finding = asyncio.gather(asyncio.to_thread(self._nodes.look_again), return_exceptions=True)
+        (error,) = await asyncio.shield(self._finding)
+        if error is not None:
+            raise error
+
     async def _wires_to(self, slot: int) -> OwnWires:
-        """Return the connections to the node of a slot; a thread looks for the nodes the first time."""
-        is_known = self._nodes.name_of(slot) is not None
-        connections = (
-            self._nodes.of_slot(slot) if is_known else await asyncio.to_thread(self._nodes.of_slot, slot)
-        )
+        """Return the connections to the node of a slot; the nodes are looked for the first time."""
+        if self._nodes.name_of(slot) is None:
+            await self._look_again()
+        connections = self._nodes.of_slot(slot)
         wires = self._of_node.get(id(connections))
         return wires or self._of_node.setdefault(id(connections), OwnWires(connections))
 
