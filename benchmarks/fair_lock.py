@@ -238,7 +238,7 @@ def _contend(kind: str, count: str, url: str, begin: str, seconds: str) -> None:
     from celery_redislock.locks import Lock, Semaphore, connect
 
     store = connect(url)
-    semaphore = Semaphore(store, "seats", PLACES, timeout=None)
+    semaphore = Semaphore(store, "seats", PLACES, wait=None)
     enter: Callable[[], AbstractContextManager[object]] = {
         "lock": partial(Lock, store, "contended", timeout=None),
         "semaphore": lambda: semaphore,

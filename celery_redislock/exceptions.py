@@ -1,5 +1,8 @@
 """The errors of this package. Their root is :class:`RedisLockError`.
 
+Those that a ``Lock`` or a ``Semaphore`` raises about its hold are redis-py's errors, too
+(:mod:`celery_redislock.locks.errors`). Each can be made by hand, with one text in place of the facts.
+
 Every error keeps its facts as attributes and as ``args``, and builds its text from them; so each survives
 pickling and Celery's result backends, which rebuild an exception as ``type(*args)`` (celery 5.7.0,
 ``backends/base.py``, ``exception_to_python``).
@@ -7,11 +10,11 @@ pickling and Celery's result backends, which rebuild an exception as ``type(*arg
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
-    "DuplicateTask", "LockBusy", "LockKeyError", "LockLoopError", "LockLost", "LockOptionError",
-    "LockUnavailable", "LockUpgradeError", "RedisLockError",
+    "DuplicateTask", "LockBusy", "LockKeyError", "LockLoopError", "LockLost", "LockNotHeld",
+    "LockOptionError", "LockUnavailable", "LockUpgradeError", "RedisLockError",
 ]  # fmt: skip
 
 
@@ -21,6 +24,14 @@ class RedisLockError(Exception):
     def __post_init__(self) -> None:
         """Keep the facts as ``args``, too, in the order of the fields."""
         self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        """Tell the facts; or the one text of an error that was made by hand."""
+        is_by_hand = len(self.args) > 1 and self.args == type(self)(self.args[0]).args
+        return str(self.args[0]) if is_by_hand else self._told()
+
+    def _told(self) -> str:
+        return super().__str__()
 
 
 @dataclass(eq=False, repr=False)
@@ -38,8 +49,8 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """
 
     key: str
-    task_id: str
-    expires_in: float
+    task_id: str = ""
+    expires_in: float = 0.0
     is_period: bool = False
     state: str | None = None
     ended_at: float | None = None
@@ -49,7 +60,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         """Whole seconds until ``lock_period`` has passed, as in HTTP; ``None`` while a task holds the key."""
         return math.ceil(self.expires_in) if self.is_period and math.isfinite(self.expires_in) else None
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         if self.is_period:
             ended = "" if self.state is None else f", which ended with {self.state}"
             if self.ended_at is not None:
@@ -81,11 +92,11 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """
 
     key: str
-    holder: str
-    expires_in: float
+    holder: str = ""
+    expires_in: float = 0.0
     waited: float | None = None
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         if math.isinf(self.expires_in):
             return _endless(self.key, self.holder, "celery-redislock --url URL")
         if self.waited is not None:
@@ -96,7 +107,7 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
             )
         return (
             f"{self.key!r} is held by {self.holder} (for another {self.expires_in:.1f} s unless renewed); "
-            "wait longer with a larger timeout, or look at the holder"
+            "wait longer (wait=, or acquire(timeout=...)), or look at the holder"
         )
 
 
@@ -111,14 +122,30 @@ class LockLost(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """
 
     key: str
-    reason: str
+    reason: str = ""
     fence: int | None = None
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         return (
             f"the lease on {self.key!r} was lost: {self.reason}; another holder may be running, "
             "so write nothing more that is not guarded by the fence"
         )
+
+
+@dataclass(eq=False, repr=False)
+class LockNotHeld(RedisLockError, RuntimeError):  # noqa: N818  as KeyboardInterrupt does
+    """A method that needs a hold was called by a thread, or a task of asyncio, that has none.
+
+    Attributes:
+        key: the lock's name.
+        caller: ``thread`` or ``task``.
+    """
+
+    key: str
+    caller: str = ""
+
+    def _told(self) -> str:
+        return f"this {self.caller} does not hold the lock {self.key!r}; acquire it first"
 
 
 @dataclass(eq=False, repr=False)
@@ -131,7 +158,7 @@ class LockLoopError(RedisLockError, RuntimeError):
 
     server: str
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         return (
             f"this store of {self.server} belongs to another event loop, that of its first request: call "
             "celery_redislock.locks.aio.connect() in each loop, and make the locks of that loop with it"
@@ -148,7 +175,7 @@ class LockUpgradeError(RedisLockError, RuntimeError):
 
     key: str
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         return (
             f"who asks reads under {self.key!r}, and would wait for itself: release the read lock first, "
             "or take the write lock from the start, and downgrade() it"
@@ -171,13 +198,13 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     """
 
     server: str
-    operation: str
-    reason: str
+    operation: str = ""
+    reason: str = ""
     # Neither is a field, and so no argument.
     was_refused = False
     was_sent = True
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         return (
             f"{self.operation!r} failed at the lock server {self.server}: {self.reason.rstrip('.')}; "
             "check that it runs and accepts writes (what tasks do without it: redislock_on_lock_error)"
@@ -198,9 +225,9 @@ class LockOptionError(RedisLockError, ValueError):
     """
 
     where: str
-    problems: list[str]
+    problems: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         numbered = [f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1)]
         return f"{self.where}: " + "; ".join(self.problems if len(self.problems) == 1 else numbered)
 
@@ -215,9 +242,9 @@ class LockKeyError(RedisLockError, ValueError):
     """
 
     where: str
-    problem: str
+    problem: str = ""
 
-    def __str__(self) -> str:
+    def _told(self) -> str:
         return f"{self.where}: {self.problem}"
 
 

@@ -83,7 +83,8 @@ class LockTerms(TypedDict, total=False):
     """Keywords of a ``Lock``; see :class:`celery_redislock.locks.Lock`."""
 
     ttl: float
-    timeout: float | None
+    wait: float | None
+    token: str | None
     owner: str | None
     auto_renew: bool
     reentrant: bool

@@ -172,9 +172,13 @@ class Lease:
             else:
                 self.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
         if self.lost_because is not None:
-            raise LockLost(self.key, self.lost_because, self.fence)
+            raise self.loss(self.lost_because)
         if self.ended:
-            raise LockLost(self.key, "it has been released", self.fence)
+            raise self.loss("it has been released")
+
+    def loss(self, reason: str) -> LockLost:
+        """Return the error that tells of its loss."""
+        return LockLost(self.key, reason, self.fence)
 
     def trust_for(self, ttl: float) -> None:
         """Trust it for at most ``ttl`` seconds from now: a request for this ttl is about to be sent."""
@@ -259,6 +263,20 @@ class Lease:
             self.answered_at = answered_at
         if self.state == UNSURE and not self.is_near_its_end:
             self._become(HELD)
+
+
+class LockLease(Lease):
+    """The lease of a ``Lock`` or a ``Semaphore``: its loss is redis-py's error, too."""
+
+    def loss(self, reason: str) -> LockLost:
+        """As :meth:`Lease.loss`."""
+        from celery_redislock.locks import errors  # noqa: PLC0415  imports redis
+
+        return errors.LockLost(self.key, reason, self.fence)
+
+    def missed(self) -> LockLost:
+        """Return the error for a block that was not alone and does not know."""
+        return self.loss(self.lost_because or "it was gone when it should be released")
 
 
 class InertLease:

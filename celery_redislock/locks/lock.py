@@ -3,26 +3,29 @@
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
+from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.attempt import Attempt, coroutine, end
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
-from celery_redislock.locks.lease import DRIFT, Lease
+from celery_redislock.locks.lease import DRIFT, LockLease
 from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.store import Grant, Hold, LockStore, Term
-from celery_redislock.locks.terms import check_store, check_terms
+from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
+
+#: Why a hold cannot be continued.
+NOT_CONTINUED = "nobody holds it under the token that was to be continued"
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
     """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
 
-    lease: Lease
+    lease: LockLease
     coroutine: object | None
     pid: int
     depth: int = 1
@@ -43,8 +46,8 @@ class Lock:
     each other, in one thread too. Who waits is served in order: tasks and Locks of
     one name share one line; messages of RabbitMQ, which have priorities
     of their own, wait behind Locks. On a quorum of servers there is no line: who
-    waits asks again after random pauses, in no order. A lock that is acquired without ``with`` and
-    never released is renewed until the process ends.
+    waits asks again after random pauses, in no order. A lock that is acquired without ``with`` and never
+    released is renewed as long as somebody refers to this object, and expires then.
 
     Not for coroutines, which would hold it together, and stand still while one waits; a second one of the
     same thread is refused. For them there is ``celery_redislock.locks.aio``.
@@ -56,8 +59,9 @@ class Lock:
         name: str | list[str] | tuple[str, ...],
         *,
         ttl: float = 30.0,
-        timeout: float | None = 10.0,
+        wait: float | None = 10.0,
         owner: str | None = None,
+        token: str | None = None,
         auto_renew: bool = True,
         reentrant: bool = True,
         on_lost: Callable[["Lock"], None] | None = None,
@@ -65,6 +69,7 @@ class Lock:
         margin: float = DRIFT,
         lock_delay: float = 0.0,
         clock: Clock = boottime,
+        **others: NoReturn,
     ) -> None:
         """Name a lock; nothing is sent yet.
 
@@ -76,8 +81,11 @@ class Lock:
                 order; who waits for several holds none of them meanwhile. On one server only.
             ttl: seconds the hold outlives its holder's last renewal, from 0.001 to ten years; several socket
                 timeouts, or one lost reply costs the lock.
-            timeout: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
+            wait: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
+            token: the :attr:`token` of a hold that another thread or process has acquired: :meth:`acquire`
+                continues it, in one request, and the other methods are for it without that. Whoever had it
+                goes on renewing it, and learns of its end as of a loss, unless it is in this process.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
             on_lost: called once with this lock when the hold is found gone, in the thread that learns of
@@ -93,16 +101,20 @@ class Lock:
                 so that what that has sent may arrive. The holder itself does not trust it then. A release
                 ends both.
             clock: injected by tests.
+            others: none. The names that other libraries have for these raise, and are told apart.
 
         Raises:
             LockOptionError: the name is empty, it or the owner is no text, a number is out of its range,
-                or the store is none.
+                or the store is none; or another library's word was used.
         """
+        refuse_others(name, others)
         check_store(name, store, "least_ttl", "connect")
+        if token is not None:
+            check_token(name, token)
         names = names_of(name)
         for each in names:
             check_terms(
-                each, ttl=ttl, timeout=timeout, owner=owner, margin=margin, lock_delay=lock_delay,
+                each, ttl=ttl, wait=wait, owner=owner, margin=margin, lock_delay=lock_delay,
                 on_lost=on_lost, on_state=on_state, least=store.least_ttl,
             )  # fmt: skip
         self.name = ", ".join(names)
@@ -116,7 +128,8 @@ class Lock:
             raise LockOptionError(repr(name), [problem])
         self._store = store
         self._ttl = ttl
-        self._timeout = timeout
+        self._wait = wait
+        self._token = token
         self._owner = owner
         self._auto_renew = auto_renew
         self._reentrant = reentrant
@@ -126,7 +139,13 @@ class Lock:
         self._lock_delay = lock_delay
         self._clock = clock
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
-        self._local: Any = _thread_facts(threading.local)
+        self._thread: Any = _threads(threading.local)
+        self._holds: dict[object, Entry] = {}
+
+    def __del__(self) -> None:
+        """Renew no more what nobody is left to release."""
+        for entry in vars(self).get("_holds", {}).values():
+            watchdog_of(self._store).unwatch(entry.lease)
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
@@ -144,7 +163,8 @@ class Lock:
             LockOptionError: the timeout is no number of seconds.
             RuntimeError: another coroutine of this thread holds it; or this thread does, and ``reentrant`` is
                 off.
-            LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first.
+            LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first. Or
+                nobody holds it under the ``token``.
         """
         if timeout is not None and not is_seconds(timeout):
             check_terms(self.name, timeout=timeout)
@@ -157,7 +177,7 @@ class Lock:
             Whether it was still ours. ``False``: it had been lost, and nothing was touched.
 
         Raises:
-            RuntimeError: this thread does not hold the lock.
+            LockNotHeld: this thread does not hold the lock.
             LockUnavailable: the server cannot be reached; the lock is released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
@@ -169,7 +189,7 @@ class Lock:
         trusted = lease.trusted
         # First: where this is interrupted, it is renewed no more.
         lease.end()
-        del self._local.__dict__[self]
+        self._holds.pop(self._thread.marker, None)
         return end(self._store, lease, trusted=trusted)
 
     def renew(self, ttl: float | None = None) -> bool:
@@ -182,7 +202,7 @@ class Lock:
             Whether the lock was still ours.
 
         Raises:
-            RuntimeError: this thread does not hold the lock.
+            LockNotHeld: this thread does not hold the lock.
             LockOptionError: the ttl is not a number of seconds in range.
             LockUnavailable: the server cannot be reached; the earlier of the old and the new end counts.
             LockKeyError: the key on the server is not a lock any more.
@@ -209,7 +229,7 @@ class Lock:
         """Raise if the lock was lost; free of cost while it can be trusted (see :meth:`Lease.check`).
 
         Raises:
-            RuntimeError: this thread does not hold the lock.
+            LockNotHeld: this thread does not hold the lock.
             LockLost: it is gone; another holder may be running.
         """
         self._required().lease.check()
@@ -228,8 +248,16 @@ class Lock:
         return self.holder() is not None
 
     @property
+    def token(self) -> str | None:
+        """What the server knows this hold by, to be handed to another ``Lock``; ``None`` if not held."""
+        return None if (entry := self._entry) is None else entry.lease.token
+
+    @property
     def fence(self) -> int | None:
-        """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
+        """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held.
+
+        Of a hold that a ``token`` continues only the one that acquired it knows the fence.
+        """
         return None if (entry := self._entry) is None else entry.lease.fence
 
     @property
@@ -238,13 +266,13 @@ class Lock:
         return (entry := self._entry) is not None and entry.lease.held
 
     def __enter__(self) -> "Lock":
-        refused = self._wait_for(self._timeout)
+        refused = self._wait_for(self._wait)
         if refused is not None:
-            raise LockBusy(self.name, refused.owner, refused.expires_in)
+            raise busy(self.name, refused)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._entry is None and (error is not None or self in self._local.__dict__):
+        if self._entry is None and (error is not None or self._thread.marker in self._holds):
             return  # its own error matters more; or this is a fork, whose parent entered the block
         lease = self._required().lease
         try:
@@ -255,19 +283,30 @@ class Lock:
             return  # the body's own error matters more; the lock is released in the background, or expires
         if not released and error is None:
             # The body believes it was alone all the time; it was not.
-            why = lease.lost_because or "it was gone when it should be released"
-            raise LockLost(self.name, why, lease.fence)
+            raise lease.missed()
 
     @property
     def _entry(self) -> Entry | None:
         """This thread's hold, lost or not. A forked child inherits its parent's, and does not hold."""
-        entry: Entry | None = self._local.__dict__.get(self)
+        entry = self._holds.get(self._thread.marker)
         return None if entry is None or entry.pid != os.getpid() else entry
 
     def _required(self) -> Entry:
-        if (entry := self._entry) is None:
-            raise RuntimeError(f"this thread does not hold the lock {self.name!r}; acquire it first")
-        return entry
+        if (entry := self._entry) is not None:
+            return entry
+        if self._token is None:
+            from celery_redislock.locks.errors import LockNotHeld  # noqa: PLC0415  imports redis
+
+            raise LockNotHeld(self.name, "thread")
+        return Entry(self._lease_of(self._token), None, os.getpid())
+
+    def _lease_of(self, token: str) -> LockLease:
+        """Return the lease of a hold that was acquired elsewhere: in this process, or in another."""
+        known = watchdog_of(self._store).watched(token)
+        if isinstance(known, LockLease) and known.key == self._key:
+            return known
+        term = Term(self._key, token, self._ttl + self._lock_delay)
+        return LockLease(self._store, term, elsewhere(term, self._clock), clock=self._clock)
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
@@ -284,7 +323,14 @@ class Lock:
             entry.lease.check()
             entry.depth += 1
             return None
-        return self._attempt().within(timeout)
+        if self._token is None:
+            return self._attempt().within(timeout)
+        lease = self._lease_of(self._token)
+        answer = self._store.renew([lease.term])
+        if not answer.renewed[0]:
+            raise lease.loss(NOT_CONTINUED)
+        self._keep(lease.term, Grant(None, False, answer.sent_at, answer.answered_at))
+        return None
 
     def _attempt(self) -> Attempt:
         """Return an attempt of this thread to hold it."""
@@ -296,20 +342,48 @@ class Lock:
 
     def _keep(self, term: Term, grant: Grant) -> None:
         """Note a hold of this thread, and have it renewed."""
-        lease = Lease(self._store, term, grant, on_lost=self._announce_loss, clock=self._clock)
+        on_lost = None if self._on_lost is None else while_alive(self, self._on_lost)
+        lease = LockLease(self._store, term, grant, on_lost=on_lost, clock=self._clock)
         if self._lock_delay or self._margin != DRIFT or self._on_state is not None:
-            on_state = None if self._on_state is None else partial(self._on_state, self)
+            on_state = None if self._on_state is None else while_alive(self, self._on_state, told=1)
             lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
-        self._local.__dict__[self] = Entry(lease, coroutine(), os.getpid())
+        self._holds[self._thread.marker] = Entry(lease, coroutine(), os.getpid())
 
-    def _announce_loss(self, _lease: Lease) -> None:
-        if self._on_lost is not None:
-            self._on_lost(self)
+
+def busy(name: str, holder: Hold) -> Exception:
+    """Return the error for who has waited in vain."""
+    from celery_redislock.locks.errors import LockBusy  # noqa: PLC0415  imports redis
+
+    return LockBusy(name, holder.owner, holder.expires_in)
+
+
+def elsewhere(term: Term, clock: Clock) -> Grant:
+    """Return the grant of a hold that was acquired elsewhere, not trusted before the server is asked."""
+    long_ago = clock() - term.ttl
+    return Grant(None, False, long_ago, long_ago)
+
+
+def while_alive(lock: object, call: Callable[..., Any], *, told: int = 0) -> Callable[..., None]:
+    """Return what calls it with this lock, and so many of the facts it is told, until nobody uses the lock.
+
+    Its lease, which the watchdog has, must not keep it.
+    """
+    known = weakref.ref(lock)
+
+    def tell(*facts: object) -> None:
+        if (alive := known()) is not None:
+            call(alive, *facts[:told])
+
+    return tell
 
 
 @functools.cache
-def _thread_facts(kind: type[threading.local]) -> threading.local:
-    """Return the thread-local object whose ``__dict__`` has each thread's holds by their locks."""
-    return kind()
+def _threads(kind: type[threading.local]) -> Any:
+    """Return the object that has another ``marker`` for each thread, which no later thread gets."""
+
+    def mark(thread: Any) -> None:
+        thread.marker = object()
+
+    return type("Threads", (kind,), {"__init__": mark})()

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks.attempt import Attempt
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.lock import Entry, Lock
 from celery_redislock.locks.store import Hold, LockStore
-from celery_redislock.locks.terms import check_lines, check_store
+from celery_redislock.locks.terms import check_lines, check_store, refuse_others
 
 __all__ = ["ReadWriteLock"]
 
@@ -49,20 +49,22 @@ class ReadWriteLock:
         name: str,
         *,
         ttl: float = 30.0,
-        timeout: float | None = 10.0,
+        wait: float | None = 10.0,
         owner: str | None = None,
         auto_renew: bool = True,
         on_lost: Callable[[Lock], None] | None = None,
         clock: Clock = boottime,
+        **others: NoReturn,
     ) -> None:
         """Name a lock; nothing is sent yet. These arguments are those of a Lock, for both sides.
 
         Raises:
             LockOptionError: as a Lock; and the store is a quorum of servers.
         """
+        refuse_others(name, others)
         check_store(name, store, "least_ttl", "connect")
         check_lines(name, store)
-        side: Any = {"ttl": ttl, "timeout": timeout, "owner": owner, "auto_renew": auto_renew}
+        side: Any = {"ttl": ttl, "wait": wait, "owner": owner, "auto_renew": auto_renew}
         side |= {"on_lost": on_lost, "clock": clock}
         self.read = Reader(store, name, **side)
         self.write = Writer(store, name, **side)
@@ -87,7 +89,7 @@ class Reader(Lock):
             return super().release()
         entry.depth -= 1
         if not entry.depth:
-            del self._local.__dict__[self]
+            del self._holds[self._thread.marker]
         return entry.lease.held
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
@@ -96,7 +98,7 @@ class Reader(Lock):
             return super()._wait_for(timeout)
         self.writer._wait_for(timeout)  # it is held, so that nothing is sent
         writes.depth -= 1
-        self._local.__dict__[self] = Entry(writes.lease, writes.coroutine, writes.pid)
+        self._holds[self._thread.marker] = Entry(writes.lease, writes.coroutine, writes.pid)
         return None
 
     def _attempt(self) -> Attempt:
@@ -120,7 +122,8 @@ class Writer(Lock):
             Whether it was still ours.
 
         Raises:
-            RuntimeError: this thread does not hold the write, or has entered it more than once.
+            LockNotHeld: this thread does not hold the write.
+            RuntimeError: it has entered it more than once.
             LockUnavailable: the server cannot be reached: from now on others may read, or not.
             LockKeyError: the key on the server is not a lock any more.
         """
@@ -133,8 +136,9 @@ class Writer(Lock):
         lease = entry.lease
         term = lease.term
         # First: the server may let others read, although no answer comes.
-        del self._local.__dict__[self]
-        self._local.__dict__.setdefault(self.reader, Entry(lease, entry.coroutine, entry.pid))
+        thread = self._thread.marker
+        del self._holds[thread]
+        self.reader._holds.setdefault(thread, Entry(lease, entry.coroutine, entry.pid))
         trusted = lease.trusted
         facts = self.reader._attempt().facts(os.getpid())
         answer = self._store.downgrade(term.name, term.token, term.ttl, facts=facts)

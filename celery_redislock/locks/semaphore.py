@@ -5,16 +5,17 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, RedisLockError
+from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.attempt import Attempt, Step, end
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import Lease, LockLease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
+from celery_redislock.locks.lock import busy
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
-from celery_redislock.locks.terms import check_lines, check_store, check_terms
+from celery_redislock.locks.terms import check_lines, check_store, check_terms, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Permit", "Semaphore"]
@@ -32,7 +33,7 @@ class Permit:
         lease: its lease (:class:`~celery_redislock.locks.Lease`).
     """
 
-    def __init__(self, semaphore: "Semaphore", permits: int, lease: Lease) -> None:
+    def __init__(self, semaphore: "Semaphore", permits: int, lease: LockLease) -> None:
         """Made by :meth:`Semaphore.acquire`."""
         self.name = semaphore.name
         self.permits = permits
@@ -97,8 +98,7 @@ class Permit:
             return  # the body's own error matters more; it is released in the background, or expires
         if not released and error is None:
             # The body believes that no more than the limit were there; they were.
-            why = self.lease.lost_because or "it was gone when it should be released"
-            raise LockLost(self.name, why, None)
+            raise self.lease.missed()
 
 
 class Semaphore:
@@ -128,11 +128,12 @@ class Semaphore:
         limit: int,
         *,
         ttl: float = 30.0,
-        timeout: float | None = 10.0,
+        wait: float | None = 10.0,
         owner: str | None = None,
         auto_renew: bool = True,
         on_lost: Callable[[Permit], None] | None = None,
         clock: Clock = boottime,
+        **others: NoReturn,
     ) -> None:
         """Name a semaphore; nothing is sent yet.
 
@@ -141,28 +142,30 @@ class Semaphore:
             name: of the resource, as for a :class:`~celery_redislock.locks.Lock`.
             limit: so many places, from 1 on. :meth:`set_limit` replaces it for all processes.
             ttl: seconds a hold outlives its last renewal, as for a Lock.
-            timeout: seconds ``with semaphore:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
+            wait: seconds ``with semaphore:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
             auto_renew: renew each hold in the background every third of ``ttl``; else it ends with that.
             on_lost: called once with a hold that is found gone, in the thread that learns of it, normally
                 the watchdog's.
             clock: injected by tests.
+            others: none, as for a Lock.
 
         Raises:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
+        refuse_others(name, others)
         check_store(name, store, "least_ttl", "connect")
         check_lines(name, store)
         check_terms(
-            name, ttl=ttl, timeout=timeout, owner=owner, on_lost=on_lost, limit=limit, least=store.least_ttl
+            name, ttl=ttl, wait=wait, owner=owner, on_lost=on_lost, limit=limit, least=store.least_ttl
         )
         self.name = name
         self.limit = limit
         self._key = lock_name(name)
         self._store = store
         self._ttl = ttl
-        self._timeout = timeout
+        self._wait = wait
         self._owner = owner
         self._auto_renew = auto_renew
         self._on_lost = on_lost
@@ -246,9 +249,9 @@ class Semaphore:
         return replace_limit(self._store, [self._key], limit, seconds, by=by)
 
     def __enter__(self) -> Permit:
-        kept = self._wait_for(1, self._timeout)
+        kept = self._wait_for(1, self._wait)
         if isinstance(kept, Hold):
-            raise LockBusy(self.name, kept.owner, kept.expires_in)
+            raise busy(self.name, kept)
         self._entered.__dict__.setdefault("permits", []).append(kept)
         return kept
 
@@ -265,7 +268,7 @@ class Semaphore:
                 if self._on_lost is not None:
                     self._on_lost(kept[-1])
 
-            lease = Lease(self._store, term, grant, on_lost=announce, clock=self._clock)
+            lease = LockLease(self._store, term, grant, on_lost=announce, clock=self._clock)
             kept.append(Permit(self, permits, lease))
             if self._auto_renew:
                 watchdog_of(self._store).watch(lease)

@@ -1,12 +1,22 @@
 """What a lock without Celery may be told: its name, times and numbers, checked before anything is sent."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.clock import is_seconds
 from celery_redislock.locks.store import TEN_YEARS, too_short
 
-__all__ = ["check_connect", "check_lines", "check_store", "check_terms"]
+__all__ = ["check_connect", "check_lines", "check_store", "check_terms", "check_token", "refuse_others"]
+
+#: What other libraries call the terms of a lock, and what they are here.
+_OTHERS = {
+    "timeout": "ttl= says how long the server keeps it (redis-py's timeout), wait= how long a block waits",
+    "blocking_timeout": "wait= says how long a block waits",
+    "blocking": "acquire(0) asks once and does not wait",
+    "expire": "ttl= says how long the server keeps it",
+    "thread_local": "each thread holds for itself; Lock(..., token=lock.token) continues a hold elsewhere",
+}
 
 #: More places than anybody counts one by one.
 MOST = 1_000_000
@@ -46,7 +56,8 @@ def check_connect(where: str, prefix: object, socket_timeout: object) -> None:
 
 
 def check_terms(
-    name: object, *, ttl: object = 1.0, timeout: object = None, owner: object = None, for_: object = 1.0,
+    name: object, *, ttl: object = 1.0, timeout: object = None, wait: object = None, owner: object = None,
+    for_: object = 1.0,
     margin: object = 0.1, lock_delay: object = 0.0, on_lost: object = None, on_state: object = None,
     least: float = 0.0, **counts: object,
 ) -> None:  # fmt: skip
@@ -70,17 +81,39 @@ def check_terms(
             )
     if least and is_seconds(ttl) and ttl < least:
         problems.append(too_short("ttl", ttl, least))
-    if timeout is not None and not is_seconds(timeout):
-        problems.append(f"timeout={timeout!r} is not a number of seconds; None waits for ever, 0 asks once")
+    problems += [
+        f"{argument}={seconds!r} is not a number of seconds; None waits for ever, 0 asks once"
+        for argument, seconds in (("timeout", timeout), ("wait", wait))
+        if seconds is not None and not is_seconds(seconds)
+    ]
     if owner is not None and not isinstance(owner, str):
         problems.append(f"owner={owner!r} is no text; name who holds, or leave it out")
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
-    for argument, call in (("on_lost", on_lost), ("on_state", on_state)):
-        if call is not None and not callable(call):
-            problems.append(f"{argument}={call!r} cannot be called; give a function")
+    problems += [
+        f"{argument}={call!r} cannot be called; give a function"
+        for argument, call in (("on_lost", on_lost), ("on_state", on_state))
+        if call is not None and not callable(call)
+    ]
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
             problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")
+    if problems:
+        raise LockOptionError(repr(name), problems)
+
+
+def check_token(name: object, token: object) -> None:
+    """Raise :class:`LockOptionError` unless it can be the token of a hold."""
+    if not isinstance(token, str) or not token or not token.isprintable():
+        problem = f"token={token!r} is no token; give what the .token of the hold was"
+        raise LockOptionError(repr(name), [problem])
+
+
+def refuse_others(name: object, others: Mapping[str, object]) -> None:
+    """Raise :class:`LockOptionError` for terms that a lock does not have, and name those it has instead."""
+    problems = [
+        f"{other}={value!r} is no option of a lock here: {_OTHERS.get(other, 'leave it out')}"
+        for other, value in others.items()
+    ]
     if problems:
         raise LockOptionError(repr(name), problems)

@@ -63,7 +63,7 @@ def busy(url: str, store: LockStore) -> None:
         got_it = Lock(store, "prices").acquire(timeout=0)
         expect(f"acquire(timeout=0) asked once, {_since(began)}: {got_it}", not got_it)
         try:
-            with Lock(store, "prices", timeout=0.3):
+            with Lock(store, "prices", wait=0.3):
                 expect("with lock: let nobody in", False)
         except LockBusy as error:
             expect(f"with lock: raised LockBusy after its timeout of 0.3 s: {error}", error.key == "prices")
@@ -132,7 +132,7 @@ def lost(store: LockStore) -> None:
 
 def seats(store: LockStore) -> None:
     print("A licence with three seats, and eight that want one")
-    licence = Semaphore(store, "licence", 3, timeout=PATIENCE)
+    licence = Semaphore(store, "licence", 3, wait=PATIENCE)
     inside: list[int] = []
     seen: list[int] = []
 
@@ -159,7 +159,7 @@ def seats(store: LockStore) -> None:
 def price_list(store: LockStore) -> None:
     print("A price list that many read, and one writes")
     readers: list[int] = []
-    prices = ReadWriteLock(store, "price list", timeout=PATIENCE)
+    prices = ReadWriteLock(store, "price list", wait=PATIENCE)
 
     def read(_number: int) -> int:
         with prices.read:

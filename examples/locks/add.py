@@ -19,7 +19,7 @@ NAME = "the number"
 
 def main(url: str, folder: Path, times: int) -> None:
     """Wait for a line on stdin, so that all begin together, and add."""
-    lock = Lock(connect(url), NAME, ttl=10.0, timeout=60.0) if url else None
+    lock = Lock(connect(url), NAME, ttl=10.0, wait=60.0) if url else None
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(times):

@@ -127,12 +127,12 @@ def test_threads_and_tasks_share_one_lock_and_one_line(case: RedisCase) -> None:
     order: list[str] = []
 
     def thread(each: str) -> None:
-        with Lock(case.redis, "n", timeout=30.0):
+        with Lock(case.redis, "n", wait=30.0):
             order.append(each)
 
     async def story(store: aio.Store) -> None:
         async def task(each: str) -> None:
-            async with aio.Lock(store, "n", timeout=30.0):
+            async with aio.Lock(store, "n", wait=30.0):
                 order.append(each)
 
         async with aio.Lock(store, "n"):
@@ -162,7 +162,7 @@ def test_who_gives_up_does_so_in_time_and_leaves_no_trace(case: RedisCase) -> No
             async def wait() -> float:
                 before = time.monotonic()
                 with pytest.raises(LockBusy):
-                    async with aio.Lock(store, "n", timeout=0.7):
+                    async with aio.Lock(store, "n", wait=0.7):
                         pytest.fail("the block was entered")
                 return time.monotonic() - before
 
@@ -329,12 +329,12 @@ def test_a_loop_that_stands_still_loses_its_place_in_line_and_is_served_later(ca
     order: list[str] = []
 
     def thread() -> None:
-        with Lock(case.redis, "n", timeout=30.0):
+        with Lock(case.redis, "n", wait=30.0):
             order.append("thread")
 
     async def story(store: aio.Store) -> None:
         async def task() -> None:
-            async with aio.Lock(store, "n", timeout=30.0):
+            async with aio.Lock(store, "n", wait=30.0):
                 order.append("task")
 
         holder = Lock(case.redis, "n")
@@ -416,7 +416,7 @@ def test_a_cancelled_task_leaves_nothing_wherever_it_was(case: RedisCase) -> Non
 
     async def story(store: aio.Store) -> int:
         async def work() -> None:
-            async with aio.Lock(store, "n", timeout=20.0):
+            async with aio.Lock(store, "n", wait=20.0):
                 await asyncio.sleep(0)
 
         cancelled = 0
@@ -682,7 +682,7 @@ def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str
     async def story(store: aio.Store) -> None:
         async def work(*names: str) -> None:
             for _ in range(5):
-                async with aio.Lock(store, names, timeout=50.0) as lock:
+                async with aio.Lock(store, names, wait=50.0) as lock:
                     assert at_work.isdisjoint(names)
                     at_work.update(names)
                     await asyncio.sleep(0.001)
@@ -767,7 +767,7 @@ def test_a_thousand_tasks_wait_on_one_name_in_order_with_sixteen_connections(lon
 
     async def story(store: aio.Store) -> tuple[list[str], int]:
         async def work(each: int) -> None:
-            async with aio.Lock(store, "n", owner=f"w{each}", timeout=50.0):
+            async with aio.Lock(store, "n", owner=f"w{each}", wait=50.0):
                 order.append(f"w{each}")
 
         holder = aio.Lock(store, "n")
@@ -816,7 +816,7 @@ def test_many_that_come_and_give_up_or_are_cancelled_leave_nothing(case: RedisCa
 
     async def story(store: aio.Store) -> None:
         async def one(number: int) -> None:
-            async with aio.Lock(store, "n", timeout=20.0) as lock:
+            async with aio.Lock(store, "n", wait=20.0) as lock:
                 inside.append(number)
                 most.append(len(inside))
                 fences.append(lock.fence or 0)
@@ -853,7 +853,7 @@ def test_tasks_and_threads_never_hold_it_at_once_whoever_gives_up_or_is_cancelle
 
     async def story(store: aio.Store) -> None:
         async def task(number: int) -> None:
-            async with aio.Lock(store, "n", ttl=1.0, timeout=20.0) as lock:
+            async with aio.Lock(store, "n", ttl=1.0, wait=20.0) as lock:
                 began, fence = time.monotonic(), lock.fence
                 try:
                     await asyncio.sleep(0.001 * (number % 3))

@@ -149,7 +149,7 @@ def test_a_hundred_tasks_take_sixteen_connections_of_a_client_at_most(lone_case:
 
     async def story(store: aio.Store) -> None:
         async def work() -> None:
-            async with aio.Lock(store, "n", timeout=30.0):
+            async with aio.Lock(store, "n", wait=30.0):
                 pass
 
         async with aio.Lock(store, "n"):

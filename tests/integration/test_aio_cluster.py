@@ -44,7 +44,7 @@ def test_tasks_and_threads_exclude_each_other_whichever_node_keeps_the_lock(
 
     async def story(store: aio.Store) -> None:
         for name in NAMES:
-            async with aio.Lock(store, name, timeout=0) as lock:
+            async with aio.Lock(store, name, wait=0) as lock:
                 assert not Lock(cluster_case.redis, name).acquire(timeout=0)
                 assert lock.fence
         lock = aio.Lock(store, "n", ttl=1.0)
@@ -71,7 +71,7 @@ def test_who_waits_is_served_in_order_also_beside_threads(
 
     async def story(store: aio.Store) -> None:
         async def wait(number: int) -> None:
-            async with aio.Lock(store, "n", timeout=50.0):
+            async with aio.Lock(store, "n", wait=50.0):
                 order.append(number)
 
         first = aio.Lock(store, "n")
@@ -97,7 +97,7 @@ def test_who_waits_is_served_in_order_also_beside_threads(
 
 
 def _take(case: ClusterCase, order: list[int], number: int) -> None:
-    with Lock(case.redis, "n", timeout=50.0):
+    with Lock(case.redis, "n", wait=50.0):
         order.append(number)
 
 
@@ -118,7 +118,7 @@ def test_tasks_wait_in_more_slots_than_are_read_with_sixteen_connections_a_node(
         nonlocal most
 
         async def work(name: str) -> None:
-            async with aio.Lock(store, name, timeout=50.0):
+            async with aio.Lock(store, name, wait=50.0):
                 at_work[name] += 1
                 assert at_work[name] == 1
                 await asyncio.sleep(0.005)
@@ -197,7 +197,7 @@ def test_coroutines_go_on_while_a_slot_moves_there_and_back(
         async def work(number: int) -> None:
             while not over.is_set() or turns[number] < 3:
                 try:
-                    async with aio.Lock(store, "n", ttl=20.0, timeout=50.0):
+                    async with aio.Lock(store, "n", ttl=20.0, wait=50.0):
                         at_work["n"] += 1
                         assert at_work["n"] == 1
                         await asyncio.sleep(0)
@@ -228,7 +228,7 @@ def test_coroutines_go_on_where_a_primary_is_killed() -> None:
             async def work(number: int) -> None:
                 while not over.is_set():
                     try:
-                        async with aio.Lock(store, "n", ttl=2.0, timeout=50.0):
+                        async with aio.Lock(store, "n", ttl=2.0, wait=50.0):
                             turns[number] += 1
                     except (LockUnavailable, LockLost):
                         await asyncio.sleep(0.01)

@@ -54,7 +54,7 @@ def test_places_are_held_by_tasks_and_threads_alike(case: RedisCase) -> None:
             last = held(await waits)
             assert repr(last) == f"<Permit {last.token} of 'n', 1 of its places>"
             with pytest.raises(LockBusy):
-                async with aio.Semaphore(store, "n", 3, timeout=0):
+                async with aio.Semaphore(store, "n", 3, wait=0):
                     pytest.fail("the block was entered")
             assert await last.release()
             assert not await last.release()

@@ -89,7 +89,7 @@ def test_who_waits_through_a_client_is_served_in_order(redis_url: str) -> None:
         assert held.acquire(0)
         assert not Lock(case.redis, "n", owner="other").acquire(0.5)
         assert held.release()
-        with Lock(case.redis, "n", timeout=5.0) as lock:
+        with Lock(case.redis, "n", wait=5.0) as lock:
             lock.check()
             assert lock.renew()
 

@@ -233,7 +233,7 @@ def test_a_bulk_of_waiters_is_served_in_order(cluster_case: ClusterCase) -> None
     order: list[int] = []
 
     def take(place: int) -> None:
-        with Lock(cluster_case.store, "n", ttl=TTL, timeout=PATIENCE):
+        with Lock(cluster_case.store, "n", ttl=TTL, wait=PATIENCE):
             order.append(place)
 
     first = Lock(cluster_case.store, "n", ttl=TTL)
@@ -473,7 +473,7 @@ def test_greenlets_of_a_process_exclude_each_other_and_keep_what_they_hold(
         def work(each):
             name = f"name-{each % 7}"
             for _ in range(3):
-                with Lock(store, name, timeout=50.0):
+                with Lock(store, name, wait=50.0):
                     assert name not in at_work
                     at_work.add(name)
                     time.sleep(0.01)
@@ -507,7 +507,7 @@ def test_a_cluster_with_passwords_and_tls_keeps_locks(tmp_path: Path) -> None:
         url = f"rediss+cluster://:s3cret@127.0.0.1:{ports[-1]}/0{tls_options(tmp_path)}"
         with closing(connect(url, socket_timeout=2.0)) as store:
             for name in NAMES:
-                with Lock(store, name, ttl=TTL, timeout=0):
+                with Lock(store, name, ttl=TTL, wait=0):
                     assert not Lock(store, name, owner="another").acquire(timeout=0)
         wrong = url.replace("s3cret", "wr0ng")
         with (
@@ -528,7 +528,7 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
         with closing(store):
             names = [named_on(cluster, node, 1)[0] for node in cluster.primaries]
             for name in names:
-                with Lock(store, name, timeout=0):
+                with Lock(store, name, wait=0):
                     pass
             replica = next(
                 node
@@ -539,7 +539,7 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
             with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed"):
                 Lock(store, names[0]).acquire(timeout=0)
             assert case.holder(names[0]) is None
-            with Lock(store, names[1], timeout=0):
+            with Lock(store, names[1], wait=0):
                 pass
 
 
@@ -600,7 +600,7 @@ def test_one_node_that_answers_is_enough_to_find_the_others(cluster: Cluster, pr
     host = cluster.url.rpartition(",")[2]
     with closing(connect(f"redis+cluster://127.0.0.1:{free_port()},{host}", prefix=prefix)) as store:
         for name in NAMES:
-            with Lock(store, name, ttl=TTL, timeout=0):
+            with Lock(store, name, ttl=TTL, wait=0):
                 pass
 
 

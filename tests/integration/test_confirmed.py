@@ -60,7 +60,7 @@ def store_of(server: EmbeddedServer, *, through: bool = False, **options: Any) -
 
 def acquire_and_release(store: RedisStore) -> None:
     """Fails where it is not confirmed."""
-    lock = Lock(store, "n", timeout=0)
+    lock = Lock(store, "n", wait=0)
     with lock:
         lock.check()
 
@@ -133,7 +133,7 @@ def test_a_loop_asks_likewise(primary: EmbeddedServer, caplog: Any) -> None:
         ) as store:
 
             async def take(number: int) -> None:
-                async with aio.Lock(store, f"n{number}", timeout=0) as lock:
+                async with aio.Lock(store, f"n{number}", wait=0) as lock:
                     await lock.check()
 
             await asyncio.gather(*map(take, range(100)))

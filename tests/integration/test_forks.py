@@ -11,7 +11,7 @@ from tests.tiers import slow
 #: What the parent's other threads are in the middle of when it forks.
 BUSY = {
     "acquiring": """
-        with Lock(store, "busy", timeout=30.0):
+        with Lock(store, "busy", wait=30.0):
             pass
     """,
     "renewing": """

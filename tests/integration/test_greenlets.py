@@ -21,7 +21,7 @@ def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(plain_ca
         held, told, ended = [], [], []
 
         def work(each):
-            lock = Lock(store, f"n{each}", ttl=1.5, timeout=0.0, on_lost=lambda lock: told.append(lock.name))
+            lock = Lock(store, f"n{each}", ttl=1.5, wait=0.0, on_lost=lambda lock: told.append(lock.name))
             lock.acquire()
             held.append(each)
             until(lambda: len(held) == 100)
@@ -212,7 +212,7 @@ def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: Red
         cut = []
 
         def work(number):
-            lock = Lock(store, f"n{number % 5}", timeout=30.0)
+            lock = Lock(store, f"n{number % 5}", wait=30.0)
             for _ in range(10):
                 try:
                     with Timeout(random.uniform(0.0005, 0.05)):

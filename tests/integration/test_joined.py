@@ -35,7 +35,7 @@ def case(redis_url: str) -> Iterator[RedisCase]:
 
 
 def _lock(case: RedisCase, *names: str, **options: object) -> Lock:
-    return Lock(case.redis, list(names), timeout=PATIENCE, **options)  # type: ignore[arg-type]  options of any kind
+    return Lock(case.redis, list(names), wait=PATIENCE, **options)  # type: ignore[arg-type]  options of any kind
 
 
 def _free(case: RedisCase, *names: str) -> bool:
@@ -202,7 +202,7 @@ def test_a_request_whose_answer_gets_lost_is_carried_out_once(
     """It is repeated under the same token."""
     with closing(RedisCase(tcp_server.url)) as near, closing(connect(proxy.url, prefix=near.prefix)) as far:
         proxy.fail(fault, of=operation)
-        lock = Lock(far, ["a", "n"], timeout=PATIENCE)
+        lock = Lock(far, ["a", "n"], wait=PATIENCE)
         holder = _lock(near, "n")
         holder.acquire()
         with in_line(near, lambda: lock.acquire(PATIENCE) and lock.release()) as (taken,):

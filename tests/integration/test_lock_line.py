@@ -54,7 +54,7 @@ def _in_line(case: RedisCase, number: int, work: Callable[[int, Lock], object]) 
     with ThreadPoolExecutor(number) as pool:
 
         def wait(each: int) -> object:
-            with Lock(case.redis, "n", ttl=5.0, timeout=30.0) as lock:
+            with Lock(case.redis, "n", ttl=5.0, wait=30.0) as lock:
                 return work(each, lock)
 
         before = _waiting(case)
@@ -85,7 +85,7 @@ def _program(case: RedisCase, text: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 WAITS = """
-    with Lock(store, "n", timeout=60.0):
+    with Lock(store, "n", wait=60.0):
         print("in", flush=True)
 """
 
@@ -106,7 +106,7 @@ def test_five_that_wait_are_served_in_order(case: RedisCase) -> None:
 def test_one_that_comes_later_does_not_overtake_those_who_wait(case: RedisCase) -> None:
     """A holder that acquires again at once goes to the end, behind everybody."""
     order: list[str] = []
-    first = Lock(case.redis, "n", timeout=30.0)
+    first = Lock(case.redis, "n", wait=30.0)
     first.acquire()
     with _in_line(case, 3, lambda each, _lock: order.append(str(each))):
         first.release()
@@ -121,7 +121,7 @@ def test_a_lease_is_whole_after_a_wait_of_three_times_its_ttl(case: RedisCase) -
     ttl = 0.8
 
     def measure() -> tuple[float, float]:
-        lock = Lock(case.redis, "n", ttl=ttl, timeout=30.0, auto_renew=False)
+        lock = Lock(case.redis, "n", ttl=ttl, wait=30.0, auto_renew=False)
         before = time.monotonic()
         assert lock.acquire(30.0)
         left = case.remaining() or 0.0
@@ -144,7 +144,7 @@ def test_who_gives_up_leaves_no_trace_and_costs_nobody(case: RedisCase) -> None:
     order: list[int] = []
     with Lock(case.redis, "n") as first:
         before = time.monotonic()
-        with pytest.raises(LockBusy), Lock(case.redis, "n", timeout=0.5):
+        with pytest.raises(LockBusy), Lock(case.redis, "n", wait=0.5):
             pytest.fail("the block was entered")
         assert 0.5 <= time.monotonic() - before < 0.5 + MARGIN
         assert set(case.keys()) == {case.key("n"), f"{case.prefix}:index"}
@@ -290,7 +290,7 @@ def test_a_child_that_is_forked_meanwhile_leaves_the_parents_place_alone(case: R
         got = []
 
         def wait():
-            with Lock(store, "n", timeout=30.0) as lock:
+            with Lock(store, "n", wait=30.0) as lock:
                 got.append(lock.fence)
 
         waiter = threading.Thread(target=wait)
@@ -327,7 +327,7 @@ def test_greenlets_wait_in_order_and_let_others_run(case: RedisCase) -> None:
         order, ticks = [], []
 
         def work(each):
-            with Lock(store, "n", timeout=30.0):
+            with Lock(store, "n", wait=30.0):
                 order.append(each)
                 time.sleep(0.01)
 

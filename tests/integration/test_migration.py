@@ -7,7 +7,7 @@ which of these, by a part of the name; "differs" is what docs/locks.md, "Coming 
 redis-py: test_lock.py, test_asyncio/test_lock.py               here
 ==============================================================  ==============================================
 lock, context_manager                                           same: taken_released; differs: there is a ttl
-lock_token, lock_token_thread_local_false                       differs: the token is made here; owner=
+lock_token, lock_token_thread_local_false                       differs: the token is made here; token=
 locked, owned, owned_with_decoded_responses                     same: held_by_one
 competing_locks                                                 same: held_by_one
 timeout, float_timeout                                          same: lives_as_long
@@ -16,7 +16,7 @@ blocking_timeout, high_sleep_small_blocking_timeout             same: wait_ends;
 context_manager_blocking_timeout                                same: block_that_gets_no_lock
 context_manager_raises_when_locked_not_acquired                 same: block_that_gets_no_lock
 lock_error_gives_correct_lock_name                              same: block_that_gets_no_lock, busy.name
-releasing, extending, reacquiring_unlocked_lock_raises_error    same: never_acquired; differs: RuntimeError
+releasing, extending, reacquiring_unlocked_lock_raises_error    same: never_acquired
 releasing, extending, reacquiring_lock_no_longer_owned          differs: lost, which answers False
 context_manager_reacquiring_lock_no_longer_owned                same: block_that_lost
 context_manager_not_raise_on_release_lock_(not_owned_)error     same: block_that_lost; differs: always raised
@@ -33,7 +33,7 @@ python-redis-lock: test_redis_lock.py                           here
 upgrade                                                         same: block_that_gets_no_lock
 simple, plain, no_block                                         same: taken_released, held_by_one
 simple_auto_renewal, auto_renewal, timeout_expire_with_renewal  same: renewed; not: their logs and threads
-auto_renewal_stops_after_gc                                     differs: renewed
+auto_renewal_stops_after_gc                                     same: nobody_keeps_the_lock
 no_auto_renewal, expire, timeout_expire, timeout_acquired       same: not_renewed
 expire_without_timeout, expire_less_than_timeout                same: not_renewed; a wait may exceed the ttl
 timeout                                                         same: wait_ends
@@ -42,7 +42,7 @@ not_usable_timeout, invalid_timeout                             differs: no_numb
 strict_check                                                    same: tests/unit/locks/test_lock.py
 extend, extend_lock_default_expire                              same: renewal_counts_from_now
 extend_lock_without_expire_fail, auto_renewal_bad_values        differs: always_an_end
-extend_another_instance, given_id, bogus_release                differs: one_owner, whose name is a text
+extend_another_instance, given_id, bogus_release                same with token=: continued; one_owner
 extend_another_instance_different_id_fail                       same: one_owner
 owner_id, get_owner_id, token                                   differs: one_owner
 double_acquire, enter_already_acquired_with_not_blocking        same with reentrant=False: a_second_time
@@ -62,11 +62,12 @@ from contextlib import closing
 from typing import Any, TypeAlias
 
 import pytest
+import redis
 
 from celery_redislock import LockBusy, LockLost, LockOptionError
 from celery_redislock.locks import Lock, aio
 from tests.aio import play
-from tests.facts import wait_until
+from tests.integration.programs import run_program
 from tests.stores import RedisCase
 from tests.waiters import PATIENCE, in_line
 
@@ -134,7 +135,7 @@ def test_a_lock_is_taken_released_and_leaves_nothing(
             assert case.client.exists(case.key())
             assert await lock.release()
             assert case.keys() == []
-        async with make(timeout=0.2):
+        async with make(wait=0.2):
             assert case.client.exists(case.key())
         assert case.keys() == []
 
@@ -187,7 +188,7 @@ def test_a_block_that_gets_no_lock_says_which(
 
     async def story(make: Make) -> None:
         with pytest.raises(LockBusy) as busy:
-            async with make(timeout=0.1):
+            async with make(wait=0.1):
                 pass
         assert busy.value.key == "n"
         assert not await make().acquire(timeout=0)
@@ -201,7 +202,7 @@ def test_what_was_never_acquired_is_neither_released_nor_renewed(
     played: Callable[[Story], None], verb: str
 ) -> None:
     async def story(make: Make) -> None:
-        with pytest.raises(RuntimeError, match="acquire it first"):
+        with pytest.raises(redis.exceptions.LockError, match="acquire it first"):
             await getattr(make(), verb)()
 
     played(story)
@@ -269,17 +270,77 @@ def test_there_is_always_an_end(played: Callable[[Story], None], case: RedisCase
     played(story)
 
 
-def test_a_hold_is_renewed_although_nobody_keeps_the_lock(
-    played: Callable[[Story], None], case: RedisCase
-) -> None:
-    """Its object may be gone: it is renewed until it is released, or the process ends."""
+def test_a_hold_expires_when_nobody_keeps_the_lock(played: Callable[[Story], None]) -> None:
+    """Nobody could release it; it is renewed as long as its object is referred to."""
 
     async def story(make: Make) -> None:
-        await make(ttl=6).acquire()
+        kept = make(ttl=1)
+        assert await kept.acquire()
+        assert not await make().acquire(timeout=2)
+        del kept
         gc.collect()
-        case.client.pexpire(case.key(), 5000)
-        assert wait_until(lambda: (case.remaining() or 0) > 5, PATIENCE)
-        assert not await make().acquire(timeout=0)
+        again = make()
+        assert await again.acquire(timeout=PATIENCE)
+        await again.release()
+
+    played(story)
+
+
+def test_another_process_continues_a_hold(played: Callable[[Story], None], case: RedisCase) -> None:
+    """By its token: it is renewed there; its first holder learns of the end as of a loss."""
+    told: list[object] = []
+
+    async def story(make: Make) -> None:
+        first = make(ttl=2, auto_renew=False, on_lost=lambda lock: told.append(lock.name))
+        await first.acquire()
+        run_program(
+            """
+            with Lock(store, "n", ttl=2.0, token=rest[0]) as lock:
+                time.sleep(3)
+                lock.check()
+                assert not Lock(store, "n").acquire(0)
+            with Lock(store, "n", wait=0):
+                pass
+            """,
+            case.url,
+            case.prefix,
+            first.token,
+        )
+        assert not await first.renew()
+        with pytest.raises(LockLost):
+            await first.check()
+        assert await first.holder() is None
+
+    played(story)
+    assert told == ["n"]
+
+
+def test_a_hold_is_continued_by_the_other_kind_of_lock(
+    played: Callable[[Story], None], case: RedisCase
+) -> None:
+    """Thread to thread, and task to thread; the token of a hold that is gone takes nothing."""
+
+    async def story(make: Make) -> None:
+        lock = Lock(case.redis, "n")
+        assert lock.acquire(0)
+        second = make(token=lock.token)
+        assert await second.acquire()
+        assert (second.token, second.held) == (lock.token, True)
+        assert await second.release()
+        with pytest.raises(LockLost, match="under the token"):
+            await second.acquire()
+        assert case.redis.inspect("n") is None
+        assert await make(token=lock.token).release() is False
+
+    played(story)
+
+
+def test_a_word_of_another_library_is_answered_with_ours(played: Callable[[Story], None]) -> None:
+    """redis-py's ``timeout`` is the ttl: copied, it must not become a wait in silence."""
+
+    async def story(make: Make) -> None:
+        with pytest.raises(LockOptionError, match=r"ttl= .* wait="):
+            make(timeout=300)
 
     played(story)
 
@@ -296,9 +357,7 @@ def test_a_hold_that_is_not_renewed_ends_while_another_waits(played: Callable[[S
     played(story)
 
 
-@pytest.mark.parametrize(
-    "terms", [{"ttl": 0}, {"ttl": -1}, {"ttl": "1"}, {"ttl": 1, "timeout": "2"}], ids=str
-)
+@pytest.mark.parametrize("terms", [{"ttl": 0}, {"ttl": -1}, {"ttl": "1"}, {"ttl": 1, "wait": "2"}], ids=str)
 def test_what_is_no_number_of_seconds_is_not_made_one(
     played: Callable[[Story], None], case: RedisCase, terms: dict[str, Any]
 ) -> None:

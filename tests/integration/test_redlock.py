@@ -160,7 +160,7 @@ def test_a_lock_is_held_on_all_servers_and_released_on_all(case: QuorumCase) -> 
         assert holder is not None
         assert (holder.owner, lock.held) == ("nightly", True)
         assert 29.0 < holder.expires_in <= 30.0
-        with pytest.raises(LockBusy, match="held by nightly"), Lock(case.quorum, "n", timeout=0):
+        with pytest.raises(LockBusy, match="held by nightly"), Lock(case.quorum, "n", wait=0):
             pytest.fail("the block was entered")
         assert len({*case.tokens}) == 1
 
@@ -280,7 +280,7 @@ def test_a_round_without_a_majority_is_refused_and_leaves_nothing_behind(
 
 
 FIVE = """
-    lock = Lock(store, "n", timeout=60.0)
+    lock = Lock(store, "n", wait=60.0)
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(6):
@@ -340,7 +340,7 @@ def test_threads_share_a_quorum(case: QuorumCase) -> None:
 
     def work(number: int) -> None:
         for _ in range(5):
-            with Lock(case.quorum, "n", timeout=30.0) as lock:
+            with Lock(case.quorum, "n", wait=30.0) as lock:
                 start = time.monotonic()
                 lock.check()
                 fence = lock.fence
@@ -355,7 +355,7 @@ def test_threads_share_a_quorum(case: QuorumCase) -> None:
 
 def test_who_waits_is_refused_in_time_and_leaves_nothing(case: QuorumCase) -> None:
     _put(case, B, range(5))
-    lock = Lock(case.quorum, "n", timeout=0.5)
+    lock = Lock(case.quorum, "n", wait=0.5)
 
     before = time.monotonic()
     with pytest.raises(LockBusy) as caught, lock:

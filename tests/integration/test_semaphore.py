@@ -143,7 +143,7 @@ def test_a_lock_of_the_same_name_is_alone(case: StoreCase) -> None:
     order: list[str] = []
 
     def lock() -> None:
-        with Lock(case.store, "n", timeout=PATIENCE):
+        with Lock(case.store, "n", wait=PATIENCE):
             assert seats.acquire(timeout=0) is None
             order.append("lock")
 
@@ -159,7 +159,7 @@ def test_a_lock_of_the_same_name_is_alone(case: StoreCase) -> None:
 
 def test_a_block_holds_one_place_and_says_who_has_them(case: StoreCase) -> None:
     """``with`` raises after the timeout of the semaphore, and each thread leaves its own."""
-    seats = semaphore(case, 2, timeout=0.0, owner="importer")
+    seats = semaphore(case, 2, wait=0.0, owner="importer")
     with seats as outer, seats as inner:
         assert outer.token != inner.token
         with pytest.raises(LockBusy, match="importer"), seats:
@@ -189,7 +189,7 @@ def test_a_hold_that_is_found_gone_is_announced(case: StoreCase) -> None:
         ({"limit": 2.5}, "limit=2.5"),
         ({"limit": True}, "limit=True"),
         ({"limit": 3, "ttl": -1}, "ttl=-1"),
-        ({"limit": 3, "timeout": "soon"}, "timeout='soon'"),
+        ({"limit": 3, "wait": "soon"}, "wait='soon'"),
         ({"limit": 3, "owner": b"x"}, "owner=b'x'"),
         ({"limit": 3, "name": ""}, "the name is empty"),
     ],
@@ -218,10 +218,10 @@ def quick_case(redis_url: str) -> Iterator[RedisCase]:
 
 WAITS = {
     "Semaphore": """
-        Semaphore(store, "n", 3, timeout=60.0).acquire(3)
+        Semaphore(store, "n", 3, wait=60.0).acquire(3)
     """,
     "Lock": """
-        Lock(store, "n", timeout=60.0).acquire()
+        Lock(store, "n", wait=60.0).acquire()
     """,
 }
 
@@ -272,7 +272,7 @@ def test_threads_never_hold_more_than_the_limit(case: StoreCase) -> None:
     most: list[int] = []
 
     def work(each: int) -> None:
-        seats = semaphore(case, timeout=PATIENCE)
+        seats = semaphore(case, wait=PATIENCE)
         places = 1 + each % 2
         for _ in range(8):
             with held(seats.acquire(places, timeout=PATIENCE)):

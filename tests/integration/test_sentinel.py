@@ -98,7 +98,7 @@ def test_a_loop_locks_on_the_primary_that_the_sentinel_names(
         named = lambda: Sentinel([(host, int(port))]).master_for("mine")  # noqa: E731
 
     async def story() -> None:
-        async with aio.connect(named, prefix="loop") as store, aio.Lock(store, "n", timeout=0):
+        async with aio.connect(named, prefix="loop") as store, aio.Lock(store, "n", wait=0):
             assert not Lock(connect(f"{sentinel}?master_name=mine", prefix="loop"), "n").acquire(timeout=0)
 
     asyncio.run(asyncio.wait_for(story(), PATIENCE))

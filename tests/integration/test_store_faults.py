@@ -92,7 +92,7 @@ class TestLostMessages:
         self, proxy: FaultyProxy, case: RedisCase
     ) -> None:
         proxy.fail(Fault.REPLY_LOST)
-        with Lock(case.redis, "n", timeout=0) as lock:
+        with Lock(case.redis, "n", wait=0) as lock:
             lock.check()
             proxy.fail(Fault.REPLY_LOST)
 

@@ -57,15 +57,15 @@ def _places(store: LockStore) -> Any:
 
 #: For each kind who holds, and who waits for it.
 KINDS: Mapping[str, tuple[Callable[[LockStore], Any], Callable[[LockStore], Any]]] = {
-    "Lock": (lambda store: Lock(store, "n"), lambda store: Lock(store, "n", timeout=PATIENCE)),
-    "Semaphore": (_places, lambda store: Semaphore(store, "n", 2, timeout=PATIENCE)),
+    "Lock": (lambda store: Lock(store, "n"), lambda store: Lock(store, "n", wait=PATIENCE)),
+    "Semaphore": (_places, lambda store: Semaphore(store, "n", 2, wait=PATIENCE)),
     "a writer behind readers": (
         lambda store: ReadWriteLock(store, "n").read,
-        lambda store: ReadWriteLock(store, "n", timeout=PATIENCE).write,
+        lambda store: ReadWriteLock(store, "n", wait=PATIENCE).write,
     ),
     "a reader behind a writer": (
         lambda store: ReadWriteLock(store, "n").write,
-        lambda store: ReadWriteLock(store, "n", timeout=PATIENCE).read,
+        lambda store: ReadWriteLock(store, "n", wait=PATIENCE).read,
     ),
 }
 
@@ -102,7 +102,7 @@ def test_a_task_of_asyncio_does_likewise(case: RedisCase) -> None:
 
     async def story(store: aio.Store) -> str:
         async def wait() -> None:
-            async with aio.Lock(store, "n", timeout=PATIENCE):
+            async with aio.Lock(store, "n", wait=PATIENCE):
                 inside.extend(hold.token for hold in case.store.holders("n"))
 
         async with aio.Lock(store, "n"):

@@ -29,7 +29,7 @@ def test_a_clock_that_is_an_hour_off_ends_no_hold_and_prolongs_none(
         for name in ("n", "seats"):
             (hold,) = store.holders(name)
             assert 0.0 < hold.expires_in <= 30.0
-        with seats, Lock(store, "own", ttl=30.0, timeout=0) as lock:
+        with seats, Lock(store, "own", ttl=30.0, wait=0) as lock:
             lock.check()
             assert 0.0 < lock.holder().expires_in <= 30.0
             print(lock.fence)

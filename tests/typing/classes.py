@@ -97,7 +97,7 @@ def use() -> None:
 def without_celery() -> None:
     store = connect("redis://localhost:6379/0", socket_timeout=0.5)
     assert_type(store, RedisStore)
-    lock = Lock(store, "nightly", ttl=30.0, timeout=None, owner="me", on_lost=lambda lost: print(lost.name))
+    lock = Lock(store, "nightly", ttl=30.0, wait=None, owner="me", on_lost=lambda lost: print(lost.name))
     assert_type(lock.acquire(timeout=0), bool)
     assert_type(lock.fence, int | None)
     assert_type(lock.holder(), Hold | None)

@@ -16,6 +16,7 @@ from celery_redislock import (
     LockUnavailable,
     RedisLockError,
 )
+from celery_redislock.exceptions import LockNotHeld
 from tests.unit.shop import Shop, body
 
 ERRORS = [
@@ -28,6 +29,7 @@ ERRORS = [
     LockBusy("account:7", "t1", 12.5, 60.5),
     LockLost("account:7", "taken away", 17),
     LockLost("account:7", "taken away"),
+    LockNotHeld("account:7", "task"),
     LockUnavailable("redis://h:6379/0", "acquire", "Connection refused"),
     LockOptionError("shop.sync", ["lock_ttl is -1; give seconds", "lock_tll is no option"]),
     LockKeyError("shop.sync", "argument 'x' (set) cannot be part of a key"),
@@ -75,6 +77,17 @@ def test_an_errors_text_has_every_fact(error: RedisLockError) -> None:
         for part in fact if isinstance(fact, list) else [fact]:
             said = "1970-01-01 00:00:00 UTC" if name == "ended_at" else str(part)
             assert ("no end" if part == math.inf else said) in str(error)
+
+
+@pytest.mark.parametrize(
+    "kind", sorted({type(error) for error in ERRORS}, key=str), ids=lambda kind: kind.__name__
+)
+def test_an_error_can_be_made_with_one_text(kind: type[Any]) -> None:
+    """As a test does that mocks a lock: it says that text, and travels as the others do."""
+    error = kind("Worker is stopping")
+
+    assert str(error) == "Worker is stopping"
+    assert str(pickle.loads(pickle.dumps(error))) == "Worker is stopping"  # noqa: S301  our own bytes
 
 
 def test_a_wrong_value_is_also_a_value_error() -> None:

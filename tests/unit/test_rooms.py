@@ -48,6 +48,7 @@ REDIS = {
     "locks.cluster",
     "locks.nodes",
     "locks.connection",
+    "locks.errors",
     "locks.scripts",
     "locks.aio",
     "locks.aio.cluster",

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import Any, Literal, TypeAlias
 
-from celery_redislock.exceptions import LockLost, LockOptionError, RedisLockError
+from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.aio.store import Store
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import LockLease
 from celery_redislock.locks.store import Grant, Term
 
 __all__ = ["Held", "OnLost", "check_on_lost", "current_task"]
@@ -42,7 +42,7 @@ class Held:
         self._is_cancelled = False
         #: Requests to cancel the task that others had made before.
         self._cancelling = task.cancelling() if _COUNTS else 0
-        self.lease = Lease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
+        self.lease = LockLease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
         if is_renewed:
             store.watchdog.watch(self.lease)
 
@@ -67,7 +67,7 @@ class Held:
         self.over.set()
         return self._store.end(self.lease)
 
-    async def leave(self, name: str, release: Awaitable[bool], error: BaseException | None) -> None:
+    async def leave(self, release: Awaitable[bool], error: BaseException | None) -> None:
         """End a block that held: raise :class:`LockLost` where the block was not alone, and does not know."""
         try:
             released = await release
@@ -77,8 +77,7 @@ class Held:
             released = True  # in the background, or it expires; the body's own error matters more
         is_cancelled = self._takes_back()
         if (is_cancelled and isinstance(error, asyncio.CancelledError)) or (error is None and not released):
-            why = self.lease.lost_because or "it was gone when it should be released"
-            raise LockLost(name, why, self.lease.fence) from error
+            raise self.lease.missed() from error
 
     def _announce(self) -> None:
         self.over.set()

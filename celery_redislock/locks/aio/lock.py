@@ -4,18 +4,18 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from celery_redislock.exceptions import LockBusy
 from celery_redislock.locks.aio.held import Held, check_on_lost, current_task
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import PAUSE, Attempt
 from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.errors import LockNotHeld
+from celery_redislock.locks.lock import NOT_CONTINUED, busy, elsewhere, while_alive
 from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.process import hostname
 from celery_redislock.locks.store import Grant, Hold, Term
-from celery_redislock.locks.terms import check_store, check_terms
+from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
 
 __all__ = ["Lock", "TaskAttempt"]
 
@@ -66,11 +66,13 @@ class Lock:
         name: str | list[str] | tuple[str, ...],
         *,
         ttl: float = 30.0,
-        timeout: float | None = 10.0,
+        wait: float | None = 10.0,
         owner: str | None = None,
+        token: str | None = None,
         auto_renew: bool = True,
         reentrant: bool = True,
         on_lost: Callable[["Lock"], object] | Literal["cancel"] | None = None,
+        **others: NoReturn,
     ) -> None:
         """Name a lock; nothing is sent yet.
 
@@ -78,32 +80,44 @@ class Lock:
             store: where it is kept, from :func:`celery_redislock.locks.aio.connect`.
             name: of the resource, or a list of names, as for a :class:`celery_redislock.locks.Lock`.
             ttl: seconds the hold outlives its holder's last renewal, from 0.001 to ten years.
-            timeout: seconds ``async with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
+            wait: seconds ``async with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and task by default.
+            token: of a hold that another task, thread or process has acquired, as for a
+                :class:`celery_redislock.locks.Lock`.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a task that holds it may acquire it again; otherwise that is a RuntimeError.
             on_lost: called once in the loop, with this lock, when the hold is found gone. ``"cancel"``
                 cancels the task that holds; ``async with`` raises :class:`LockLost` then.
+            others: none, as for a :class:`celery_redislock.locks.Lock`.
 
         Raises:
             LockOptionError: the name is empty, it or the owner is no text, or a time is not a number
-                of seconds in range.
+                of seconds in range; or another library's word was used.
         """
+        refuse_others(name, others)
         check_store(name, store, "verbs", "aio.connect")
+        if token is not None:
+            check_token(name, token)
         check_on_lost(name, on_lost)
         names = names_of(name)
         for each in names:
-            check_terms(each, ttl=ttl, timeout=timeout, owner=owner)
+            check_terms(each, ttl=ttl, wait=wait, owner=owner)
         self.name = ", ".join(names)
         self._key = joint_name(names)
         self._store = store.joined if " " in self._key else store
         self._ttl = ttl
-        self._timeout = timeout
+        self._wait = wait
+        self._token = token
         self._owner = owner
         self._auto_renew = auto_renew
         self._reentrant = reentrant
-        self._on_lost = partial(on_lost, self) if callable(on_lost) else on_lost
+        self._on_lost = while_alive(self, on_lost) if callable(on_lost) else on_lost
         self._holds: dict[asyncio.Task[Any], Held] = {}
+
+    def __del__(self) -> None:
+        """Renew no more what nobody is left to release."""
+        for held in vars(self).get("_holds", {}).values():
+            self._store.watchdog.unwatch(held.lease)
 
     async def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it if need be; at once if this task holds it already.
@@ -121,7 +135,8 @@ class Lock:
             LockOptionError: the timeout is no number of seconds.
             LockLoopError: the store belongs to another loop.
             RuntimeError: this task holds it, and ``reentrant`` is off.
-            LockLost: this task holds it already, but that hold was lost; :meth:`release` it first.
+            LockLost: this task holds it already, but that hold was lost; :meth:`release` it first. Or nobody
+                holds it under the ``token``.
         """
         check_terms(self.name, timeout=timeout)
         return await self._wait_for(timeout) is None
@@ -135,7 +150,7 @@ class Lock:
             Whether it was still ours. ``False``: it had been lost, and nothing was touched.
 
         Raises:
-            RuntimeError: this task does not hold the lock.
+            LockNotHeld: this task does not hold the lock.
             LockUnavailable: the server cannot be reached; the lock is released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
@@ -143,7 +158,7 @@ class Lock:
         held.depth -= 1
         if held.depth:
             return held.lease.held
-        del self._holds[held.task]
+        self._holds.pop(held.task, None)
         return await held.end()
 
     async def renew(self, ttl: float | None = None) -> bool:
@@ -174,7 +189,7 @@ class Lock:
         """Raise if the lock was lost; without a request while it can be trusted (see :meth:`Lease.check`).
 
         Raises:
-            RuntimeError: this task does not hold the lock.
+            LockNotHeld: this task does not hold the lock.
             LockLost: it is gone; another holder may be running.
         """
         await self._required().check()
@@ -186,7 +201,7 @@ class Lock:
             ``True`` when it is lost, ``False`` when it is released.
 
         Raises:
-            RuntimeError: this task does not hold the lock.
+            LockNotHeld: this task does not hold the lock.
         """
         return self._required().await_loss()
 
@@ -202,6 +217,11 @@ class Lock:
         return await self.holder() is not None
 
     @property
+    def token(self) -> str | None:
+        """What the server knows this hold by, to be handed to another ``Lock``; ``None`` if not held."""
+        return None if (held := self._held) is None else held.lease.token
+
+    @property
     def fence(self) -> int | None:
         """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held."""
         return None if (held := self._held) is None else held.lease.fence
@@ -212,16 +232,16 @@ class Lock:
         return (held := self._held) is not None and held.lease.held
 
     async def __aenter__(self) -> "Lock":
-        refused = await self._wait_for(self._timeout)
+        refused = await self._wait_for(self._wait)
         if refused is not None:
-            raise LockBusy(self.name, refused.owner, refused.expires_in)
+            raise busy(self.name, refused)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (held := self._held) is None and error is not None:
             return  # its own error matters more
         held = self._required()
-        await held.leave(self.name, self.release(), error)
+        await held.leave(self.release(), error)
 
     @property
     def _held(self) -> Held | None:
@@ -229,9 +249,16 @@ class Lock:
         return self._holds.get(current_task())
 
     def _required(self) -> Held:
-        if (held := self._held) is None:
-            raise RuntimeError(f"this task does not hold the lock {self.name!r}; acquire it first")
-        return held
+        if (held := self._held) is not None:
+            return held
+        if self._token is None:
+            raise LockNotHeld(self.name, "task")
+        return self._held_elsewhere(self._token)
+
+    def _held_elsewhere(self, token: str) -> Held:
+        """Return the hold of another task, thread or process, which is not trusted before it is renewed."""
+        term = Term(self._key, token, self._ttl)
+        return Held(self._store, term, elsewhere(term, boottime), on_lost=None, is_renewed=False)
 
     async def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
@@ -243,7 +270,14 @@ class Lock:
             held.depth += 1
             return None
         self._store.check_loop()
-        return await self._store.attempt(self._attempt().steps(timeout))
+        if self._token is None:
+            return await self._store.attempt(self._attempt().steps(timeout))
+        lease = self._held_elsewhere(self._token).lease
+        answer = await self._store.ask(lambda verbs: verbs.renew([lease.term]))
+        if not answer.renewed[0]:
+            raise lease.loss(NOT_CONTINUED)
+        self._keep(lease.term, Grant(None, False, answer.sent_at, answer.answered_at))
+        return None
 
     def _attempt(self) -> Attempt:
         """Return an attempt of this task to hold it."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks.aio.lock import Lock
@@ -12,6 +12,7 @@ from celery_redislock.locks.attempt import Attempt
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.readwrite import READERS
 from celery_redislock.locks.store import Hold
+from celery_redislock.locks.terms import refuse_others
 
 __all__ = ["ReadWriteLock"]
 
@@ -43,13 +44,15 @@ class ReadWriteLock:
         name: str,
         *,
         ttl: float = 30.0,
-        timeout: float | None = 10.0,
+        wait: float | None = 10.0,
         owner: str | None = None,
         auto_renew: bool = True,
         on_lost: Callable[[Lock], object] | Literal["cancel"] | None = None,
+        **others: NoReturn,
     ) -> None:
         """Name a lock; nothing is sent yet. The arguments are those of a Lock, for both sides."""
-        side: Any = {"ttl": ttl, "timeout": timeout, "owner": owner, "auto_renew": auto_renew}
+        refuse_others(name, others)
+        side: Any = {"ttl": ttl, "wait": wait, "owner": owner, "auto_renew": auto_renew}
         self.read = Reader(store, name, on_lost=on_lost, **side)
         self.write = Writer(store, name, on_lost=on_lost, **side)
         self.read.writer = self.write

@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from celery_redislock.exceptions import LockBusy
 from celery_redislock.locks import semaphore
 from celery_redislock.locks.aio.held import Held, check_on_lost, current_task
 from celery_redislock.locks.aio.lock import TaskAttempt, task_name
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.limits import A_YEAR
+from celery_redislock.locks.lock import busy
 from celery_redislock.locks.store import Grant, Hold, Limit, Term
-from celery_redislock.locks.terms import check_store, check_terms
+from celery_redislock.locks.terms import check_store, check_terms, refuse_others
 
 __all__ = ["Permit", "Semaphore"]
 
@@ -73,7 +73,7 @@ class Permit:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._held.leave(self.name, self.release(), error)
+        await self._held.leave(self.release(), error)
 
 
 class Semaphore:
@@ -96,10 +96,11 @@ class Semaphore:
         limit: int,
         *,
         ttl: float = 30.0,
-        timeout: float | None = 10.0,
+        wait: float | None = 10.0,
         owner: str | None = None,
         auto_renew: bool = True,
         on_lost: Callable[[Permit], object] | Literal["cancel"] | None = None,
+        **others: NoReturn,
     ) -> None:
         """Name a semaphore; nothing is sent yet.
 
@@ -108,27 +109,28 @@ class Semaphore:
             name: of the resource, as for a :class:`celery_redislock.locks.Lock`.
             limit: so many places, from 1 on. :meth:`set_limit` replaces it for all processes.
             ttl: seconds a hold outlives its last renewal, as for a Lock.
-            timeout: seconds ``async with semaphore:`` waits before it raises :class:`LockBusy`; ``None`` for
-                ever.
+            wait: seconds ``async with semaphore:`` waits, then raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and task by default.
             auto_renew: renew each hold in the background every third of ``ttl``; else it ends with that.
             on_lost: called once in the loop, with a hold that is found gone. ``"cancel"`` cancels the task
                 that has acquired it; ``async with`` raises :class:`LockLost` then.
+            others: none, as for a Lock.
 
         Raises:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
+        refuse_others(name, others)
         check_store(name, store, "verbs", "aio.connect")
         check_on_lost(name, on_lost)
         #: Its twin, whose verbs are those of this one's store.
-        self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, timeout=timeout, owner=owner)
+        self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, wait=wait, owner=owner)
         self.name = name
         self.limit = limit
         self._key = self._plain._key
         self._store = store
         self._ttl = ttl
-        self._timeout = timeout
+        self._wait = wait
         self._owner = owner
         self._auto_renew = auto_renew
         self._on_lost = on_lost
@@ -186,9 +188,9 @@ class Semaphore:
         return await self._store.ask(lambda _: self._plain.set_limit(limit, for_=for_, by=by))
 
     async def __aenter__(self) -> Permit:
-        kept = await self._wait_for(1, self._timeout)
+        kept = await self._wait_for(1, self._wait)
         if isinstance(kept, Hold):
-            raise LockBusy(self.name, kept.owner, kept.expires_in)
+            raise busy(self.name, kept)
         self._entered.setdefault(current_task(), []).append(kept)
         return kept
 

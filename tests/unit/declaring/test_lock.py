@@ -18,7 +18,7 @@ def test_a_lock_of_an_app_and_its_tasks_exclude_each_other(shop: Shop) -> None:
         holder = task.lock_for(7).holder()
         assert holder is not None
         assert holder.owner == lock.holder().owner
-    with hold(task, 7), pytest.raises(LockBusy), Lock(shop.app, KEY, timeout=0):
+    with hold(task, 7), pytest.raises(LockBusy), Lock(shop.app, KEY, wait=0):
         pass
     assert store_of(shop.app) is shop.store
 

@@ -1,14 +1,17 @@
 """``Lock``, on the store in memory: waiting, re-entry, threads, terms."""
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+import redis
 
 from celery_redislock.exceptions import LockBusy, LockLost, LockOptionError, LockUnavailable
-from celery_redislock.locks import Lock, MemoryStore
+from celery_redislock.locks import Lock, MemoryStore, ReadWriteLock, Semaphore
 from celery_redislock.locks.attempt import PAUSE
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.clocks import ManualClock
@@ -56,7 +59,7 @@ class TestWaiting:
     def test_a_block_raises_who_holds_and_for_how_long(self, store: FailingStore, clock: ManualClock) -> None:
         lock_on(store, clock, owner="nightly").acquire()
 
-        with pytest.raises(LockBusy) as caught, lock_on(store, clock, timeout=5.0):
+        with pytest.raises(LockBusy) as caught, lock_on(store, clock, wait=5.0):
             pytest.fail("the block was entered")
 
         assert (caught.value.key, caught.value.holder) == ("n", "nightly")
@@ -290,7 +293,7 @@ class TestTheLine:
 
         store.turns += [change_hands]
 
-        with pytest.raises(LockBusy) as caught, lock_on(store, clock, timeout=1.0):
+        with pytest.raises(LockBusy) as caught, lock_on(store, clock, wait=1.0):
             pytest.fail("the block was entered")
         assert caught.value.holder == "second"
 
@@ -511,6 +514,156 @@ class TestLoss:
         assert told == [lock]
         assert not lock.release()
         assert told == [lock]
+
+    def test_what_nobody_refers_to_is_renewed_no_more(self) -> None:
+        """Nobody is left to release it, or to be told of its loss; another lock is renewed."""
+        store = MemoryStore()
+        told: list[Lock] = []
+        lock = Lock(store, "n", on_lost=told.append, on_state=lambda lost, _: told.append(lost))
+        other = Lock(store, "other")
+        assert lock.acquire()
+        assert other.acquire()
+        tokens = lock.token, other.token
+        watched = watchdog_of(store).watched
+        leases = [watched(token or "") for token in tokens]
+        assert None not in leases
+
+        del lock
+
+        assert [watched(token or "") for token in tokens] == [None, leases[1]]
+        (lost, _) = leases
+        assert lost is not None
+        lost.lose("it has expired")
+        assert told == []
+        other.release()
+
+
+class TestElsewhere:
+    """A hold that is continued, renewed or released by its token."""
+
+    def test_another_thread_continues_a_hold(self, store: FailingStore, clock: ManualClock) -> None:
+        """Also when its first holder uses its object no more; nobody gets between."""
+        first = lock_on(store, clock)
+        first.acquire()
+        fence, token = first.fence, first.token
+        clock.advance(20.0)
+
+        def go_on() -> tuple[object, ...]:
+            second = lock_on(store, clock, token=token)
+            with second:
+                del_first()
+                clock.advance(20.0)
+                second.check()
+                return second.token, second.fence, lock_on(store, clock).acquire(0)
+
+        def del_first() -> None:
+            nonlocal first
+            del first
+
+        assert _in_thread(go_on) == (token, None, False)
+        again = lock_on(store, clock)
+        assert again.acquire(0)
+        assert (again.fence or 0) > (fence or 0)
+
+    def test_a_hold_is_renewed_checked_and_released_by_its_token(
+        self, store: FailingStore, clock: ManualClock
+    ) -> None:
+        first = lock_on(store, clock)
+        first.acquire()
+        other = lock_on(store, clock, token=first.token)
+
+        clock.advance(20.0)
+        assert other.renew()
+        clock.advance(20.0)
+        other.check()
+        assert not other.held
+        assert store.inspect("n") is not None
+        assert other.release()
+        assert store.inspect("n") is None
+        assert not other.release()
+
+    def test_a_hold_of_this_process_is_no_loss_when_it_is_released_by_its_token(self) -> None:
+        """Its first holder is renewed no more, and told nothing."""
+        store = MemoryStore()
+        told: list[Lock] = []
+        first = Lock(store, "n", on_lost=told.append)
+        first.acquire()
+
+        assert Lock(store, "n", token=first.token).release()
+
+        assert not first.held
+        assert watchdog_of(store).watched(first.token or "") is None
+        assert not first.release()
+        assert told == []
+
+    def test_a_hold_that_is_gone_is_not_continued(self, store: FailingStore, clock: ManualClock) -> None:
+        """Nor taken anew, although it is free: what it protected may have been changed."""
+        first = lock_on(store, clock)
+        first.acquire()
+        token = first.token
+        first.release()
+        gone = lock_on(store, clock, token=token)
+
+        with pytest.raises(LockLost, match="nobody holds it under the token"):
+            gone.acquire()
+        with pytest.raises(LockLost):
+            gone.check()
+        assert not gone.renew()
+        assert store.inspect("n") is None
+
+    @pytest.mark.parametrize("token", ["", b"t", 7, "a\0b"])
+    def test_what_is_no_token_is_refused(self, store: FailingStore, token: Any) -> None:
+        with pytest.raises(LockOptionError, match="token="):
+            Lock(store, "n", token=token)
+
+
+class TestWordsOfOthers:
+    """What was written for another library's lock."""
+
+    @pytest.mark.parametrize("kind", [Lock, partial(Semaphore, limit=3), ReadWriteLock])
+    @pytest.mark.parametrize(
+        ("word", "instead"),
+        [
+            ("timeout", r"ttl= .* wait="),
+            ("blocking_timeout", "wait="),
+            ("blocking", r"acquire\(0\)"),
+            ("expire", "ttl="),
+            ("thread_local", "token="),
+            ("sleep", "leave it out"),
+        ],
+    )
+    def test_a_word_of_another_library_is_answered_with_ours(
+        self, store: FailingStore, kind: Any, word: str, instead: str
+    ) -> None:
+        """``timeout`` is redis-py's word for the ttl, and would have been a wait: it is neither."""
+        with pytest.raises(LockOptionError, match=f"{word}=300.*{instead}"):
+            kind(store, "n", **{word: 300})
+
+    def test_what_a_lock_raises_about_its_hold_is_redis_pys_error(
+        self, store: FailingStore, clock: ManualClock
+    ) -> None:
+        """``except LockError`` and ``suppress(LockError)`` go on working; ``except RuntimeError``, too."""
+        lock = lock_on(store, clock)
+        with pytest.raises(redis.exceptions.LockError) as unheld:
+            lock.release()
+        assert isinstance(unheld.value, RuntimeError)
+        lock.acquire()
+        with pytest.raises(redis.exceptions.LockError) as busy, lock_on(store, clock, wait=0):
+            pytest.fail("the block was entered")
+        assert isinstance(busy.value, LockBusy)
+        clock.advance(31.0)
+        with pytest.raises(redis.exceptions.LockNotOwnedError) as lost:
+            lock.check()
+        assert isinstance(lost.value, LockLost)
+
+        for error in (unheld.value, busy.value, lost.value):
+            again = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
+            assert (type(again), str(again)) == (type(error), str(error))
+            assert type(error).__name__ in repr(error)
+
+    def test_what_ends_a_body_is_no_value_error(self) -> None:
+        """``terminate`` raises it in a body, where ``except ValueError`` must not stop it."""
+        assert not issubclass(LockLost, ValueError | redis.RedisError)
 
 
 def test_threads_are_served_in_the_order_they_came() -> None:

@@ -327,5 +327,5 @@ class TestWaitingByChance:
         """With a last attempt then."""
         Lock(lineless, "n", owner="first", auto_renew=False).acquire()
 
-        with pytest.raises(LockBusy, match="held by first"), Lock(lineless, "n", timeout=0.1):
+        with pytest.raises(LockBusy, match="held by first"), Lock(lineless, "n", wait=0.1):
             pytest.fail("the block was entered")
