@@ -15,7 +15,7 @@ from celery.local import Proxy
 from celery.utils.collections import ConfigurationView
 
 from celery_redislock.declaring.options import LockSettings, read_settings
-from celery_redislock.declaring.unknown import unknown_settings
+from celery_redislock.declaring.unknown import left_over_settings, unknown_settings
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.store import LockStore
 from celery_redislock.log import logger
@@ -95,7 +95,8 @@ def _behind(app: Any) -> Any:
 def setting_problems(app: Any) -> list[str]:
     """Return a problem for each unknown setting of the app; the caller logs them, so that it is done once."""
     _told.add(app)
-    return unknown_settings(map(str, app.conf))
+    names = [*map(str, app.conf)]
+    return unknown_settings(names) + left_over_settings(names)
 
 
 def _make_store(app: Any, settings: LockSettings) -> LockStore:

@@ -1,5 +1,6 @@
 """Names that are meant for this package and mean nothing to it: each with what to write instead."""
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 
 from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
@@ -18,6 +19,15 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "publish, such as lock='until_executed': a refused call waits in line from its publish on",
     "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
+}
+
+#: Settings of libraries that were moved away from: module of our shim, which reads them, and what to write here.
+_LEFT_OVER: Mapping[str, tuple[str, str]] = {
+    "once": ("celery_once", "redislock_url for its url"),
+    "singleton_backend_url": ("celery_singleton", "redislock_url"),
+    "singleton_key_prefix": ("celery_singleton", "redislock_prefix"),
+    "singleton_raise_on_duplicate": ("celery_singleton", "redislock_on_conflict = 'raise'"),
+    "singleton_lock_expiry": ("celery_singleton", "redislock_queue_ttl"),
 }
 
 _BEGINNINGS = ("lock_", "on_lock_", "on_conflict", "redislock_")
@@ -48,6 +58,17 @@ def unknown_settings(names: Iterable[str]) -> list[str]:
         f"{name} is no setting; {_nearest(setting, SETTING_ROWS)}"
         for name in names
         if (setting := _setting(name)) is not None and setting not in SETTING_ROWS
+    ]
+
+
+def left_over_settings(names: Iterable[str]) -> list[str]:
+    """Return a sentence for each setting of another library that nothing reads."""
+    return [
+        f"{name} is a setting of {library.replace('_', '-')}, which nothing reads here; write {instead}, and "
+        "delete it"
+        for name in names
+        for library, instead in [_LEFT_OVER.get(name.lower().removeprefix("celery_"), ("", ""))]
+        if library and f"celery_redislock.compat.{library}" not in sys.modules
     ]
 
 

@@ -62,6 +62,28 @@ assert balance == 50 and fence > 0
 database.execute("UPDATE account SET fence = 9e18")  # a later holder was here
 assert "later holder" in str(set_balance.apply((1, 60)).result)
 """,
+    "docs/migrating.md": """
+app.conf.update(task_always_eager=True, redislock_eager=True)
+with memory_locks(app) as store:
+    assert sync_stock.delay(7).successful()
+    for job in (close_month, settle, charge, sync_account, pack, mail):
+        assert not job.delay(7).is_duplicate
+    assert not bill.delay(7, 1).is_duplicate
+    assert send_invoice(7) is None and store.names() == []
+    with Lock(app, "close:7"):
+        assert close_month.delay(7).is_duplicate
+    with hold(sync_account, 7):
+        try:
+            sync_account.delay(7, full=False)
+        except DuplicateTask:
+            pass
+        else:
+            raise AssertionError
+    with hold(bill, 7, 1):
+        assert bill.delay(7, 2).is_duplicate
+    with Lock(app, "pack-7"):
+        assert pack.delay(7).is_duplicate
+""",
     "docs/periodic-tasks.md": """
 from celery_redislock.declaring.options import read_settings
 from celery_redislock.scheduling.entries import entries_of, is_shared
@@ -127,15 +149,21 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "REDISLOCK_ENABLED": ""}
 
 
+def new_side(diff: str) -> str:
+    """Return what a change leaves, each line where it stands in the page."""
+    return "\n".join("" if line.startswith("-") else line[1:] for line in diff.splitlines()) + "\n"
+
+
 @pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.usefixtures("admin")
 def test_the_python_of_a_page_runs(
     page: str, server: EmbeddedServer, quorum: Sequence[EmbeddedServer], tmp_path: Path
 ) -> None:
     lines = [""] * PAGES[page].count("\n")
-    for block in blocks_of("python"):
+    for block in blocks_of("python", "diff"):
         if block.page == page:
-            code = block.code.replace(THERE, f"127.0.0.1:{server.port}")
+            code = block.code if block.language == "python" else new_side(block.code)
+            code = code.replace(THERE, f"127.0.0.1:{server.port}")
             for number, one in enumerate(quorum, 1):
                 code = code.replace(f"locks-{number}:6379", f"127.0.0.1:{one.port}")
             lines[block.line - 1 : block.line - 1 + code.count("\n")] = code.splitlines()

@@ -534,6 +534,21 @@ def test_an_unknown_setting_is_logged_with_the_apps_first_lock_and_only_then(cap
     ]
 
 
+@pytest.mark.parametrize("namespace", [None, "CELERY"])
+def test_settings_that_another_library_has_left_are_told_once(caplog: Any, namespace: str | None) -> None:
+    """They would be believed to count; an app's own settings, and a dictionary of that name, are its own."""
+    names = ["ONCE", "SINGLETON_BACKEND_URL"] if namespace else ["ONCE", "singleton_backend_url"]
+    app = app_with()
+    settings = {f"{namespace}_{name}" if namespace else name: {} for name in names}
+    app.config_from_object({**settings, "my_once": 1}, namespace=namespace)
+    for url in ("redis://h/0", "redis://other/0"):
+        store_of(app, LockSettings(url=url))
+
+    once, singleton = sorted(caplog.messages)
+    assert "ONCE is a setting of celery-once, which nothing reads here; write redislock_url" in once
+    assert "is a setting of celery-singleton" in singleton
+
+
 def test_unknown_settings_are_not_logged_where_nothing_is_to_be_checked(caplog: Any) -> None:
     store_of(app_with(redislock_tll=5, redislock_check="ignore"), LockSettings(url="redis://h/0"))
 
