@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from celery_redislock.locks.lease import Lease
     from celery_redislock.publishing.handle import Holder, LockHandle
+    from celery_redislock.publishing.held import held
     from celery_redislock.publishing.results import LockResult
     from celery_redislock.publishing.signals import lock_acquired, lock_conflict, lock_lost, lock_released
     from celery_redislock.task import SingletonTask
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Conflict", "DuplicateTask", "Holder", "Lease", "Lock", "LockBusy", "LockHandle", "LockKeyError",
     "LockLost", "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "Resources",
-    "SingletonTask", "Skip", "lock_acquired", "lock_conflict", "lock_lost", "lock_released", "store_of",
+    "SingletonTask", "Skip", "held", "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
+    "store_of",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -47,6 +49,7 @@ _HOMES = {
     "LockResult": "publishing.results",
     "Resources": "declaring.keys.resources",
     "Skip": "declaring.scopes",
+    "held": "publishing.held",
     "store_of": "declaring.server",
     "SingletonTask": "task",
 }

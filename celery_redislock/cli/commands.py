@@ -1,8 +1,8 @@
 """The commands about locks: ``list``, ``show`` and ``release``."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import islice
 
 import click
@@ -12,18 +12,31 @@ from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, 
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder, take_away
 
-_subject = click.argument("subject", metavar="KEY | TASK [ARGUMENT]... | TASK_ID", nargs=-1, required=True)
+_WORDS = "KEY | TASK [ARGUMENT]... | TASK_ID"
+_subject = click.argument("subject", metavar=_WORDS, nargs=-1, required=True)
+_task = click.option(
+    "--task", metavar="NAME", help="Only locks held for this task; a full name, or a pattern."
+)
+_host = click.option("--host", metavar="NAME", help="Only locks held by this host; a name, or a pattern.")
+
+#: So many holders are named one by one before they lose their locks.
+NAMED = 10
+
+NOTHING = "nothing was released"
 
 
 @click.command("list")
 @click.argument("pattern", required=False)
-@click.option("--task", metavar="NAME", help="Only locks held for this task (its full name).")
+@_task
+@_host
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most so many."
 )
 @as_json_option
 @click.pass_context
-def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit: int, as_json: bool) -> None:
+def list_locks(
+    ctx: click.Context, pattern: str | None, task: str | None, host: str | None, limit: int, as_json: bool
+) -> None:
     """List the locks that are held, soonest to expire first.
 
     PATTERN matches keys as a shell does file names: * ? [abc]. Quote it.
@@ -35,12 +48,7 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
     Exit status: 0, also if there are none; 2 trouble.
     """
     server = LockServer.of(ctx)
-    wanted = (
-        holder
-        for holder in server.holders()
-        if (pattern is None or fnmatchcase(holder.key, pattern)) and (task is None or holder.task == task)
-    )
-    found = list(islice(wanted, limit + 1))
+    found = list(islice(server.holders(key=pattern, task=task, host=host), limit + 1))
     # Some may have been renewed since the names were read.
     shown = sorted(found[:limit], key=lambda holder: holder.remaining)
     if as_json:
@@ -50,8 +58,12 @@ def list_locks(ctx: click.Context, pattern: str | None, task: str | None, limit:
         if len(found) > limit:
             click.echo(f"… there are more: --limit is {limit}", err=True)
     else:
-        which = "".join([f" like {pattern!r}" if pattern else "", f" for {task}" if task else ""])
-        output.say(f"no lock{which} is held on {server.store.server}")
+        output.say(f"no lock{_which(pattern, task, host)} is held on {server.store.server}")
+
+
+def _which(pattern: str | None, task: str | None, host: str | None) -> str:
+    told = {f" like {pattern!r}": pattern, f" for {task}": task, f" by {host}": host}
+    return "".join(words for words, given in told.items() if given is not None)
 
 
 def _table(shown: Sequence[Holder]) -> str:
@@ -125,61 +137,92 @@ def _description(server: LockServer, holder: Holder) -> str:
 
 
 @click.command()
-@_subject
-@click.option("--reason", required=True, help="Why; it is logged.")
+@click.argument("subject", metavar=f"{_WORDS} | PATTERN", nargs=-1)
+@_task
+@_host
+@click.option("--reason", help="Why; it is logged. Required, but for --dry-run.")
+@click.option("--dry-run", is_flag=True, help="Show what would be released, and release nothing.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
 @as_json_option
 @click.pass_context
 def release(
-    ctx: click.Context, subject: tuple[str, ...], reason: str, queued: bool, yes: bool, as_json: bool
-) -> None:
-    """Take a lock away from its holder.
+    ctx: click.Context, subject: tuple[str, ...], task: str | None, host: str | None,
+    reason: str | None, dry_run: bool, queued: bool, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Take a lock away from its holder, or all locks of a task, of a host, or whose keys fit a PATTERN.
 
     A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
     run may start beside it. Only the holder seen here loses the lock, not one that came meanwhile.
 
     The lock is named as for show. A TASK_ID stands for all locks it holds; with --queued, a TASK
-    without arguments stands for all its queued claims: for use after a purge.
+    without arguments stands for all its queued claims: for use after a purge. A PATTERN (* ? [abc])
+    stands for the keys that it fits, where no key of that name is held. --task and --host take what
+    those hold, under a name that no code has any more, too; with a PATTERN, what it fits of that.
 
-    Exit status: 0 released, 1 nothing was released, 2 trouble.
+    Exit status: 0 released (--dry-run: there is something to release), 1 nothing was released,
+    2 trouble.
     """
     server = LockServer.of(ctx)
-    key = subject[0]
-    if queued and len(subject) == 1 and key in server.tasks():
-        seen = [holder for holder in server.holders() if holder.task == key]
-    else:
-        key, seen = find(server, subject, queued=queued)
+    if reason is None and not dry_run:
+        raise click.UsageError("Missing option '--reason': it is logged")
+    nothing, seen = _named(server, subject, task, host, queued=queued)
     kept = [holder for holder in seen if queued and holder.state != QUEUED]
     chosen = [holder for holder in seen if holder not in kept]
-    if chosen and not (yes or as_json):
-        _confirm(chosen)
     released = []
-    for holder in chosen:
-        answer = take_away(server.store, holder, reason)
-        if answer.took_away:
-            released.append(holder)
-        elif answer.held_by is not None:
-            kept.append(Holder.of(answer.held_by))
+    if reason is not None and not dry_run:
+        if chosen and not (yes or as_json):
+            question = "Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"
+            ask(question, _summary(chosen), NOTHING)
+        for holder in chosen:
+            answer = take_away(server.store, holder, reason)
+            if answer.took_away:
+                released.append(holder)
+            elif answer.held_by is not None:
+                kept.append(Holder.of(answer.held_by))
     if as_json:
-        output.write_json({"server": server.store.server, "released": released, "kept": kept})
+        would = {"would_release": chosen} if dry_run else {}
+        output.write_json({"server": server.store.server, **would, "released": released, "kept": kept})
     else:
-        for holder in released:
-            output.say(f"released {holder.key}: taken from {output.in_brief(holder)}")
-        for holder in kept:
-            output.say(f"kept {holder.key}: held by {output.in_brief(holder)}")
-        if not seen:
-            output.say(nobody(server, key, subject))
-        if not released:
-            click.echo("nothing was released")
-    ctx.exit(0 if released else 1)
+        told = _summary(chosen) if dry_run and chosen else []
+        told += [f"released {each.key}: taken from {output.in_brief(each)}" for each in released]
+        told += [f"kept {each.key}: held by {output.in_brief(each)}" for each in kept]
+        for line in [*told, *([] if seen else [nothing]), *([] if released else [NOTHING])]:
+            output.say(line)
+    ctx.exit(0 if released or (dry_run and chosen) else 1)
 
 
-def _confirm(chosen: Sequence[Holder]) -> None:
-    about = [f"{holder.key} is held by {output.in_brief(holder)}" for holder in chosen]
+def _named(
+    server: LockServer, words: tuple[str, ...], task: str | None, host: str | None, *, queued: bool
+) -> tuple[str, list[Holder]]:
+    """Return who holds what these words and options name, and what to say if nobody does."""
+    if task is None and host is None:
+        if not words:
+            raise click.UsageError(f"Missing argument '{_WORDS}': name a lock, or give --task or --host")
+        if queued and len(words) == 1 and words[0] in server.tasks():
+            task = words[0]
+            words = ()
+        else:
+            key, seen = find(server, words, queued=queued)
+            if seen or len(words) > 1 or not {*"*?["} & {*key}:
+                return nobody(server, key, words), seen
+    if len(words) > 1:
+        raise click.UsageError("--task and --host go with one PATTERN, and with no arguments of a task")
+    pattern = words[0] if words else None
+    nothing = f"no lock{_which(pattern, task, host)} is held on {server.store.server}"
+    return nothing, [*server.holders(key=pattern, task=task, host=host)]
+
+
+def _summary(chosen: Sequence[Holder]) -> list[str]:
+    """Tell who would lose a lock: each, where they are few, or else how many of which task."""
+    if len(chosen) <= NAMED:
+        about = [f"{holder.key} is held by {output.in_brief(holder)}" for holder in chosen]
+    else:
+        counts = Counter((holder.task or "-", holder.state) for holder in chosen)
+        about = [f"{count} of {task}, {state}" for (task, state), count in counts.most_common()]
     if any(holder.state == RUNNING for holder in chosen):
         about.append("A running task continues without its lock.")
-    ask("Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?", about, "nothing was released")
+    return about
 
 
 COMMANDS: Mapping[str, click.Command] = {

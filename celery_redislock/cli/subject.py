@@ -17,9 +17,7 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.store import LockStore
 from celery_redislock.publishing.handle import Holder, LockHandle
-
-#: More names than this are not looked through.
-ALL = 100_000
+from celery_redislock.publishing.held import ALL, holders_of
 
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
@@ -147,10 +145,9 @@ class LockServer:
             ) from error
         return dict(self.app.tasks)
 
-    def holders(self) -> Iterator[Holder]:
-        """Look at every lock that is held, soonest to expire first; one request each."""
-        for name in self.store.names(limit=ALL):
-            yield from map(Holder.of, self.store.holders(name))
+    def holders(self, **patterns: str | None) -> Iterator[Holder]:
+        """Look at the locks that are held, soonest to expire first: as :func:`holders_of`."""
+        return holders_of(self.store, self.store.names(limit=ALL), **patterns)
 
     def places(self, *names: str, last: int = -1) -> Iterator[Place]:
         """Look at the lines of these locks, or of all, up to the ``last`` rank; one request each."""
@@ -207,7 +204,7 @@ def handle_of(task: Any, words: Sequence[str]) -> LockHandle:
     except TypeError as error:
         raise Trouble(
             f"no lock can be named for {error}; give the arguments as to delay(), or the key itself "
-            f"(list --task {shlex.quote(task.name)} shows those that are held)"
+            f"(list --task {shlex.quote(task.name)} shows those that are held, release --task takes them all)"
         ) from error
     return handle
 

@@ -21,7 +21,7 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
 }
 
-#: Settings of libraries that were moved away from: module of our shim, which reads them, and what to write here.
+#: Settings of libraries that were moved away from: the shim that reads them, and what to write here.
 _LEFT_OVER: Mapping[str, tuple[str, str]] = {
     "once": ("celery_once", "redislock_url for its url"),
     "singleton_backend_url": ("celery_singleton", "redislock_url"),

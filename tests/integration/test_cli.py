@@ -57,6 +57,12 @@ class Shell:
         return run_command("celery-redislock", [*self.where, *words], self.environment)
 
     @property
+    def server(self) -> str:
+        """How the commands of an app name the server."""
+        named: str = json.loads(self.celery("list", "--json").stdout)["server"]
+        return named
+
+    @property
     def where(self) -> list[str]:
         """What tells ``celery-redislock`` of the server."""
         return ["--url", self.url, "--prefix", f"{self.prefix}redislock"]
@@ -69,11 +75,12 @@ class Shell:
         state: str = "queued",
         ttl: float = 60.0,
         owner: str = "",
+        host: str = "",
     ) -> str:
         """Take a lock as a publisher or a run does; return the owner."""
         owner = owner or f"owner-of-{key}"
         about = {"task": task, "state": state, "pid": os.getpid()}
-        about |= {"host": socket.gethostname(), "since": time.time()}
+        about |= {"host": host or socket.gethostname(), "since": time.time()}
         self.store.acquire(key, new_token(owner), ttl, facts=json.dumps(about))
         return owner
 
@@ -312,14 +319,86 @@ class TestRelease:
         ("words", "said"),
         [
             (["shop.nightly"], "nobody holds the key night"),
-            (["shop.nightly", "--queued"], "no lock is held for shop.nightly"),
+            (["shop.nightly", "--queued"], "no lock for shop.nightly is held on {server}"),
         ],
     )
     def test_nothing_held_is_exit_status_1(self, shell: Shell, words: list[str], said: str) -> None:
         done = shell.celery("release", *words, "--reason", "test", "--yes")
 
         assert done.returncode == 1
-        assert done.stdout == f"{said}\nnothing was released\n"
+        assert done.stdout == f"{said.format(server=shell.server)}\nnothing was released\n"
+
+    @pytest.mark.parametrize(
+        ("words", "taken"),
+        [
+            (["plan:*"], ["plan:1", "plan:2"]),
+            (["plan:[2-9]"], ["plan:2"]),
+            (["--task", "shop.old_name"], ["other", "plan:2"]),
+            (["--task", "shop.*", "--host", "web-[12]"], ["plan:2"]),
+            (["--host", "web-1", "plan:*"], ["plan:2"]),
+            (["--host", "web-1", "--queued"], []),
+            (["plan"], ["plan"]),
+        ],
+        ids=" ".join,
+    )
+    def test_many_are_released_by_patterns(self, shell: Shell, words: list[str], taken: list[str]) -> None:
+        """Also under a task's name that no code has any more. A key of that very name is that key alone."""
+        shell.hold("plan:1")
+        shell.hold("plan:2", task="shop.old_name", host="web-1", state="running")
+        shell.hold("other", task="shop.old_name")
+        shell.hold("plan")
+
+        would = json.loads(shell.celery("release", *words, "--dry-run", "--json").stdout)
+        held = set(shell.store.names())
+        done = shell.celery("release", *words, "--reason", "renamed", "--yes", "--json")
+
+        assert {lock["key"] for lock in would["would_release"]} == {*taken}
+        assert would["released"] == []
+        assert held == {"plan:1", "plan:2", "other", "plan"}
+        assert {lock["key"] for lock in json.loads(done.stdout)["released"]} == {*taken}
+        assert done.returncode == (0 if taken else 1)
+        assert set(shell.store.names()) == held - {*taken}
+
+    def test_a_key_that_looks_like_a_pattern_is_that_key_alone(self, shell: Shell) -> None:
+        shell.hold("plan:*")
+        shell.hold("plan:1")
+
+        assert shell.celery("release", "plan:*", "--reason", "test", "--yes").returncode == 0
+        assert shell.store.names() == ["plan:1"]
+
+    def test_of_many_it_tells_how_many_of_which_task_and_asks(self, shell: Shell) -> None:
+        for number in range(12):
+            shell.hold(f"job:{number}", task="shop.old", state="running" if number < 4 else "queued")
+
+        dry = shell.celery("release", "--task", "shop.old", "--dry-run")
+        no = _answered(shell, "n", "release", "--task", "shop.old", "--reason", "x")
+
+        told = [
+            "8 of shop.old, queued",
+            "4 of shop.old, running",
+            "A running task continues without its lock.",
+        ]
+        assert (dry.returncode, dry.stdout.splitlines()) == (0, [*told, "nothing was released"])
+        assert "Release these 12?" in no.stdout
+        assert "8 of shop.old, queued" in no.stdout
+        assert (no.returncode, len(shell.store.names())) == (1, 12)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ([], "Missing argument"),
+            (["night"], "--reason"),
+            (["shop.sync_account", "42", "--task", "shop.*", "--reason", "x"], "--task and --host go with"),
+        ],
+        ids=["nothing named", "no reason", "arguments beside a pattern"],
+    )
+    def test_what_it_cannot_do_is_told_before_it_looks(
+        self, shell: Shell, words: list[str], said: str
+    ) -> None:
+        done = shell.celery("release", *words, *(["--reason", "x"] if not words else []))
+
+        assert done.returncode == 2
+        assert said in done.stderr
 
 
 class TestWaiting:
