@@ -17,6 +17,7 @@ from celery.utils.collections import ConfigurationView
 from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.unknown import left_over_settings, unknown_settings
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.djangocache import SCHEME, url_of_cache
 from celery_redislock.locks.store import LockStore
 from celery_redislock.log import logger
 
@@ -153,14 +154,15 @@ def _address(app: Any, settings: LockSettings) -> _Address:
     conf = app.conf
     of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
     if settings.url is not None:
-        address = _Address(settings.url, "redislock_url", *of_backend)
-        if not isinstance(settings.url, str) or _scheme(settings.url) in _REDIS_SCHEMES:
+        url = settings.url
+        if isinstance(url, str) and url.startswith(SCHEME):
+            url = url_of_cache(url, "redislock_url")
+        address = _Address(url, "redislock_url", *of_backend)
+        if not isinstance(url, str) or is_cluster(url) or _scheme(url) in _REDIS_SCHEMES:
             return address
-        if is_cluster(settings.url):
-            return address
-        plain_url(settings.url, address.setting)
+        plain_url(url, address.setting)
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
-        problem = f"{address.masked}: the scheme {_scheme(settings.url)!r} cannot be used; use one of {known}"
+        problem = f"{address.masked}: the scheme {_scheme(url)!r} cannot be used; use one of {known}"
         raise LockOptionError(address.setting, [problem])
     # The broker comes before the result backend: it must be reachable to publish anyway.
     broker = _first(conf.broker_write_url or conf.broker_url)

@@ -19,6 +19,7 @@ from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnecti
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.connection import Connections, is_cluster, place_of, pool_of
+from celery_redislock.locks.djangocache import SCHEME, url_of_cache
 from celery_redislock.locks.nodes import Nodes, nodes_at, nodes_of
 from celery_redislock.locks.scripts import OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, failure, script
 from celery_redislock.locks.thread import beside, has_greenlets, tell
@@ -212,6 +213,8 @@ def reach(
     if isinstance(named, str):
         if through:
             raise LockOptionError(where, ["through=True is about a client, and this is a URL; leave it out"])
+        if named.startswith(SCHEME):
+            named = url_of_cache(named, where)
         if is_cluster(named):
             return nodes_at(named, socket_timeout=socket_timeout, where=where)
         return Connections(pool_of(named, where), socket_timeout=socket_timeout, bounds_sentinels=True)

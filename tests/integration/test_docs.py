@@ -54,6 +54,20 @@ assert not digest.delay("news").is_duplicate and digest.delay("news").is_duplica
 assert not charge.delay(7).is_duplicate  # published: the worker puts it off
 assert not rebuild.delay("all").is_duplicate and rebuild.delay("all").is_duplicate
 """,
+    "docs/frameworks.md": """
+import asyncio
+async def all_of_it():
+    async with lifespan(app):
+        assert await close(7) == {"closed": 7}
+        async with aio.Lock(app.state.locks, "account:7"):
+            try:
+                await asyncio.create_task(close(7))
+            except HTTPException as busy:
+                assert busy.status_code == 409
+            else:
+                raise AssertionError
+asyncio.run(all_of_it())
+""",
     "docs/long-tasks.md": """
 app.conf.redislock_eager = True
 assert set_balance.apply((1, 50)).get() == 50

@@ -1,12 +1,21 @@
-"""Under Django: ``delay_on_commit`` of a unique task, and claims only for what is committed."""
+"""Under Django: claims only for what is committed, the server of a cache, and system checks."""
 
 import importlib.util
 import os
+import re
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from celery_redislock import LockOptionError, store_of
+from celery_redislock.locks import connect
+from celery_redislock.locks.djangocache import url_of_cache
 from tests.unit.shop import Shop, body
 
 if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
@@ -15,6 +24,11 @@ if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
 django: Any = importlib.import_module("django")
 settings: Any = importlib.import_module("django.conf").settings
 db: Any = importlib.import_module("django.db")
+override_settings: Any = importlib.import_module("django.test.utils").override_settings
+check_settings: Any = importlib.import_module("celery_redislock.django").check_settings
+
+DJANGOS = "django.core.cache.backends.redis.RedisCache"
+MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +69,102 @@ def test_a_rolled_back_transaction_claims_nothing(shop: Shop) -> None:
         fail()
 
     assert (shop.messages(), shop.held(), shop.store.calls) == ([], {}, [])
+
+
+# --- the server of a cache ---------------------------------------------------------------------
+
+
+def _caches(**cache: Any) -> Any:
+    return override_settings(CACHES={"default": {"BACKEND": DJANGOS, **cache}, "other": {"BACKEND": MEMORY}})
+
+
+@pytest.mark.parametrize(
+    ("cache", "url"),
+    [
+        ({"LOCATION": "redis://h:6379/1"}, "redis://h:6379/1"),
+        ({"LOCATION": "redis://:p@h/1", "OPTIONS": {"db": "3"}}, "redis://:p@h/3"),
+        ({"LOCATION": ["redis://h1", "redis://replica"]}, "redis://h1"),
+        ({"LOCATION": "redis://h1/0,redis://replica/0"}, "redis://h1/0"),
+        ({"LOCATION": "redis://h1/0;redis://replica/0"}, "redis://h1/0"),
+        (
+            {"LOCATION": "rediss://h/0", "OPTIONS": {"PASSWORD": "a/b", "USERNAME": "u"}},
+            "rediss://u:a%2Fb@h/0",
+        ),
+        (
+            {
+                "LOCATION": "rediss://:p@h/0",
+                "OPTIONS": {"PASSWORD": "no", "CONNECTION_POOL_KWARGS": {"ssl_cert_reqs": "none"}},
+            },
+            "rediss://:p@h/0?ssl_cert_reqs=none",
+        ),
+        ({"LOCATION": "unix:///run/r.sock", "OPTIONS": {"DB": 2}}, "unix:///run/r.sock?db=2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_cache_names_the_server_of_its_primary(cache: dict[str, Any], url: str) -> None:
+    with _caches(**cache):
+        assert url_of_cache("django-cache://default", "redislock_url") == url
+
+
+def test_locks_are_where_the_cache_is() -> None:
+    """As a setting of the app, and for locks without Celery; the password is masked."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.redislock_url = "django-cache://default"
+    with _caches(LOCATION="redis://u:secret@h:6380/5"), closing(connect("django-cache://default")) as store:
+        assert store.server == store_of(app).server
+    assert "h:6380" in store.server
+    assert "secret" not in store.server
+
+
+@pytest.mark.parametrize(
+    ("named", "cache", "said"),
+    [
+        ("other", {}, "its backend is django.core.cache.backends.locmem.LocMemCache"),
+        ("nobody", {}, "CACHES has no 'nobody'; there are default, other"),
+        ("default", {"OPTIONS": {"SENTINELS": [("h", 1)]}}, "sentinel://"),
+        ("default", {"LOCATION": "h:6379:1"}, "is not a URL"),
+    ],
+    ids=["another backend", "no such alias", "Sentinels", "no URL"],
+)
+def test_a_cache_that_keeps_no_locks_is_refused_by_name(named: str, cache: dict[str, Any], said: str) -> None:
+    with _caches(**cache), pytest.raises(LockOptionError, match=re.escape(said)):
+        connect(f"django-cache://{named}")
+
+
+# --- system checks -----------------------------------------------------------------------------
+
+
+def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_be(shop: Shop) -> None:
+    """Before a worker, or a request, meets them."""
+    shop.app.conf.update(redislock_ttl=-5, redislock_socket_timeout="soon")
+    shop.app.set_current()
+
+    with override_settings(CELERY_REDISLOCK_TTTL=5, CELERY_REDISLOCK_ENABLED=True):
+        found = [(each.id[-4:], each.msg.partition(" ")[0]) for each in check_settings()]
+
+    assert found == [
+        ("W001", "CELERY_REDISLOCK_TTTL"),
+        ("E001", "redislock_socket_timeout"),
+        ("E001", "redislock_ttl"),
+    ]
+
+
+def test_the_checks_are_run_where_the_app_is_installed() -> None:
+    """By ``manage.py check``, whose command this is."""
+    program = """
+    import django
+    from django.conf import settings
+    settings.configure(INSTALLED_APPS=["celery_redislock.django.RedislockConfig"], CELERY_REDISLOCK_TTTL=1)
+    django.setup()
+    from django.core.management import call_command
+    call_command("check", fail_level="WARNING")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "celery_redislock.W001) CELERY_REDISLOCK_TTTL is no setting" in done.stderr

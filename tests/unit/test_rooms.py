@@ -29,11 +29,13 @@ FLOORS: Mapping[str, int] = {
     "task": 6,
     "testing": 7,
     "cli": 7,
+    "django": 7,
 }
 
 #: Rooms and modules that may import Celery, and those that may import redis-py.
 CELERYS = {
     "cli",
+    "django",
     "task",
     "testing",
     "receiving",

@@ -1,0 +1,47 @@
+"""Django's system checks for this package's settings: ``"celery_redislock.django"`` in ``INSTALLED_APPS``.
+
+``manage.py check`` then reports misspelt ``CELERY_REDISLOCK_…`` settings (``W001``) and values that cannot be
+used (``E001``), before a worker or a request meets them.
+"""
+
+from typing import Any
+
+from celery import current_app
+from django.apps import AppConfig
+from django.conf import settings
+from django.core import checks
+
+from celery_redislock.declaring.options import read_options
+from celery_redislock.declaring.server import settings_of
+from celery_redislock.declaring.unknown import unknown_settings
+from celery_redislock.exceptions import LockOptionError
+
+__all__ = ["RedislockConfig", "check_settings"]
+
+
+class RedislockConfig(AppConfig):
+    """Registers the checks."""
+
+    name = "celery_redislock"
+    label = "celery_redislock"
+    verbose_name = "celery_redislock"
+
+    def ready(self) -> None:
+        """Called by Django when its apps are loaded."""
+        checks.register(check_settings)
+
+
+def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:  # noqa: ARG001  Django's
+    """Return what is wrong with this package's settings, those of Django and of the current Celery app."""
+    found: list[checks.CheckMessage] = [
+        checks.Warning(problem, id="celery_redislock.W001") for problem in unknown_settings(dir(settings))
+    ]
+    for read in (
+        lambda: settings_of(current_app),
+        lambda: read_options("settings", {}, current_app.conf.get, parameters=None),
+    ):
+        try:
+            read()
+        except LockOptionError as error:
+            found += [checks.Error(problem, id="celery_redislock.E001") for problem in error.problems]
+    return found
