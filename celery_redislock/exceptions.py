@@ -207,7 +207,7 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     def _told(self) -> str:
         return (
             f"{self.operation!r} failed at the lock server {self.server}: {self.reason.rstrip('.')}; "
-            "check that it runs and accepts writes (what tasks do without it: redislock_on_lock_error)"
+            "check that it runs and accepts writes"
         )
 
     def with_remark(self, remark: str) -> "LockUnavailable":

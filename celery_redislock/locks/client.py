@@ -220,7 +220,7 @@ def reach(
         return Connections(pool_of(named, where), socket_timeout=socket_timeout, bounds_sentinels=True)
     is_one = hasattr(named, "execute_command") and not isinstance(named, type)
     make = None if is_one or not callable(named) else named
-    client: Any = named if make is None else make()
+    client: Any = named if make is None else _made(make, where)
     pool: Any = getattr(client, "connection_pool", None)
     connects = getattr(pool, "connection_class", None)
     problem = ""
@@ -242,6 +242,15 @@ def reach(
         note = f" (options of a {_kind_of(client)})"
         return Connections(pool, socket_timeout=socket_timeout, bounds_sentinels=True, note=note)
     return Client(client, make, socket_timeout=socket_timeout, where=where)
+
+
+def _made(make: Callable[[], Any], where: str) -> Any:
+    """Return what a callable makes; it is the caller's: what it raises becomes a :class:`LockOptionError`."""
+    try:
+        return make()
+    except Exception as error:
+        problem = f"{make!r} was called without arguments, to make a client, and raised {error!r}"
+        raise LockOptionError(where, [problem]) from error
 
 
 def _kind_of(client: Any) -> str:

@@ -39,8 +39,8 @@ class Confirmation:
             LockOptionError: they are nothing of the kind.
         """
         problems = []
-        if min_replicas != "auto" and (type(min_replicas) is not int or min_replicas < 0):
-            problems.append(f"min_replicas={min_replicas!r} is neither a whole number from 0 up nor 'auto'")
+        if min_replicas != "auto" and (type(min_replicas) is not int or not 0 <= min_replicas <= 100):
+            problems.append(f"min_replicas={min_replicas!r} is neither a whole number (0 … 100) nor 'auto'")
         if sync not in (None, "aof"):
             problems.append(f"sync={sync!r} is neither 'aof' nor None")
         if problems:

@@ -48,6 +48,8 @@ _NO_SCRIPTS = re.compile(
 _REMEDIES = {
     "CROSSSLOT": "it is a node of a Cluster; give redis+cluster://host:port",
     "READONLY": "it is a replica, which takes no locks; give its primary, or the Sentinels (sentinel://...)",
+    "No master found": "no Sentinel that answers knows such a primary; check master_name, and the Sentinels' "
+    "addresses and password",
     "CERTIFICATE_VERIFY_FAILED": "name what has signed its certificate (?ssl_ca_certs=FILE), or trust any "
     "(?ssl_cert_reqs=none), as kombu does for a broker's",
 }
@@ -333,6 +335,7 @@ def failure(
     """Return the error for a request of this operation, about this lock, that was *lost*, or refused."""
     is_late = isinstance(lost, TimeoutError | redis.TimeoutError)
     words = "no answer in time" if is_late else told(str(lost).encode(), 300) or type(lost).__name__
+    words = words.partition(" : <")[0] if words.startswith("No master found") else words
     if "WRONGTYPE" in words:
         problem = (
             f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "

@@ -15,7 +15,7 @@ from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.lock import busy
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
-from celery_redislock.locks.terms import check_lines, check_store, check_terms, refuse_others
+from celery_redislock.locks.terms import check_lines, check_store, check_terms, check_token, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["Permit", "Semaphore"]
@@ -196,6 +196,7 @@ class Semaphore:
 
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
+        check_token(self.name, token)
         lease = watchdog_of(self._store).watched(token)
         if lease is not None and lease.key == self._key:
             return self._end(lease)
@@ -241,11 +242,11 @@ class Semaphore:
             What is set now.
 
         Raises:
-            LockOptionError: a value is out of range.
+            LockOptionError: a value is out of range, or ``by`` no text.
             LockUnavailable: the server cannot be reached.
         """
         seconds = for_.total_seconds() if isinstance(for_, timedelta) else for_
-        check_terms(self.name, for_=seconds, limit=1 if limit is None else limit)
+        check_terms(self.name, for_=seconds, by=by, limit=1 if limit is None else limit)
         return replace_limit(self._store, [self._key], limit, seconds, by=by)
 
     def __enter__(self) -> Permit:

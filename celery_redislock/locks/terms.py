@@ -1,5 +1,6 @@
 """What a lock without Celery may be told: its name, times and numbers, checked before anything is sent."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ _OTHERS = {
     "expire": "ttl= says how long the server keeps it",
     "thread_local": "each thread holds for itself; Lock(..., token=lock.token) continues a hold elsewhere",
 }
+
+#: Half of a character: no bytes of UTF-8 stand for it.
+_UNSENDABLE = re.compile("[\ud800-\udfff]")
 
 #: More places than anybody counts one by one.
 MOST = 1_000_000
@@ -57,9 +61,8 @@ def check_connect(where: str, prefix: object, socket_timeout: object) -> None:
 
 def check_terms(
     name: object, *, ttl: object = 1.0, timeout: object = None, wait: object = None, owner: object = None,
-    for_: object = 1.0,
-    margin: object = 0.1, lock_delay: object = 0.0, on_lost: object = None, on_state: object = None,
-    least: float = 0.0, **counts: object,
+    by: object = None, for_: object = 1.0, margin: object = 0.1, lock_delay: object = 0.0,
+    on_lost: object = None, on_state: object = None, least: float = 0.0, **counts: object,
 ) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
@@ -86,8 +89,11 @@ def check_terms(
         for argument, seconds in (("timeout", timeout), ("wait", wait))
         if seconds is not None and not is_seconds(seconds)
     ]
-    if owner is not None and not isinstance(owner, str):
-        problems.append(f"owner={owner!r} is no text; name who holds, or leave it out")
+    problems += [
+        f"{argument}={text!r} is no text that can be sent; name who it is, or leave it out"
+        for argument, text in (("owner", owner), ("by", by))
+        if text is not None and (not isinstance(text, str) or _UNSENDABLE.search(text))
+    ]
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
     problems += [

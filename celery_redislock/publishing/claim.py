@@ -209,5 +209,5 @@ class Claim:
         self.is_decided = True
         # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
         if self.call.lock_options.on_lock_error == "raise" and not self.call.must_run:
-            raise error.with_remark(remark) from error
+            raise error.with_remark(f"{remark}; on_lock_error='run' publishes without a claim") from error
         logger.warning("publishing %s without a claim, so a duplicate of it may follow: %s", self.lock, error)

@@ -57,6 +57,16 @@ def test_a_lock_lives_on_the_primary_that_the_sentinel_names(
 
 
 @pytest.mark.slow
+def test_a_primary_that_no_sentinel_knows_is_named_with_what_to_check(sentinel: str) -> None:
+    """And nothing of redis-py's objects, which tell addresses and users."""
+    store = connect(f"{sentinel}?master_name=nobody")
+    with closing(store), pytest.raises(LockUnavailable) as raised:
+        Lock(store, "n").acquire(0)
+
+    assert "No master found for 'nobody': no Sentinel that answers knows" in raised.value.reason
+    assert "redis." not in raised.value.reason
+
+
 def test_a_loop_goes_on_where_the_sentinels_name_another_primary(tmp_path: Path) -> None:
     """Law 9: what it holds is found gone or kept, and its next lock is on the new primary."""
     with failing_over(tmp_path) as (primary, replica, sentinel):

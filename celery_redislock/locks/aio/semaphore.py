@@ -13,7 +13,7 @@ from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.lock import busy
 from celery_redislock.locks.store import Grant, Hold, Limit, Term
-from celery_redislock.locks.terms import check_store, check_terms, refuse_others
+from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
 
 __all__ = ["Permit", "Semaphore"]
 
@@ -161,6 +161,7 @@ class Semaphore:
 
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
+        check_token(self.name, token)
         lease = self._store.watchdog.watched(token)
         if lease is not None and lease.key == self._key:
             return not lease.ended and await self._store.end(lease)

@@ -365,3 +365,10 @@ def test_who_made_the_clients_closes_them() -> None:
     store = connect(Closing)
     store.close()
     assert closed == [store.connections.client]
+
+
+@pytest.mark.parametrize("make", [lambda url: url, lambda: 1 / 0], ids=["wants an argument", "raises"])
+def test_a_callable_that_makes_no_client_says_so(make: Any) -> None:
+    """It is called without arguments; what it raises is told, typed."""
+    with pytest.raises(LockOptionError, match="was called without arguments, to make a client, and raised"):
+        connect(make)

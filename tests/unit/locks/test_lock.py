@@ -89,8 +89,8 @@ class TestWaiting:
         "terms",
         [
             *({"ttl": ttl} for ttl in (0, -1.0, 0.0001, float("nan"), float("inf"), "30", True, None)),
-            *({"timeout": timeout} for timeout in (True, False, "5", float("nan"))),
-            *({"owner": owner} for owner in (b"x", 5)),
+            *({"wait": wait} for wait in (True, False, "5", float("nan"))),
+            *({"owner": owner} for owner in (b"x", 5, "\ud800")),
             *({"name": name} for name in ("", b"x", 5, None)),
         ],
         ids=str,
@@ -101,6 +101,17 @@ class TestWaiting:
 
         with pytest.raises(LockOptionError, match=word):
             Lock(store, **{"name": "n", **terms})
+
+    @pytest.mark.parametrize("token", [None, b"t", ""])
+    def test_what_is_no_token_of_a_permit_is_refused(self, store: FailingStore, token: Any) -> None:
+        with pytest.raises(LockOptionError, match="token="):
+            Semaphore(store, "n", 2).release(token)
+
+    @pytest.mark.parametrize("by", [b"x", 5, "\ud800"])
+    def test_who_sets_a_limit_is_named_by_a_text(self, store: FailingStore, by: Any) -> None:
+        with pytest.raises(LockOptionError, match="by="):
+            Semaphore(store, "n", 2).set_limit(3, by=by)
+        assert store.limit("n") is None
 
     @pytest.mark.parametrize("timeout", [True, False, float("nan")])
     def test_a_wait_that_is_no_time_is_refused(self, lock: Lock, timeout: float) -> None:
