@@ -30,12 +30,14 @@ FLOORS: Mapping[str, int] = {
     "testing": 7,
     "cli": 7,
     "django": 7,
+    "compat": 7,
 }
 
 #: Rooms and modules that may import Celery, and those that may import redis-py.
 CELERYS = {
     "cli",
     "django",
+    "compat",
     "task",
     "testing",
     "receiving",
