@@ -42,6 +42,7 @@ class QueueOnce(TranslatedTask):
     once: Mapping[str, Any] = {"graceful": False, "unlock_before_run": False}
 
     _library: ClassVar[str] = "celery-once"
+    _replaced: ClassVar[Mapping[str, str]] = {"get_key": "lock_key"}
 
     def apply_async(self, *args: Any, once: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """Publish the task unless it is a duplicate.

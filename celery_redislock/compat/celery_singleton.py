@@ -48,6 +48,7 @@ class Singleton(TranslatedTask):
     lock_expiry: float | timedelta | None = None
 
     _library: ClassVar[str] = "celery-singleton"
+    _replaced: ClassVar[Mapping[str, str]] = {"generate_lock": "lock_key", "on_duplicate": "on_conflict"}
 
     @classmethod
     def _translate(cls, said: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -43,6 +43,8 @@ class TranslatedTask(SingletonTask):
     abstract = True
     #: Whose options they are.
     _library: ClassVar[str]
+    #: Methods that people override there, and which nobody calls here: the options that stand for them.
+    _replaced: ClassVar[Mapping[str, str]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Translate what the body of this class says."""
@@ -93,6 +95,15 @@ class TranslatedTask(SingletonTask):
     def _error_of(error: DuplicateTask) -> DuplicateTask:
         """Return the other library's error for ours."""
         raise NotImplementedError
+
+    @classmethod
+    def _lock_problems(cls) -> list[str]:
+        problems = [
+            f"its {name}(), which {cls._library} calls, is never called here; write {option} as a callable"
+            for name, option in cls._replaced.items()
+            if hasattr(cls, name)
+        ]
+        return problems + super()._lock_problems()
 
     @classmethod
     def _native(cls, settings: Mapping[str, Any]) -> str:

@@ -216,6 +216,24 @@ def test_a_wrong_option_is_refused_as_this_packages(app: Celery) -> None:
         declare(app, QueueOnce, name="shop.sync_all", unique_on=["account_id"])
 
 
+@pytest.mark.parametrize(
+    ("base", "method", "option"),
+    [
+        (Singleton, "generate_lock", "lock_key"),
+        (Singleton, "on_duplicate", "on_conflict"),
+        (QueueOnce, "get_key", "lock_key"),
+    ],
+)
+def test_a_method_that_nothing_calls_here_is_refused(
+    app: Celery, base: type[Any], method: str, option: str
+) -> None:
+    """A key of the user's own would be another one, in silence."""
+    own = type("Own", (base,), {"abstract": True, method: lambda *_: "mine"})
+
+    with pytest.raises(LockOptionError, match=rf"its {method}\(\), .* write {option} as a callable"):
+        declare(app, own)
+
+
 @pytest.mark.parametrize("base", [Singleton, QueueOnce])
 def test_a_refused_callers_error_is_the_other_librarys_and_ours(shop: Shop, base: type[Any]) -> None:
     """``except`` clauses of both kinds go on working."""
