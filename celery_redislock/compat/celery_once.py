@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from celery.states import REJECTED
-
 from celery_redislock.compat.translation import FromApp, TranslatedTask, at_publish
 from celery_redislock.declaring.table import INHERIT
 from celery_redislock.exceptions import DuplicateTask
@@ -57,8 +55,8 @@ class QueueOnce(TranslatedTask):
             options["lock_queue_ttl"] = once["timeout"]
         result = super().apply_async(*args, **options)
         if result.is_duplicate:
-            # celery-once's: it has no holder's, for which a caller's get() would wait here.
-            result = LockEagerResult(None, None, REJECTED, name=self.name)
+            # As celery-once's, in a state of Celery's; for the holder's result a caller's get() would wait.
+            result = LockEagerResult(None, None, "REJECTED", name=self.name)
             result.is_duplicate = True
         return result
 

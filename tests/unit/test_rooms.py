@@ -37,7 +37,6 @@ FLOORS: Mapping[str, int] = {
 CELERYS = {
     "cli",
     "django",
-    "compat",
     "task",
     "testing",
     "receiving",
