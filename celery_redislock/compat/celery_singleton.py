@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -10,24 +9,14 @@ from celery_redislock.compat.translation import FromApp, TranslatedTask, at_publ
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import DuplicateTask
 from celery_redislock.locks.store import QUEUED
-from celery_redislock.publishing.handle import Holder, take_away
+from celery_redislock.publishing.handle import take_away
+from celery_redislock.publishing.held import ALL, holders_of
 
 __all__ = ["DuplicateTaskError", "Singleton", "clear_locks"]
 
-#: More names than this are not looked through.
-ALL = 100_000
 
-
-@dataclass(eq=False, repr=False)
 class DuplicateTaskError(DuplicateTask):
-    """A call was refused, because another task holds its key.
-
-    Attributes:
-        task_id: of the task that holds it. The others are those of :class:`DuplicateTask`; a text and a task
-            id are enough to make one by hand.
-    """
-
-    expires_in: float = 0.0
+    """A call was refused, because another task holds its key: ``task_id``, and the facts of the base."""
 
 
 class Singleton(TranslatedTask):
@@ -98,8 +87,8 @@ Singleton._lock_names = frozenset(dir(Singleton))
 def clear_locks(app: Any) -> None:
     """Release the claims of all queued calls of the app's :class:`Singleton` tasks, each logged as WARNING.
 
-    Their messages stay, and run; a duplicate of one may be queued beside it. A run keeps its lock. Two
-    requests for a lock.
+    Their messages stay, and run; a duplicate of one may be queued beside it. A run keeps its lock. One
+    request for each lock of the app, and another one for each claim.
 
     Raises:
         LockUnavailable: the lock server cannot be reached.
@@ -113,7 +102,6 @@ def clear_locks(app: Any) -> None:
     # First: tasks that are bound bring the lock server's URL.
     names = {name for name, task in app.tasks.items() if isinstance(task, Singleton)}
     store = store_of(app)
-    for key in store.names(limit=ALL):
-        for hold in store.holders(key):
-            if hold.state == QUEUED and hold.facts.get("task") in names:
-                take_away(store, Holder.of(hold), "clear_locks() was called")
+    for holder in holders_of(store, store.names(limit=ALL)):
+        if holder.state == QUEUED and holder.task in names:
+            take_away(store, holder, "clear_locks() was called")
