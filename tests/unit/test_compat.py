@@ -13,7 +13,7 @@ from celery_redislock import DuplicateTask, LockOptionError
 from celery_redislock.compat.celery_once import AlreadyQueued, QueueOnce
 from celery_redislock.compat.celery_singleton import DuplicateTaskError, Singleton, clear_locks
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.server import use_store
+from celery_redislock.declaring.server import setting_problems, use_store
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.testing import hold
 from tests.unit.shop import Shop, body
@@ -140,6 +140,12 @@ def test_a_lock_server_of_this_packages_settings_stays(app: Celery) -> None:
     app.conf.update(ONCE={"settings": {"url": "redis://other/1"}}, redislock_url="redis://locks/2")
 
     assert declaration_of(declare(app, QueueOnce)).settings.url == "redis://locks/2"
+
+
+def test_settings_that_a_stand_in_reads_are_not_told_as_left_over(app: Celery) -> None:
+    app.conf.update(ONCE={"settings": {"url": "redis://locks/1"}}, singleton_lock_expiry=60)
+
+    assert setting_problems(app) == []
 
 
 @pytest.mark.parametrize(
