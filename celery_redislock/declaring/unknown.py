@@ -8,13 +8,22 @@ from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
 #: An option of an entry of the schedule, which beat reads: none of a call.
 OF_ENTRIES = "redislock_catchup"
 
+#: Whose option it is, and who takes it as it is.
+_SINGLETON = "celery-singleton's (celery_redislock.compat.celery_singleton takes it); write"
+_ONCE = "celery-once's (celery_redislock.compat.celery_once takes it); write"
+_ONCE_TASK = "celery-once-task's; write lock="
+
 #: Options of other libraries, and of none, with what to write here.
 OTHER_LIBRARIES: Mapping[str, str] = {
-    "unique_on": "celery-singleton's; write lock_key=('name', …), the parameters that count",
-    "raise_on_duplicate": "celery-singleton's; write on_conflict='raise'",
-    "lock_expiry": "celery-singleton's; write lock_queue_ttl=seconds; a run renews its lock (lock_ttl)",
-    "once": "celery-once's; write lock_key=('name', …) for its keys, on_conflict='raise' unless graceful, "
+    "unique_on": f"{_SINGLETON} lock_key=('name', …), the parameters that count",
+    "raise_on_duplicate": f"{_SINGLETON} on_conflict='raise' for True, and nothing for False: then the "
+    "holder's result is returned",
+    "lock_expiry": f"{_SINGLETON} lock_queue_ttl=seconds; a run renews its lock (lock_ttl)",
+    "once": f"{_ONCE} lock_key=('name', …) for its keys, on_conflict='raise' unless graceful, "
     "lock='until_executing' for unlock_before_run, lock_queue_ttl=seconds for timeout",
+    "queue_lock": f"{_ONCE_TASK}'until_and_while_executing' for True, and for False lock='while_executing', "
+    "on_conflict='skip'",
+    "running_lock": f"{_ONCE_TASK}'until_and_while_executing' for True, and 'until_executing' for False",
     "lock_order": "no option; for the order of publishing write on_conflict='wait' in a scope that claims at "
     "publish, such as lock='until_executed': a refused call waits in line from its publish on",
     "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "

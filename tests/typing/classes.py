@@ -8,6 +8,8 @@ from celery import Celery
 from typing_extensions import assert_type
 
 from celery_redislock import Conflict, DuplicateTask, LockBusy, LockLost, SingletonTask
+from celery_redislock.compat.celery_once import AlreadyQueued, QueueOnce
+from celery_redislock.compat.celery_singleton import DuplicateTaskError, Singleton
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.locks import Hold, Lock, MemoryStore, connect
 from celery_redislock.locks.redisstore import RedisStore
@@ -54,6 +56,26 @@ class AsTheSettingSays(SingletonTask):
     on_conflict = staticmethod(choose)
 
     def run(self, feed: str) -> None: ...
+
+
+class OfSingleton(Singleton):
+    unique_on = ["feed"]
+    raise_on_duplicate = True
+
+    def run(self, feed: str) -> None: ...
+
+
+class OfOnce(QueueOnce):
+    once = {"graceful": True, "keys": ["feed"]}
+
+    def run(self, feed: str) -> None: ...
+
+
+def moved(first: DuplicateTaskError, second: AlreadyQueued) -> None:
+    assert_type(first.task_id, str)
+    assert_type(second.countdown, float)
+    OfSingleton().delay("news")
+    OfOnce().apply_async(("news",), once={"timeout": 60})
 
 
 class Period(SingletonTask):

@@ -30,6 +30,7 @@ FLOORS: Mapping[str, int] = {
     "testing": 7,
     "cli": 7,
     "django": 7,
+    "compat": 7,
 }
 
 #: Rooms and modules that may import Celery, and those that may import redis-py.

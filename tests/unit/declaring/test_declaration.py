@@ -237,7 +237,7 @@ def test_all_problems_are_told_at_once(app: Celery) -> None:
         "lock_tll is no option; did you mean lock_ttl?",
         "on_conflict is 'skp', which is unknown; did you mean 'skip'?",
         "redislock_fence is 'sometimes'; give 'time' or 'strict'",
-        "unique_on is celery-singleton's; write lock_key=(",
+        "unique_on is celery-singleton's (celery_redislock.compat.celery_singleton takes it); write ",
         "Request class 'celery.worker.request:Request' is not a subclass",
     ):
         assert said in text

@@ -3,6 +3,7 @@
 import gc
 import socket
 import ssl
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -535,8 +536,12 @@ def test_an_unknown_setting_is_logged_with_the_apps_first_lock_and_only_then(cap
 
 
 @pytest.mark.parametrize("namespace", [None, "CELERY"])
-def test_settings_that_another_library_has_left_are_told_once(caplog: Any, namespace: str | None) -> None:
+def test_settings_that_another_library_has_left_are_told_once(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch, namespace: str | None
+) -> None:
     """They would be believed to count; an app's own settings, and a dictionary of that name, are its own."""
+    for name in ("celery_once", "celery_singleton"):  # another test may have imported it
+        monkeypatch.delitem(sys.modules, f"celery_redislock.compat.{name}", raising=False)
     names = ["ONCE", "SINGLETON_BACKEND_URL"] if namespace else ["ONCE", "singleton_backend_url"]
     app = app_with()
     settings = {f"{namespace}_{name}" if namespace else name: {} for name in names}

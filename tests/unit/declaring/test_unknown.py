@@ -25,11 +25,16 @@ from tests.unit.declaring.asking import problems
         ("redislock_ttl", "redislock_ttl is no option; did you mean lock_ttl?"),
         ("redislock_on_conflict", "did you mean on_conflict?"),
         # Other libraries'.
-        ("unique_on", "unique_on is celery-singleton's; write lock_key=("),
-        ("raise_on_duplicate", "celery-singleton's; write on_conflict='raise'"),
+        (
+            "unique_on",
+            "celery-singleton's (celery_redislock.compat.celery_singleton takes it); write lock_key=(",
+        ),
+        ("raise_on_duplicate", "write on_conflict='raise' for True, and nothing for False"),
         ("lock_order", "lock_order is no option; for the order of publishing write on_conflict='wait'"),
-        ("lock_expiry", "celery-singleton's; write lock_queue_ttl="),
-        ("once", "celery-once's; write lock_key=("),
+        ("lock_expiry", "write lock_queue_ttl="),
+        ("once", "celery-once's (celery_redislock.compat.celery_once takes it); write lock_key=("),
+        ("queue_lock", "celery-once-task's; write lock='until_and_while_executing' for True, and for False "),
+        ("running_lock", "for True, and 'until_executing' for False"),
         ("heimdall", "celery-heimdall's; write lock_key="),
     ],
 )

@@ -1,0 +1,107 @@
+"""In place of celery-singleton (its names and options as of 0.3.1)."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from celery_redislock.compat.translation import FromApp, TranslatedTask, at_publish
+from celery_redislock.declaring.server import store_of
+from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.locks.store import QUEUED
+from celery_redislock.publishing.handle import take_away
+from celery_redislock.publishing.held import ALL, holders_of
+
+__all__ = ["DuplicateTaskError", "Singleton", "clear_locks"]
+
+
+class DuplicateTaskError(DuplicateTask):
+    """A call was refused, because another task holds its key: ``task_id``, and the facts of the base."""
+
+
+class Singleton(TranslatedTask):
+    """A task of which one per arguments is queued or running; a duplicate gets the holder's result.
+
+    Of the app, the settings ``singleton_raise_on_duplicate`` and ``singleton_lock_expiry`` count where a task
+    says nothing; ``singleton_backend_url`` and ``singleton_key_prefix`` become ``redislock_url`` and
+    ``redislock_prefix``, unless these are set. They are read when a task is bound.
+    """
+
+    abstract = True
+    #: Names of the arguments that make a call unique; none of them, or ``None``: all.
+    unique_on: Sequence[str] | str | None = None
+    #: Whether a duplicate raises :class:`DuplicateTaskError`; ``None`` takes the setting, then ``False``.
+    raise_on_duplicate: bool | None = None
+    #: Seconds a claim outlives its publish, or the last sign of life of its message; ``None`` takes the
+    #: setting, then an hour. A run renews its lock for as long as it takes.
+    lock_expiry: float | timedelta | None = None
+
+    _library: ClassVar[str] = "celery-singleton"
+    _replaced: ClassVar[Mapping[str, str]] = {"generate_lock": "lock_key", "on_duplicate": "on_conflict"}
+
+    @classmethod
+    def _translate(cls, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        native: dict[str, Any] = {}
+        if "unique_on" in said:
+            names = said["unique_on"] or None
+            native["lock_key"] = (names,) if isinstance(names, str) else names and tuple(names)
+        raises = said.get("raise_on_duplicate")
+        if "raise_on_duplicate" in said:
+            native["on_conflict"] = None if raises is None else at_publish(raises=raises)
+        if "lock_expiry" in said:
+            native["lock_queue_ttl"] = said["lock_expiry"]
+        return native
+
+    @classmethod
+    def _from_app(cls, app: Any) -> FromApp:
+        url, prefix, raises, expiry, backend = (
+            app.conf.get(f"singleton_{name}")
+            for name in ("backend_url", "key_prefix", "raise_on_duplicate", "lock_expiry", "backend_class")
+        )
+        surprises = []
+        if cls.unique_on is not None and not cls.unique_on:
+            surprises.append(
+                f"unique_on={cls.unique_on!r} means all arguments, as in celery-singleton; leave it out, or "
+                "write lock_key=() for one lock for all calls of the task"
+            )
+        if backend is not None:
+            surprises.append(
+                "singleton_backend_class means nothing here, where locks are on Redis or Valkey; "
+                "set redislock_url"
+            )
+        return FromApp(
+            {"redislock_url": url, "redislock_prefix": prefix},
+            {"on_conflict": at_publish(raises=True) if raises else None, "lock_queue_ttl": expiry},
+            surprises,
+        )
+
+    @staticmethod
+    def _error_of(error: DuplicateTask) -> DuplicateTask:
+        return DuplicateTaskError(error.key, error.task_id, error.expires_in, error.is_period)
+
+
+# This class's own names are no unknown options of a subclass.
+Singleton._lock_names = frozenset(dir(Singleton))
+
+
+def clear_locks(app: Any) -> None:
+    """Release the claims of all queued calls of the app's :class:`Singleton` tasks, each logged as WARNING.
+
+    Their messages stay, and run; a duplicate of one may be queued beside it. A run keeps its lock. One
+    request for each lock of the app, and another one for each claim.
+
+    Raises:
+        LockUnavailable: the lock server cannot be reached.
+        LockOptionError: no setting names one.
+    """
+    warnings.warn(
+        "clear_locks() is not needed: a lock ends with its run, a claim with its message or lock_queue_ttl",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    # First: tasks that are bound bring the lock server's URL.
+    names = {name for name, task in app.tasks.items() if isinstance(task, Singleton)}
+    store = store_of(app)
+    for holder in holders_of(store, store.names(limit=ALL)):
+        if holder.state == QUEUED and holder.task in names:
+            take_away(store, holder, "clear_locks() was called")

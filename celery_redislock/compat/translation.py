@@ -1,0 +1,120 @@
+"""A task whose options are another library's, translated into this package's."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.log import logger
+from celery_redislock.task import SingletonTask
+
+__all__ = ["FromApp", "TranslatedTask", "at_publish"]
+
+
+def at_publish(*, raises: bool) -> Mapping[str, str]:
+    """Return ``on_conflict`` for a duplicate that is told by an error, or skipped.
+
+    At publish only: the others' workers look at no lock.
+    """
+    return {"client": "raise" if raises else "skip"}
+
+
+class FromApp(NamedTuple):
+    """What the other library's settings of an app come to here.
+
+    Attributes:
+        settings: of this package, for the app, where it has none; ``None``: the app says nothing.
+        options: of this package, by attribute, for a task that says nothing; ``None`` as well.
+        surprises: what the author of the task may not expect, a sentence each.
+    """
+
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
+    surprises: Sequence[str]
+
+
+class TranslatedTask(SingletonTask):
+    """The base of the stand-ins.
+
+    A class translates the options in its own body, so that its subclasses inherit the outcome, as they do
+    options of this package. Where one body says both, this package's count.
+    """
+
+    abstract = True
+    #: Whose options they are.
+    _library: ClassVar[str]
+    #: Methods that people override there, and which nobody calls here: the options that stand for them.
+    _replaced: ClassVar[Mapping[str, str]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Translate what the body of this class says."""
+        super().__init_subclass__(**kwargs)
+        said = dict(vars(cls))
+        for name, value in cls._translate(said).items():
+            if name not in said:
+                setattr(cls, name, value)
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Take the other library's settings over, and tell how the task is written without it.
+
+        Raises:
+            LockOptionError: as :meth:`SingletonTask.on_bound`, what the translation comes to included.
+        """
+        if cls.name is not None and cls.run is not SingletonTask.run:
+            settings, options, surprises = cls._from_app(app)
+            for name, value in settings.items():
+                if value is not None and app.conf.get(name) is None:
+                    app.conf[name] = value
+            for name, value in options.items():
+                if value is not None and getattr(cls, name) is None:
+                    setattr(cls, name, value)
+            for surprise in surprises:
+                logger.warning("%s: %s", cls.name, surprise)
+            warnings.warn(cls._native(settings), DeprecationWarning, stacklevel=2)
+        super().on_bound(app)
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Publish as :meth:`SingletonTask.apply_async` does; its ``DuplicateTask`` is the other library's."""
+        try:
+            return super().apply_async(*args, **options)
+        except DuplicateTask as error:
+            raise self._error_of(error) from None
+
+    @classmethod
+    def _translate(cls, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options of this package for those that are said, by attribute."""
+        raise NotImplementedError
+
+    @classmethod
+    def _from_app(cls, app: Any) -> FromApp:
+        """Read the other library's settings."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _error_of(error: DuplicateTask) -> DuplicateTask:
+        """Return the other library's error for ours."""
+        raise NotImplementedError
+
+    @classmethod
+    def _lock_problems(cls) -> list[str]:
+        problems = [
+            f"its {name}(), which {cls._library} calls, is never called here; write {option} as a callable"
+            for name, option in cls._replaced.items()
+            if hasattr(cls, name)
+        ]
+        return problems + super()._lock_problems()
+
+    @classmethod
+    def _native(cls, settings: Mapping[str, Any]) -> str:
+        names = ("lock", "lock_key", "on_conflict", "lock_queue_ttl")
+        options = {name: getattr(cls, name) for name in names}
+        native = [
+            f"{name}={value!r}" for name, value in options.items() if value != getattr(SingletonTask, name)
+        ]
+        # Their values may hold passwords.
+        on_app = [f"; on the app set {name}" for name, value in settings.items() if value is not None]
+        return (
+            f"{cls.name} is declared by options of {cls._library}; write "
+            f"{', '.join(['base=celery_redislock.SingletonTask', *native])}{''.join(on_app)}"
+        )
