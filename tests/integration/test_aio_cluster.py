@@ -136,6 +136,50 @@ def test_tasks_wait_in_more_slots_than_are_read_with_sixteen_connections_a_node(
     assert most - before <= 16
 
 
+def test_semaphores_and_read_write_locks_hold_on_each_node(cluster_case: ClusterCase) -> None:
+    """The same places, sides and lines as on one server, wherever the name's slot is."""
+    case = cluster_case
+
+    async def places(store: aio.Store, name: str) -> None:
+        seats = aio.Semaphore(store, name, 2)
+        first, second = await seats.acquire(timeout=0), await seats.acquire(timeout=0)
+        assert first is not None
+        assert second is not None
+        waits = asyncio.create_task(seats.acquire(timeout=50.0))
+        assert await until(lambda: case.redis.waiting(name)[0] == 1)
+        assert not waits.done()
+        assert await first.release()
+        third = await waits
+        assert third is not None
+        assert {hold.token for hold in await seats.holders()} == {second.token, third.token}
+        assert await second.release()
+        assert await third.release()
+
+    async def sides(store: aio.Store, name: str) -> None:
+        book = aio.ReadWriteLock(store, name, wait=50.0)
+        written: list[str] = []
+
+        async def write() -> None:
+            async with book.write:
+                written.append(name)
+
+        async with book.read:
+            async with aio.ReadWriteLock(store, name, wait=0).read:
+                writer = asyncio.create_task(write())
+                assert await until(lambda: case.redis.waiting(name)[0] == 1)
+            assert not written
+        await writer
+        assert written == [name]
+
+    async def story(store: aio.Store) -> None:
+        for name in NAMES[:8]:
+            await places(store, name)
+            await sides(store, name)
+
+    play(case, story)
+    assert all(case.holder(name) is None for name in NAMES)
+
+
 def test_all_who_wait_are_counted_whether_their_bells_are_read_or_not(cluster_case: ClusterCase) -> None:
     """The more of a loop wait, the less often each looks: that holds in slots without a reader, too."""
 

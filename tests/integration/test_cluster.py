@@ -1,5 +1,6 @@
 """Locks on a Cluster: on all its nodes, while slots move, and while a primary dies."""
 
+import asyncio
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ from celery import Celery
 
 from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
-from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, connect
+from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio, connect
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.cluster import ClusterStore
 from celery_redislock.locks.connection import Connections
@@ -509,6 +510,15 @@ def test_a_cluster_with_passwords_and_tls_keeps_locks(tmp_path: Path) -> None:
             for name in NAMES:
                 with Lock(store, name, ttl=TTL, wait=0):
                     assert not Lock(store, name, owner="another").acquire(timeout=0)
+
+        async def story() -> None:
+            async with aio.connect(url, socket_timeout=2.0) as store:
+                for name in NAMES:
+                    async with aio.Lock(store, name, ttl=TTL, wait=0):
+                        assert await aio.Lock(store, name, owner="another").holder()
+                        assert not await aio.Lock(store, name, owner="another").acquire(0)
+
+        asyncio.run(story())
         wrong = url.replace("s3cret", "wr0ng")
         with (
             closing(connect(wrong, socket_timeout=2.0)) as refusing,

@@ -94,7 +94,7 @@ def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop
         (["account:7", "5", "--for", "soon"], "'soon' is no time of up to a year"),
         (["nobody", "7", "5"], "'nobody' is not a task known here"),
         (["account:7", "5", "--reset"], "a key takes no arguments; --reset takes no N"),
-        (["shop.sync", "7", "1", "5", "--reset"], "that are held); --reset takes no N"),
+        (["shop.sync", "7", "1", "5", "--reset"], "takes them all); --reset takes no N"),
         (["account:7", "--for", "10m"], "--for is how long an N counts: give N, without --reset"),
         (["account:7", "--reset", "--for", "10m"], "--for is how long an N counts: give N, without --reset"),
     ],
