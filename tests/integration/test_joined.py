@@ -99,6 +99,28 @@ def test_nobody_goes_before_one_that_waits_for_several(case: RedisCase) -> None:
     assert order == ["a n", "a"]
 
 
+def test_one_that_waits_for_several_does_not_go_before_another(case: RedisCase) -> None:
+    """Also where all of its locks are free, and it is the first to wait in one of their lines."""
+    holder = _lock(case, "z")
+    holder.acquire()
+    order: list[str] = []
+
+    def take(*names: str) -> None:
+        with _lock(case, *names):
+            order.append(" ".join(names))
+
+    with in_line(case, lambda: take("n", "z")) as (first,), ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(take, *names) for names in (["a", "n"], ["n", "y"])]
+        assert wait_until(lambda: case.redis.waiting("n")[0] == 3, PATIENCE)
+        assert order == []
+        holder.release()
+        first.result(PATIENCE)
+        for other in others:
+            other.result(PATIENCE)
+
+    assert order[0] == "n z"
+
+
 def test_those_behind_go_on_when_it_gives_up(case: RedisCase) -> None:
     with _lock(case, "n"), ThreadPoolExecutor(1) as pool:
         lock = _lock(case, "a", "n")
