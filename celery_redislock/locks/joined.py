@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, TypeAlias, TypeVar
 
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.joinedmemory import JoinedMemory
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.naming import with_names
 from celery_redislock.locks.redisstore import RedisStore, granted, in_ms, left, parked, released
 from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS
 from celery_redislock.locks.store import (
@@ -22,7 +24,7 @@ from celery_redislock.locks.store import (
 )
 from celery_redislock.locks.watchdog import watchdog_of
 
-__all__ = ["JoinedStore", "joined"]
+__all__ = ["JoinedStore", "joined", "joined_on_server"]
 
 T = TypeVar("T")
 
@@ -30,12 +32,19 @@ T = TypeVar("T")
 _Asked: TypeAlias = tuple[list[str], list[str]]
 
 
-def joined(store: LockStore) -> "JoinedStore":
+def joined(store: LockStore) -> LockStore:
     """Return the store of locks of several names, beside that of single ones.
 
     Raises:
         LockOptionError: this store cannot take several locks in one step.
     """
+    if isinstance(store, MemoryStore):
+        return JoinedMemory(store)
+    return joined_on_server(store)
+
+
+def joined_on_server(store: LockStore) -> "JoinedStore":
+    """As :func:`joined`, for a store on a server."""
     if isinstance(store, JoinedStore):
         return store
     if type(store) is not RedisStore or store.confirmation is not None or store._syncs_parked:
@@ -72,7 +81,7 @@ class JoinedStore(RedisStore):
 
     def acquire(self, name: str, token: str, ttl: float, *, facts: str = "", **terms: Any) -> Any:
         """As :meth:`LockStore.acquire`, of all these locks or of none. The fence is the largest."""
-        value = f"{token}\0{_with_names(facts, name)}"
+        value = f"{token}\0{with_names(facts, name)}"
 
         def ask(each: str) -> _Asked:
             keys = [f"{self._base(each)}lock", self._index]
@@ -120,7 +129,7 @@ class JoinedStore(RedisStore):
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         """As :meth:`LockStore.hand_on`, of all; ``released`` where all of them were held."""
-        facts = _with_names(facts, name)
+        facts = with_names(facts, name)
 
         def ask(each: str) -> _Asked:
             keys = [f"{self._base(each)}lock", self._index, f"{self._base(each)}mark:{new}"]
@@ -135,7 +144,7 @@ class JoinedStore(RedisStore):
         within: float | None = None, **how: Any,
     ) -> Parked:  # fmt: skip
         """As :meth:`LockStore.park`, in the lines of all; the place is that in the longest of them."""
-        entry = entry._replace(facts=_with_names(entry.facts, name))
+        entry = entry._replace(facts=with_names(entry.facts, name))
         *theirs, tag = acknowledge or ("",)
         first = name.split(maxsplit=1)[0]
         # A claim for the one before it, on those of its locks that are free, would be held while that waits.
@@ -196,15 +205,6 @@ class JoinedStore(RedisStore):
         is_released = all(isinstance(each, Release) and each.released for each in answers)
         is_repeated = any(isinstance(each, Release) and each.repeated for each in answers)
         return Release(is_released, held_by, is_repeated, promoted)
-
-
-def _with_names(facts: str, name: str) -> str:
-    """Return facts that tell the names, where they are several: the scripts look for them."""
-    names = name.split()
-    if len(names) == 1:
-        return facts
-    more = f'"names":[{",".join(map(quoted, names))}]}}'
-    return f"{facts[:-1]},{more}" if len(facts) > len("{}") else f"{{{more}"
 
 
 def _answers(

@@ -1,5 +1,6 @@
 """The lock store in this process's memory: for tests, one process only."""
 
+import json
 import math
 import re
 import threading
@@ -167,13 +168,18 @@ class MemoryStore(LockStore):
         with self._lock:
             now = self._clock()
             renewed: list[bool | None] = []
-            for term in terms:
-                holders = self._holders_of(term.name)
-                held = holders.get(term.token)
-                if held is not None:
-                    holders[term.token] = held._replace(until=now + term.ttl)
-                renewed.append(True if held is not None else False if self._is_alone(term.name) else None)
+            for names, token, ttl in terms:
+                # Several names: of JoinedMemory.
+                of_each = [self._renew(name, token, now + ttl) for name in names.split()]
+                renewed.append(next((one for one in of_each if not one), True))
             return Renewal(renewed, now, self._clock())
+
+    def _renew(self, name: str, token: str, until: float) -> bool | None:
+        holders = self._holders_of(name)
+        held = holders.get(token)
+        if held is not None:
+            holders[token] = held._replace(until=until)
+        return True if held is not None else False if self._is_alone(name) else None
 
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
@@ -420,12 +426,16 @@ class MemoryStore(LockStore):
         is_here = id_ in self._holders_of(name) or self._copies(name, id_)
         if is_dead or (is_waiting and is_here and not self._is_alone(name)):
             return self._wake(name, rank=rank if is_dead else rank + 1, home=home)
-        if is_waiting and self._room(name, limit) < _weight_in(facts):
+        others = _others(name, facts) if is_waiting else []
+        has_room = self._room(name, limit) >= _weight_in(facts)
+        if is_waiting and not (has_room and all(self._is_next(each, id_) for each in others)):
             self._due[name] = min([now + _LATEST, *(each.until for each in self._holders[name].values())])
             return _NOBODY
         has_permit = takes and self._keep(
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
         )
+        for each in others:
+            self._keep(each, f"{id_}\0{entry.facts}".encode(), entry.ttl)
         if entry.kind == "give":
             self._set_until(name, id_, math.inf)
             self._due[name] = now + (min(entry.ttl, _LATEST) if takes else entry.ttl)
@@ -449,12 +459,18 @@ class MemoryStore(LockStore):
 
     def _take_out(self, name: str, id_: str | None) -> Entry | None:
         entry = self._entry(name, id_ or "")
-        if entry is not None:
-            self._lines[name] = [each for each in self._lines[name] if each.id != id_]
-            if not self._lines[name]:
-                del self._lines[name]
-                self._due.pop(name, None)
+        for each in [] if entry is None else [name, *_others(name, entry.facts.encode())]:
+            self._lines[each] = [place for place in self._lines.get(each, ()) if place.id != id_]
+            if not self._lines[each]:
+                del self._lines[each]
+                self._due.pop(each, None)
         return entry
+
+    def _is_next(self, name: str, id_: str) -> bool:
+        """Whether one that waits for several locks may have this one: it is free, with nobody before it."""
+        holders = self._holders_of(name)
+        line = self._lines.get(name)
+        return id_ in holders or (not holders and (not line or line[0].id == id_))
 
     def _told(self, answer: _Ended) -> _Ended:
         """Report the messages that an answer has promoted, and return it; without the lock of this store."""
@@ -595,6 +611,11 @@ class MemoryStore(LockStore):
 
     def _hold(self, name: str, entry: _Entry, *, is_period: bool) -> Hold:
         return Hold(name, entry[0], entry[1] - self._clock(), is_period)
+
+
+def _others(name: str, facts: bytes) -> list[str]:
+    """Return the other locks that who has these facts waits for as well."""
+    return [each for each in json.loads(facts)["names"] if each != name] if b'"names":[' in facts else []
 
 
 @lru_cache(maxsize=10_000)

@@ -14,7 +14,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockLost, LockOptionError
-from celery_redislock.locks import Lock, LockStore, MemoryStore, Semaphore, connect
+from celery_redislock.locks import Lock, LockStore, Semaphore, connect
 from celery_redislock.locks.joined import joined
 from celery_redislock.locks.store import Entry
 from celery_redislock.locks.watchdog import watchdog_of
@@ -330,8 +330,8 @@ def test_a_message_whose_queue_takes_nothing_holds_nothing_and_keeps_its_places(
 
 @pytest.mark.parametrize(
     "make",
-    [lambda _: MemoryStore(), lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],
-    ids=["memory", "replicas", "disk"],
+    [lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],
+    ids=["replicas", "disk"],
 )
 def test_a_store_that_cannot_take_them_in_one_step_says_so_when_the_lock_is_made(
     make: Callable[[str], LockStore], redis_url: str

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from celery.local import Proxy
 
-from celery_redislock import LockUnavailable, SingletonTask
+from celery_redislock import Lock, LockUnavailable, Resources, SingletonTask
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 from celery_redislock.testing import hold, locks_off, memory_locks
@@ -219,6 +219,27 @@ def test_memory_locks_need_no_server_and_leave_nothing() -> None:
 
     with pytest.raises(ValueError, match="neither the broker"):
         task.delay(7)
+
+
+def test_several_resources_are_held_in_memory_as_on_a_server(shop: Shop) -> None:
+    """All or none, so that a test of such a task needs no server either."""
+    shop.app.conf.update(task_always_eager=True, redislock_eager=True)
+    with memory_locks(shop.app) as store:
+        held: list[list[str]] = []
+
+        def transfer(source: int, target: int) -> None:
+            held.append(sorted(store.names()))
+
+        both = Resources("account:{source}", "account:{target}")
+        task = shop.unique(transfer, lock="while_executing", lock_key=both, on_conflict="skip")
+
+        assert task.delay(1, 2).successful()
+        assert (held, store.names()) == ([["account:1", "account:2"]], [])
+        with hold(task, 1, 2):
+            assert task.delay(2, 3).is_duplicate
+            assert not task.delay(4, 3).is_duplicate
+        with Lock(shop.app, "account:1"):
+            assert task.delay(9, 1).is_duplicate
 
 
 @pytest.mark.parametrize("before", [None, "1", "0"])

@@ -15,7 +15,7 @@ from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLoc
 from celery_redislock.locks.aio.wires import Message, Wires
 from celery_redislock.locks.attempt import Step, Steps, owe
 from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.joined import JoinedStore, joined
+from celery_redislock.locks.joined import JoinedStore, joined_on_server
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import (
@@ -188,7 +188,7 @@ class Store:
             LockOptionError: this store cannot take several locks in one step.
         """
         store = copy(self)
-        store.beside = joined(self.beside)
+        store.beside = joined_on_server(self.beside)
         if isinstance(self.beside._scripts, ByLoop):
             store.beside._scripts = by_loop = copy(self.beside._scripts)
             by_loop.store = store

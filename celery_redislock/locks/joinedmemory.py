@@ -1,0 +1,117 @@
+"""Locks of several names in this process's memory: for tests, as ``MemoryStore`` is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.locks.naming import with_names
+from celery_redislock.locks.store import Entry, Grant, Hold, LockStore, Mark, Parked, Refusal, Release, Waiter
+
+__all__ = ["JoinedMemory"]
+
+
+class JoinedMemory(MemoryStore):
+    """Keeps the locks of the names that stand, a space between two, in place of one.
+
+    The twin of :class:`~celery_redislock.locks.joined.JoinedStore`, on the state of the store it stands
+    beside.
+    """
+
+    def __init__(self, beside: MemoryStore) -> None:
+        """Stand beside this store."""
+        self.__dict__ = beside.__dict__
+
+    def acquire(self, name: str, token: str, ttl: float, *, facts: str, **terms: Any) -> Any:
+        """As :meth:`LockStore.acquire`, of all these locks or of none. The fence is the largest."""
+        grants: list[Grant] = []
+        with self._lock:
+            for each in name.split():
+                answer = super().acquire(each, token, ttl, facts=with_names(facts, name), **terms)
+                if not isinstance(answer, Grant):
+                    for taken in name.split()[: len(grants)]:
+                        super().release(taken, token)
+                    return _of_all(answer, name) if isinstance(answer, Refusal) else answer
+                grants.append(answer)
+        fence = max((each.fence for each in grants if each.fence is not None), default=None)
+        return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
+
+    begin = LockStore.begin
+    release_and_store = LockStore.release_and_store
+
+    def release(
+        self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
+    ) -> Release:
+        """As :meth:`LockStore.release`, of all; ``released`` where all of them were held."""
+        with self._lock:
+            one = super().release
+            return _together([one(each, token, opened_by=opened_by, mark=mark) for each in name.split()])
+
+    def hand_on(
+        self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
+    ) -> Release:
+        """As :meth:`LockStore.hand_on`, of all; ``released`` where all of them were held."""
+        facts = with_names(facts, name)
+        with self._lock:
+            one = super().hand_on
+            return _together([one(each, old, new, ttl, facts=facts, mark=mark) for each in name.split()])
+
+    def park(self, name: str, id: str, entry: Entry, **how: Any) -> Parked:  # noqa: A002
+        """As :meth:`LockStore.park`, in the lines of all; the place is that in the longest of them."""
+        entry = entry._replace(facts=with_names(entry.facts, name))
+        how.pop("ahead", None)
+        names = name.split()
+        with self._lock:
+            is_free = [id in self._holders_of(each) or not self._busy(each) for each in names]
+            if not all(is_free) and how.get("how") == "ask":
+                how["how"] = "refused"
+            nonce = how.pop("nonce")
+            answers = []
+            for each in names:
+                answers.append(super().park(each, id, entry, nonce=f"{nonce} {each}", **how))
+                if answers[-1].word == "full":
+                    self._take_out(names[0], id)
+                    break
+            words = [each.word for each in answers]
+            word = next((word for word in ("full", "woken", "parked") if word in words), words[0])
+            held_by = next((each.held_by for each in answers if each.held_by is not None), None)
+            promoted = tuple(one for each in answers for one in each.promoted)
+            return Parked(word, max(each.place for each in answers), held_by, promoted)
+
+    def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
+        """As :meth:`LockStore.leave`, of all lines; the word is about the first."""
+        with self._lock:
+            one = super().leave
+            answers = [one(each, id, unless_held=unless_held) for each in name.split()]
+        word, entry, _ = answers[0]
+        return word, entry, _together([each[2] for each in answers])
+
+    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
+        """As :meth:`LockStore.holders`, of each in turn."""
+        one = super().holders
+        return tuple(hold for each in name.split() for hold in one(each, to_decide=to_decide))
+
+    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+        """As :meth:`LockStore.waiting`, for the first of them."""
+        return super().waiting(name.split(maxsplit=1)[0], first=first, last=last)
+
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        """As :meth:`LockStore.mark_done`, for each of them."""
+        for each in name.split():
+            super().mark_done(each, message, ttl)
+
+    def _busy(self, name: str) -> bool:
+        return bool(self._holders_of(name) or self._lines.get(name))
+
+
+def _of_all(refusal: Refusal, name: str) -> Refusal:
+    """Return a refusal under the name of all: whoever is refused waits for them."""
+    for hold in refusal.holds:
+        hold.name = name
+    return refusal
+
+
+def _together(answers: Sequence[Release]) -> Release:
+    """Return one answer for all."""
+    held_by = next((each.held_by for each in answers if each.held_by is not None), None)
+    promoted = tuple(one for each in answers for one in each.promoted)
+    return Release(all(each.released for each in answers), held_by, promoted=promoted)

@@ -1,0 +1,17 @@
+"""A worker of its own for each test: what a process remembers of its messages is forgotten between them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redislock.receiving import parking
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_hand() -> Iterator[None]:
+    """Requests of another test, which live until they are collected, are in no hand of this one's."""
+    parking._in_hand.clear()
+    parking._parked_at.clear()
+    yield
+    parking._in_hand.clear()
+    parking._parked_at.clear()
