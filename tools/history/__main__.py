@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import redis
 
@@ -22,6 +22,7 @@ from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer, failing_over, follow
 from tools.history import forgetting
 from tools.history.client import NAME, PATIENCE, now
+from tools.history.faketime import FakedClock
 from tools.history.verdict import Held, Verdict, judge
 
 CLIENTS = 4
@@ -40,6 +41,7 @@ class Stage:
         urls: of the servers, for the clients.
         servers: that a fault may kill; ``proxies`` before them, where clients come through some.
         cluster: where they are one.
+        clock: of the server, where it has one of its own.
     """
 
     def __init__(self, urls: Sequence[str], servers: Sequence[EmbeddedServer]) -> None:
@@ -47,15 +49,17 @@ class Stage:
         self.servers = [*servers]
         self.proxies: list[FaultyProxy] = []
         self.cluster: Cluster | None = None
+        self.clock: FakedClock | None = None
         self.clients: list[subprocess.Popen[bytes]] = []
         self.ttl = 1.0
 
-    def play(self, scene: "Scene", seconds: float, folder: Path) -> list[Held]:
-        """Let clients run, inject the fault again and again, and return their history."""
+    def play(self, scene: "Scene", seconds: float, folder: Path) -> Verdict:
+        """Let clients run, inject the fault again and again, and judge their history."""
         self.ttl = scene.ttl
         until = now() + seconds
         for number in range(CLIENTS):
-            arguments = [scene.ttl, until, folder / f"client-{number}", scene.min_replicas, *self.urls]
+            options = json.dumps(scene.options)
+            arguments = [scene.ttl, until, folder / f"client-{number}", options, *self.urls]
             command = [sys.executable, "-m", "tools.history.client", *map(str, arguments)]
             self.clients.append(subprocess.Popen(command))
         turn = 0
@@ -71,7 +75,7 @@ class Stage:
                 client.kill()
                 client.wait()
         lines = [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
-        return [Held(**json.loads(line)) for line in lines]
+        return judge([Held(**json.loads(line)) for line in lines], until)
 
 
 class Scene(NamedTuple):
@@ -81,13 +85,13 @@ class Scene(NamedTuple):
         open: starts the servers, which end with the stack, in a folder.
         fault: is injected, again and again; told how often before.
         ttl: seconds.
-        min_replicas: that must confirm each acquire.
+        options: of each client's store.
     """
 
     open: Callable[[ExitStack, Path], Stage]
     fault: Callable[[Stage, int], None]
     ttl: float = 1.0
-    min_replicas: int = 0
+    options: Mapping[str, Any] = {}
 
 
 def _behind_proxies(number: int, stack: ExitStack, _folder: Path) -> Stage:
@@ -168,7 +172,8 @@ def fail_over_behind(stage: Stage, turn: int) -> None:
         client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")  # type: ignore[no-untyped-call]
         client.client_kill_filter(_type="replica")
         time.sleep(LONGER * stage.ttl)
-    fail_over(stage, turn)
+    # Now: a Sentinel promotes no replica that has been cut off for ten times as long as it waits for a primary.
+    fail_over(stage, turn + 1)
 
 
 def fail_over_node(stage: Stage, turn: int) -> None:
@@ -187,6 +192,28 @@ def move(stage: Stage, turn: int) -> None:
     cluster.move_slot(cluster.slot_of(NAME), cluster.other_than(cluster.node_of(NAME)))
 
 
+def _by_a_clock(stack: ExitStack, folder: Path) -> Stage:
+    clock = FakedClock(folder)
+    server = stack.enter_context(EmbeddedServer(port=0, binary=clock.binary))
+    stage = Stage([server.redis_url], [server])
+    stage.clock = clock
+    return stage
+
+
+def _set_clock(seconds: float, stage: Stage, turn: int) -> None:
+    assert stage.clock is not None
+    time.sleep(LONGER * stage.ttl)
+    stage.clock.move(seconds)
+
+
+#: Sets the server's clock ahead, or back, by more than any ttl, again and again.
+ahead = partial(_set_clock, 20.0)
+back = partial(_set_clock, -20.0)
+
+#: Options of a store: a replica confirms each acquire; fences are counted.
+CONFIRMED = {"min_replicas": 1}
+COUNTED = {"strict_fence": True}
+
 _one = partial(_behind_proxies, 1)
 _five = partial(_behind_proxies, 5)
 
@@ -195,15 +222,18 @@ SCENES = {
     "one server, clients paused": Scene(_one, pause),
     "one server, clients cut off": Scene(_one, cut),
     "one server, restarts empty": Scene(_one, empty),
+    "one server, its clock jumps ahead": Scene(_by_a_clock, ahead),
+    "one server, its clock is set back": Scene(_by_a_clock, back),
+    "one server, its clock is set back, strict_fence": Scene(_by_a_clock, back, 1.0, COUNTED),
     "Sentinel, primary killed": Scene(_by_sentinel, fail_over, 2.0),
-    "Sentinel, primary killed, min_replicas=1": Scene(_by_sentinel, fail_over, 2.0, 1),
+    "Sentinel, primary killed, min_replicas=1": Scene(_by_sentinel, fail_over, 2.0, CONFIRMED),
     "Sentinel, primary killed, its replica behind": Scene(_by_sentinel, fail_over_behind, 4.0),
     "Sentinel, primary killed, its replica behind, min_replicas=1": Scene(
-        _by_sentinel, fail_over_behind, 4.0, 1
+        _by_sentinel, fail_over_behind, 4.0, CONFIRMED
     ),
     "Cluster, slot moves": Scene(_on_cluster, move),
     "Cluster, primary killed": Scene(_on_cluster, fail_over_node, 4.0),
-    "Cluster, primary killed, min_replicas=1": Scene(_on_cluster, fail_over_node, 4.0, 1),
+    "Cluster, primary killed, min_replicas=1": Scene(_on_cluster, fail_over_node, 4.0, CONFIRMED),
     "Redlock of five, two down": Scene(_five, two_down),
 }
 
@@ -222,14 +252,15 @@ def run(name: str, seconds: float) -> Verdict:
     scene = SCENES[name]
     with ExitStack() as stack:
         folder, journals = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
-        return judge(scene.open(stack, folder).play(scene, seconds, journals))
+        return scene.open(stack, folder).play(scene, seconds, journals)
 
 
 def row(name: str, verdict: Verdict) -> str:
     """Return a row of the table."""
     figures = (verdict.holds, len(verdict.overlaps), len(verdict.disorder))
     writes = (verdict.late, verdict.refused, verdict.slipped)
-    return f"| {name} | {' | '.join(str(each) for each in (*figures, *writes))} |"
+    told = (*figures, *writes, verdict.lost, f"{verdict.idle:.1f} s")
+    return f"| {name} | {' | '.join(map(str, told))} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -238,8 +269,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [*SCENES, *FORGETTING]
     parser.add_argument("--only", choices=names, action="append", help="play this scene; may be repeated")
     options = parser.parse_args(arguments)
-    print("| scene | holds | overlaps | fences out of order | late writes | refused | late and let in |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    columns = ["scene", "holds", "overlaps", "fences out of order", "late writes", "refused"]
+    columns += ["late and let in", "losses told", "longest without a holder"]
+    print(f"| {' | '.join(columns)} |")
+    print(f"|---{'|--:' * (len(columns) - 1)}|")
     for name in options.only or names:
         print(row(name, run(name, options.seconds)), flush=True)
 

@@ -5,6 +5,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from celery_redislock import RedisLockError
 from celery_redislock.locks import Lock, connect
@@ -21,10 +22,10 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def play(urls: list[str], ttl: float, until: float, journal: Path, min_replicas: int) -> None:
+def play(urls: list[str], ttl: float, until: float, journal: Path, options: dict[str, Any]) -> None:
     """Hold the lock for random times, and write at each end what the resource would have seen."""
     server = urls if len(urls) > 1 else urls[0]
-    store = connect(server, prefix="history", socket_timeout=0.3, min_replicas=min_replicas)
+    store = connect(server, prefix="history", socket_timeout=0.3, **options)
     lock = Lock(store, NAME, ttl=ttl)
     with journal.open("a", buffering=1) as lines:
         while now() < until:
@@ -47,7 +48,9 @@ def play(urls: list[str], ttl: float, until: float, journal: Path, min_replicas:
                 "token": lease.token,
                 "fence": fence,
             }
-            lines.write(json.dumps({**about, "end": now(), "deadline": lease.deadline}) + "\n")
+            lines.write(
+                json.dumps({**about, "end": now(), "deadline": lease.deadline, "is_lost": lease.lost}) + "\n"
+            )
             try:
                 lock.release()
             except RedisLockError:
@@ -55,4 +58,4 @@ def play(urls: list[str], ttl: float, until: float, journal: Path, min_replicas:
 
 
 if __name__ == "__main__":
-    play(sys.argv[5:], float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    play(sys.argv[5:], float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))

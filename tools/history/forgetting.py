@@ -42,7 +42,9 @@ def play(seconds: float, ttl: float, away: float) -> list[Held]:
                 notes.append((lock, now(), lock._required().lease, lock.fence or 0))
             for place, (lock, start, lease, fence) in enumerate(notes):
                 who, end = f"holder {place}", now()
-                history.append(Held(who, lease.token, fence, start, [start, end], end, lease.deadline))
+                history.append(
+                    Held(who, lease.token, fence, start, [start, end], end, lease.deadline, lease.lost)
+                )
                 with suppress(RedisLockError):
                     lock.release()
     return history

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.acceptance.processes import needs
 from tools.history.__main__ import run
 
 
@@ -32,3 +33,17 @@ def test_a_majority_that_forgets_breaks_a_quorum_unless_it_stays_away_for_the_tt
     kept = run("Redlock of three, two restart empty after the ttl", 3.0)
     assert kept.holds
     assert (kept.overlaps, kept.disorder) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_ends_leases_early_and_one_that_is_set_back_wants_counted_fences() -> None:
+    """By its wall clock a server expires keys and draws fences: the history shows what that costs."""
+    needs("faketime")
+    ahead = run("one server, its clock jumps ahead", 8.0)
+    assert ahead.overlaps
+    assert ahead.disorder == []
+    back = run("one server, its clock is set back", 6.0)
+    assert back.disorder
+    assert back.overlaps == []
+    counted = run("one server, its clock is set back, strict_fence", 6.0)
+    assert (counted.overlaps, counted.disorder) == ([], [])

@@ -6,10 +6,17 @@ from tools.history.verdict import Held, judge
 
 
 def held(
-    fence: int, start: float, end: float, *, deadline: float = 99.0, writes: Sequence[float] = ()
+    fence: int,
+    start: float,
+    end: float,
+    *,
+    deadline: float = 99.0,
+    writes: Sequence[float] = (),
+    is_lost: bool = False,
 ) -> Held:
     """A hold of a client of its own."""
-    return Held(f"client {fence}", f"token {fence}", fence, start, writes or [start, end], end, deadline)
+    writes = writes or [start, end]
+    return Held(f"client {fence}", f"token {fence}", fence, start, writes, end, deadline, is_lost)
 
 
 def test_a_clean_history_shows_nothing() -> None:
@@ -47,3 +54,14 @@ def test_a_late_write_before_anybody_newer_slips_in() -> None:
     """A fence cannot refuse who is late while nobody newer has written."""
     verdict = judge([held(1, 0.0, 5.0, deadline=1.0, writes=[2.0, 5.0]), held(2, 4.0, 4.5)])
     assert (verdict.late, verdict.refused, verdict.slipped) == (2, 1, 1)
+
+
+def test_losses_and_the_longest_time_without_a_holder_are_told() -> None:
+    """From the last end to the next start: a hold within another one ends no such time."""
+    history = [held(1, 0.0, 5.0), held(2, 1.0, 2.0, is_lost=True), held(3, 5.5, 6.0), held(4, 9.0, 9.5)]
+
+    verdict = judge(history[::-1])
+
+    assert (verdict.lost, verdict.idle) == (1, 3.0)
+    assert (judge([]).idle, judge(history[:1]).idle) == (0.0, 0.0)
+    assert judge(history, 20.0).idle == 10.5

@@ -18,6 +18,7 @@ class Held:
         writes: when it wrote to the resource, which never asks whether the hold is still trusted.
         end: before it called release.
         deadline: until when its lease was trusted.
+        is_lost: the client had learnt by the end that its hold was lost.
     """
 
     who: str
@@ -27,6 +28,7 @@ class Held:
     writes: Sequence[float]
     end: float
     deadline: float
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Verdict:
         late: writes after the writer's own deadline.
         refused: writes whose fence was smaller than one the resource had seen.
         slipped: late writes that it let in, because nobody newer had written yet.
+        lost: holds of which the holder learnt that they were lost.
+        idle: the longest time after the first hold in which nobody held, in seconds.
     """
 
     holds: int
@@ -48,10 +52,12 @@ class Verdict:
     late: int
     refused: int
     slipped: int
+    lost: int
+    idle: float
 
 
-def judge(history: Sequence[Held]) -> Verdict:
-    """Return the figures of a history, whose holds may come in any order."""
+def judge(history: Sequence[Held], end: float = 0.0) -> Verdict:
+    """Return the figures of a history, whose holds may come in any order; ``end``: when it was over."""
     found = violations(
         Interval("resource", f"{each.who} ({each.token})", each.fence, each.start, each.end, each.deadline)
         for each in history
@@ -67,4 +73,14 @@ def judge(history: Sequence[Held]) -> Verdict:
         largest = max(largest, fence)
     disorder = [each for each in found if "has fence" in each]
     overlaps = [each for each in found if each not in disorder]
-    return Verdict(len(history), overlaps, disorder, late, refused, slipped)
+    lost = sum(each.is_lost for each in history)
+    return Verdict(len(history), overlaps, disorder, late, refused, slipped, lost, _idle(history, end))
+
+
+def _idle(history: Sequence[Held], end: float) -> float:
+    idle = 0.0
+    held_until = min([each.start for each in history], default=end)
+    for start, until in [*sorted((each.start, each.end) for each in history), (end, end)]:
+        idle = max(idle, start - held_until)
+        held_until = max(held_until, until)
+    return idle
