@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,7 @@ if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
 
 django: Any = importlib.import_module("django")
 settings: Any = importlib.import_module("django.conf").settings
+caches: Any = importlib.import_module("django.core.cache").caches
 db: Any = importlib.import_module("django.db")
 override_settings: Any = importlib.import_module("django.test.utils").override_settings
 check_settings: Any = importlib.import_module("celery_redislock.django").check_settings
@@ -75,14 +77,13 @@ def test_a_rolled_back_transaction_claims_nothing(shop: Shop) -> None:
 
 
 def _caches(**cache: Any) -> Any:
-    return override_settings(CACHES={"default": {"BACKEND": DJANGOS, **cache}, "other": {"BACKEND": MEMORY}})
+    return override_settings(CACHES={"default": {"BACKEND": DJANGOS} | cache, "other": {"BACKEND": MEMORY}})
 
 
 @pytest.mark.parametrize(
     ("cache", "url"),
     [
         ({"LOCATION": "redis://h:6379/1"}, "redis://h:6379/1"),
-        ({"LOCATION": "redis://:p@h/1", "OPTIONS": {"db": "3"}}, "redis://:p@h/3"),
         ({"LOCATION": ["redis://h1", "redis://replica"]}, "redis://h1"),
         ({"LOCATION": "redis://h1/0,redis://replica/0"}, "redis://h1/0"),
         ({"LOCATION": "redis://h1/0;redis://replica/0"}, "redis://h1/0"),
@@ -106,6 +107,48 @@ def test_a_cache_names_the_server_of_its_primary(cache: dict[str, Any], url: str
         assert url_of_cache("django-cache://default", "redislock_url") == url
 
 
+@pytest.mark.parametrize(
+    ("location", "options"),
+    [
+        ("redis://h", {"db": "3"}),
+        ("redis://h/", {"db": 3}),
+        ("redis://:p@h/1", {"db": "3"}),
+        ("redis://h?db=4", {"db": 3}),
+        ("unix:///r.sock?db=4", {"db": 3}),
+        ("redis://u@h/1", {"username": "no", "password": "a/b@"}),
+        ("redis://u:p@h/1", {"username": "no", "password": "no"}),
+        ("rediss://h/0", {"ssl_cert_reqs": None}),
+        ("rediss://h/0", {"ssl_cert_reqs": ssl.CERT_NONE}),
+        ("rediss://h/0?ssl_cert_reqs=required", {"ssl_cert_reqs": None}),
+        ("rediss://h/0", {"ssl_check_hostname": False, "ssl_ca_certs": "/a b.pem", "ssl_keyfile": None}),
+    ],
+    ids=str,
+)
+def test_the_store_connects_as_django_does(location: str, options: dict[str, Any]) -> None:
+    """What the URL says wins over the options; a certificate is not verified where Django does not."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.redislock_url = "django-cache://default"
+    with (
+        _caches(LOCATION=location, OPTIONS=options),
+        closing(connect("django-cache://default")) as plain,
+        closing(store_of(app)) as of_app,
+    ):
+        theirs = caches["default"]._cache.get_client(write=True).connection_pool.connection_kwargs
+        ours = [plain.connections._kwargs, of_app.connections._kwargs]
+
+    assert [_reached(each) for each in ours] == [_reached(theirs)] * 2
+
+
+def _reached(options: dict[str, Any]) -> dict[str, Any]:
+    """What tells servers and users apart, in one spelling for each value."""
+    said = {name: value for name, value in options.items() if value is not None}
+    # Only where it is said is a certificate not verified (redis 8.1.0, SSLConnection).
+    cert_reqs = options.get("ssl_cert_reqs", "required")
+    verifies = cert_reqs not in {None, "none", ssl.CERT_NONE}
+    names = ("host", "path", "username", "password", "ssl_ca_certs", "ssl_check_hostname")
+    return {"db": int(said.get("db", 0)), "verifies": verifies, **{name: said.get(name) for name in names}}
+
+
 def test_locks_are_where_the_cache_is() -> None:
     """As a setting of the app, and for locks without Celery; the password is masked."""
     app = Celery("shop", broker="memory://", set_as_current=False)
@@ -123,8 +166,9 @@ def test_locks_are_where_the_cache_is() -> None:
         ("nobody", {}, "CACHES has no 'nobody'; there are default, other"),
         ("default", {"OPTIONS": {"SENTINELS": [("h", 1)]}}, "sentinel://"),
         ("default", {"LOCATION": "h:6379:1"}, "is not a URL"),
+        ("default", {"BACKEND": "nowhere.Cache"}, "its backend cannot be imported"),
     ],
-    ids=["another backend", "no such alias", "Sentinels", "no URL"],
+    ids=["another backend", "no such alias", "Sentinels", "no URL", "not installed"],
 )
 def test_a_cache_that_keeps_no_locks_is_refused_by_name(named: str, cache: dict[str, Any], said: str) -> None:
     with _caches(**cache), pytest.raises(LockOptionError, match=re.escape(said)):
