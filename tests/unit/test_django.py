@@ -193,12 +193,13 @@ def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_b
     ]
 
 
-def test_the_checks_are_run_where_the_app_is_installed() -> None:
-    """By ``manage.py check``, whose command this is."""
-    program = """
+@pytest.mark.parametrize("app", ["celery_redislock.django", "celery_redislock.django.RedislockConfig"])
+def test_the_checks_are_run_where_the_app_is_installed(app: str) -> None:
+    """By ``manage.py check``, whose command this is; the class or its module may be named."""
+    program = f"""
     import django
     from django.conf import settings
-    settings.configure(INSTALLED_APPS=["celery_redislock.django.RedislockConfig"], CELERY_REDISLOCK_TTTL=1)
+    settings.configure(INSTALLED_APPS=[{app!r}], CELERY_REDISLOCK_TTTL=1)
     django.setup()
     from django.core.management import call_command
     call_command("check", fail_level="WARNING")
