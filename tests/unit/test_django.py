@@ -17,6 +17,7 @@ from celery import Celery
 from celery_redislock import LockOptionError, store_of
 from celery_redislock.locks import connect
 from celery_redislock.locks.djangocache import url_of_cache
+from tests.pages import blocks_of
 from tests.unit.shop import Shop, body
 
 if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
@@ -213,3 +214,79 @@ def test_the_checks_are_run_where_the_app_is_installed(app: str) -> None:
     )
     assert done.returncode == 1
     assert "celery_redislock.W001) CELERY_REDISLOCK_TTTL is no setting" in done.stderr
+
+
+# --- the page of docs/operating.md -------------------------------------------------------------
+
+
+def test_the_admin_page_of_the_docs_lists_and_releases_what_it_showed() -> None:
+    """Under Django's admin, in a process of its own: for the staff alone, and never from a later holder."""
+    (view,) = [each.code for each in blocks_of("py") if "admin/locks" in each.code]
+    (template,) = blocks_of("html")
+    program = f"""
+    import re, sys, types
+    import django
+    from celery import Celery
+    from django.conf import settings
+    from celery_redislock.declaring.server import use_store
+    from celery_redislock.locks import MemoryStore
+    sys.modules["proj"] = types.ModuleType("proj")
+    project = sys.modules["proj.celery"] = types.ModuleType("proj.celery")
+    project.app = Celery("proj", broker="memory://")
+    use_store(project.app, store := MemoryStore())
+    store.acquire("account:1", "task-1/x", 60.0, facts='{{"state": "running", "task": "proj.sync"}}')
+    apps = ["admin", "auth", "contenttypes", "sessions", "messages"]
+    kinds = {{"sessions": "Session", "auth": "Authentication", "messages": "Message"}}
+    settings.configure(
+        SECRET_KEY="x",
+        ROOT_URLCONF="page",
+        ALLOWED_HOSTS=["*"],
+        INSTALLED_APPS=[f"django.contrib.{{app}}" for app in apps],
+        MIDDLEWARE=[f"django.contrib.{{app}}.middleware.{{kinds[app]}}Middleware" for app in kinds],
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+        DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+        TEMPLATES=[{{
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "OPTIONS": {{
+                "loaders": [
+                    ("django.template.loaders.locmem.Loader", {{"admin/locks.html": {template.code!r}}}),
+                    "django.template.loaders.app_directories.Loader",
+                ],
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ],
+            }},
+        }}],
+    )
+    django.setup()
+    from django.contrib import admin
+    from django.core.management import call_command
+    from django.test import Client
+    from django.urls import path
+    call_command("migrate", verbosity=0)
+    page = sys.modules["page"] = types.ModuleType("page")
+    exec({view!r}, page.__dict__)
+    page.urlpatterns.append(path("admin/", admin.site.urls))
+    from django.contrib.auth.models import User
+    client = Client()
+    assert client.get("/admin/locks/").status_code == 302
+    client.force_login(User.objects.create_superuser("staff"))
+    shown = client.get("/admin/locks/?task=proj.*").content.decode()
+    assert ("account:1" in shown, "proj.sync" in shown) == (True, True)
+    assert "account:1" not in client.get("/admin/locks/?page=1").content.decode()
+    token = re.search('name="token" value="([^"]+)"', shown)[1]
+    client.post("/admin/locks/", {{"key": "account:1", "token": "of another"}})
+    assert store.names() == ["account:1"]
+    assert client.post("/admin/locks/", {{"key": "account:1", "token": token}}).status_code == 302
+    assert store.names() == []
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
