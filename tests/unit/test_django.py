@@ -179,10 +179,12 @@ def test_a_cache_that_keeps_no_locks_is_refused_by_name(named: str, cache: dict[
 # --- system checks -----------------------------------------------------------------------------
 
 
-def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_be(shop: Shop) -> None:
+def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_be(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before a worker, or a request, meets them."""
     shop.app.conf.update(redislock_ttl=-5, redislock_socket_timeout="soon")
-    shop.app.set_current()
+    monkeypatch.setattr("celery_redislock.django.current_app", shop.app)  # a later test has another one
 
     with override_settings(CELERY_REDISLOCK_TTTL=5, CELERY_REDISLOCK_ENABLED=True):
         found = [(each.id[-4:], each.msg.partition(" ")[0]) for each in check_settings()]
