@@ -1,7 +1,8 @@
-"""Django's system checks for this package's settings: ``"celery_redislock.django"`` in ``INSTALLED_APPS``.
+"""Django's system checks for this package's settings.
 
-``manage.py check`` then reports misspelt ``CELERY_REDISLOCK_…`` settings (``W001``) and values that cannot be
-used (``E001``), before a worker or a request meets them.
+With ``"celery_redislock.django.RedislockConfig"`` in ``INSTALLED_APPS``, or the name of this module,
+``manage.py check`` reports misspelt ``CELERY_REDISLOCK_…`` settings (``W001``) and values that cannot be used
+(``E001``), before a worker or a request meets them.
 """
 
 from typing import Any
@@ -20,15 +21,11 @@ __all__ = ["RedislockConfig", "check_settings"]
 
 
 class RedislockConfig(AppConfig):
-    """Registers the checks."""
+    """The app as Django lists it."""
 
     name = "celery_redislock"
     label = "celery_redislock"
     verbose_name = "celery_redislock"
-
-    def ready(self) -> None:
-        """Called by Django when its apps are loaded."""
-        checks.register(check_settings)
 
 
 def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:  # noqa: ARG001  Django's
@@ -45,3 +42,7 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessag
         except LockOptionError as error:
             found += [checks.Error(problem, id="celery_redislock.E001") for problem in error.problems]
     return found
+
+
+# Not in ready(): Django does not find the class above where only the module is named.
+checks.register(check_settings)

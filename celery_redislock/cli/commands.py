@@ -156,7 +156,8 @@ def release(
     run may start beside it. Only the holder seen here loses the lock, not one that came meanwhile.
 
     The lock is named as for show. A TASK_ID stands for all locks it holds; with --queued, a TASK
-    without arguments stands for all its queued claims: for use after a purge. A PATTERN (* ? [abc])
+    without arguments stands for all its queued claims, also by a name that it had before: for use
+    after a purge. A PATTERN (* ? [abc])
     stands for the keys that it fits, where no key of that name is held. --task and --host take what
     those hold, under a name that no code has any more, too; with a PATTERN, what it fits of that.
 
@@ -199,13 +200,14 @@ def _named(
     if task is None and host is None:
         if not words:
             raise click.UsageError(f"Missing argument '{_WORDS}': name a lock, or give --task or --host")
-        if queued and len(words) == 1 and words[0] in server.tasks():
-            task = words[0]
+        is_task = queued and len(words) == 1 and words[0] in server.tasks()
+        key, seen = (words[0], []) if is_task else find(server, words, queued=queued)
+        is_pattern = bool({*"*?["} & {*key})
+        if seen or len(words) > 1 or not (queued or is_pattern):
+            return nobody(server, key, words), seen
+        if not is_pattern:  # a task, or the name that one had
+            task = key
             words = ()
-        else:
-            key, seen = find(server, words, queued=queued)
-            if seen or len(words) > 1 or not {*"*?["} & {*key}:
-                return nobody(server, key, words), seen
     if len(words) > 1:
         raise click.UsageError("--task and --host go with one PATTERN, and with no arguments of a task")
     pattern = words[0] if words else None

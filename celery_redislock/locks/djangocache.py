@@ -1,7 +1,8 @@
 """The server of a Django cache as that of the locks: ``django-cache://ALIAS`` in place of a URL."""
 
+import ssl
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from celery_redislock.exceptions import LockOptionError
 
@@ -26,8 +27,8 @@ def url_of_cache(named: str, where: str) -> str:
     about the cache, and so is its key prefix. *where* names the setting for errors.
 
     Raises:
-        LockOptionError: there is no such alias, its backend is none on Redis, or is one of Sentinels or of a
-            Cluster; or Django is not installed, or has no settings.
+        LockOptionError: there is no such alias; its backend cannot be imported, is none on Redis, or is one
+            of Sentinels or of a Cluster; or Django is not installed, or has no settings.
     """
     alias = named.removeprefix(SCHEME)
     try:
@@ -43,7 +44,10 @@ def url_of_cache(named: str, where: str) -> str:
         problem = f"{named!r}: CACHES has no {alias!r}; there are {', '.join(sorted(caches))}"
         raise LockOptionError(where, [problem])
     backend = cache.get("BACKEND", "")
-    cls = import_string(backend)
+    try:
+        cls = import_string(backend)
+    except ImportError as error:
+        raise LockOptionError(where, [f"{named!r}: its backend cannot be imported: {error}"]) from error
     options = {name.lower(): value for name, value in (cache.get("OPTIONS") or {}).items()}
     if not _BACKENDS & {f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__}:
         problem = f"{named!r}: its backend is {backend}, whose server keeps no locks; give a redis:// URL"
@@ -60,18 +64,25 @@ def url_of_cache(named: str, where: str) -> str:
 
 
 def _with_options(url: str, options: dict[str, Any]) -> str:
-    """Return the URL with what the options of the cache say of the connection, where it does not say so."""
+    """Return the URL with what the options of the cache say of the connection, where it does not say so.
+
+    What the URL says wins, as for the cache (redis 8.1.0, ``ConnectionPool.from_url``).
+    """
     options = {**options, **(options.get("connection_pool_kwargs") or {})}
     parts = urlsplit(url)
-    place = parts.netloc
-    if options.get("password") and "@" not in place:
-        place = f"{quote(options.get('username') or '', '')}:{quote(str(options['password']), '')}@{place}"
-    path = parts.path
-    query = parts.query
-    if options.get("db") is not None and parts.scheme == "unix":
-        query += f"&db={options['db']}"
-    elif options.get("db") is not None:
-        path = f"/{options['db']}"
-    tls = {name: value for name, value in options.items() if name.startswith("ssl_") and value is not None}
-    query = "&".join(filter(None, [query.strip("&"), urlencode(tls)]))
-    return f"{parts.scheme}://{place}{path}" + (f"?{query}" if query else "")
+    said, _, address = parts.netloc.rpartition("@")
+    user, _, password = said.partition(":")
+    user = user or quote(options.get("username") or "", "")
+    password = password or quote(str(options.get("password") or ""), "")
+    place = f"{user}:{password}@{address}" if password else parts.netloc
+    query: dict[str, Any] = dict(parse_qsl(parts.query))
+    if options.get("db") is not None and (parts.scheme == "unix" or not parts.path.strip("/")):
+        query.setdefault("db", options["db"])
+    for name in options.keys() - query.keys():
+        if name.startswith("ssl_"):
+            query[name] = options[name]
+    reqs = query.get("ssl_cert_reqs", "")
+    if reqs is None or isinstance(reqs, ssl.VerifyMode):
+        query["ssl_cert_reqs"] = ssl.VerifyMode(reqs or 0).name
+    told = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"{parts.scheme}://{place}{parts.path}" + (f"?{told}" if told else "")

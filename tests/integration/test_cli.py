@@ -337,6 +337,7 @@ class TestRelease:
             (["--task", "shop.*", "--host", "web-[12]"], ["plan:2"]),
             (["--host", "web-1", "plan:*"], ["plan:2"]),
             (["--host", "web-1", "--queued"], []),
+            (["shop.old_name", "--queued"], ["other"]),
             (["plan"], ["plan"]),
         ],
         ids=" ".join,

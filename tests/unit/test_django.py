@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from celery import Celery
 from celery_redislock import LockOptionError, store_of
 from celery_redislock.locks import connect
 from celery_redislock.locks.djangocache import url_of_cache
+from tests.pages import blocks_of
 from tests.unit.shop import Shop, body
 
 if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
@@ -23,6 +25,7 @@ if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
 
 django: Any = importlib.import_module("django")
 settings: Any = importlib.import_module("django.conf").settings
+caches: Any = importlib.import_module("django.core.cache").caches
 db: Any = importlib.import_module("django.db")
 override_settings: Any = importlib.import_module("django.test.utils").override_settings
 check_settings: Any = importlib.import_module("celery_redislock.django").check_settings
@@ -75,14 +78,13 @@ def test_a_rolled_back_transaction_claims_nothing(shop: Shop) -> None:
 
 
 def _caches(**cache: Any) -> Any:
-    return override_settings(CACHES={"default": {"BACKEND": DJANGOS, **cache}, "other": {"BACKEND": MEMORY}})
+    return override_settings(CACHES={"default": {"BACKEND": DJANGOS} | cache, "other": {"BACKEND": MEMORY}})
 
 
 @pytest.mark.parametrize(
     ("cache", "url"),
     [
         ({"LOCATION": "redis://h:6379/1"}, "redis://h:6379/1"),
-        ({"LOCATION": "redis://:p@h/1", "OPTIONS": {"db": "3"}}, "redis://:p@h/3"),
         ({"LOCATION": ["redis://h1", "redis://replica"]}, "redis://h1"),
         ({"LOCATION": "redis://h1/0,redis://replica/0"}, "redis://h1/0"),
         ({"LOCATION": "redis://h1/0;redis://replica/0"}, "redis://h1/0"),
@@ -106,6 +108,48 @@ def test_a_cache_names_the_server_of_its_primary(cache: dict[str, Any], url: str
         assert url_of_cache("django-cache://default", "redislock_url") == url
 
 
+@pytest.mark.parametrize(
+    ("location", "options"),
+    [
+        ("redis://h", {"db": "3"}),
+        ("redis://h/", {"db": 3}),
+        ("redis://:p@h/1", {"db": "3"}),
+        ("redis://h?db=4", {"db": 3}),
+        ("unix:///r.sock?db=4", {"db": 3}),
+        ("redis://u@h/1", {"username": "no", "password": "a/b@"}),
+        ("redis://u:p@h/1", {"username": "no", "password": "no"}),
+        ("rediss://h/0", {"ssl_cert_reqs": None}),
+        ("rediss://h/0", {"ssl_cert_reqs": ssl.CERT_NONE}),
+        ("rediss://h/0?ssl_cert_reqs=required", {"ssl_cert_reqs": None}),
+        ("rediss://h/0", {"ssl_check_hostname": False, "ssl_ca_certs": "/a b.pem", "ssl_keyfile": None}),
+    ],
+    ids=str,
+)
+def test_the_store_connects_as_django_does(location: str, options: dict[str, Any]) -> None:
+    """What the URL says wins over the options; a certificate is not verified where Django does not."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.redislock_url = "django-cache://default"
+    with (
+        _caches(LOCATION=location, OPTIONS=options),
+        closing(connect("django-cache://default")) as plain,
+        closing(store_of(app)) as of_app,
+    ):
+        theirs = caches["default"]._cache.get_client(write=True).connection_pool.connection_kwargs
+        ours = [plain.connections._kwargs, of_app.connections._kwargs]
+
+    assert [_reached(each) for each in ours] == [_reached(theirs)] * 2
+
+
+def _reached(options: dict[str, Any]) -> dict[str, Any]:
+    """What tells servers and users apart, in one spelling for each value."""
+    said = {name: value for name, value in options.items() if value is not None}
+    # Only where it is said is a certificate not verified (redis 8.1.0, SSLConnection).
+    cert_reqs = options.get("ssl_cert_reqs", "required")
+    verifies = cert_reqs not in {None, "none", ssl.CERT_NONE}
+    names = ("host", "path", "username", "password", "ssl_ca_certs", "ssl_check_hostname")
+    return {"db": int(said.get("db", 0)), "verifies": verifies, **{name: said.get(name) for name in names}}
+
+
 def test_locks_are_where_the_cache_is() -> None:
     """As a setting of the app, and for locks without Celery; the password is masked."""
     app = Celery("shop", broker="memory://", set_as_current=False)
@@ -123,8 +167,9 @@ def test_locks_are_where_the_cache_is() -> None:
         ("nobody", {}, "CACHES has no 'nobody'; there are default, other"),
         ("default", {"OPTIONS": {"SENTINELS": [("h", 1)]}}, "sentinel://"),
         ("default", {"LOCATION": "h:6379:1"}, "is not a URL"),
+        ("default", {"BACKEND": "nowhere.Cache"}, "its backend cannot be imported"),
     ],
-    ids=["another backend", "no such alias", "Sentinels", "no URL"],
+    ids=["another backend", "no such alias", "Sentinels", "no URL", "not installed"],
 )
 def test_a_cache_that_keeps_no_locks_is_refused_by_name(named: str, cache: dict[str, Any], said: str) -> None:
     with _caches(**cache), pytest.raises(LockOptionError, match=re.escape(said)):
@@ -134,10 +179,12 @@ def test_a_cache_that_keeps_no_locks_is_refused_by_name(named: str, cache: dict[
 # --- system checks -----------------------------------------------------------------------------
 
 
-def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_be(shop: Shop) -> None:
+def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_be(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before a worker, or a request, meets them."""
     shop.app.conf.update(redislock_ttl=-5, redislock_socket_timeout="soon")
-    shop.app.set_current()
+    monkeypatch.setattr("celery_redislock.django.current_app", shop.app)  # a later test has another one
 
     with override_settings(CELERY_REDISLOCK_TTTL=5, CELERY_REDISLOCK_ENABLED=True):
         found = [(each.id[-4:], each.msg.partition(" ")[0]) for each in check_settings()]
@@ -149,12 +196,13 @@ def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_b
     ]
 
 
-def test_the_checks_are_run_where_the_app_is_installed() -> None:
-    """By ``manage.py check``, whose command this is."""
-    program = """
+@pytest.mark.parametrize("app", ["celery_redislock.django", "celery_redislock.django.RedislockConfig"])
+def test_the_checks_are_run_where_the_app_is_installed(app: str) -> None:
+    """By ``manage.py check``, whose command this is; the class or its module may be named."""
+    program = f"""
     import django
     from django.conf import settings
-    settings.configure(INSTALLED_APPS=["celery_redislock.django.RedislockConfig"], CELERY_REDISLOCK_TTTL=1)
+    settings.configure(INSTALLED_APPS=[{app!r}], CELERY_REDISLOCK_TTTL=1)
     django.setup()
     from django.core.management import call_command
     call_command("check", fail_level="WARNING")
@@ -168,3 +216,79 @@ def test_the_checks_are_run_where_the_app_is_installed() -> None:
     )
     assert done.returncode == 1
     assert "celery_redislock.W001) CELERY_REDISLOCK_TTTL is no setting" in done.stderr
+
+
+# --- the page of docs/operating.md -------------------------------------------------------------
+
+
+def test_the_admin_page_of_the_docs_lists_and_releases_what_it_showed() -> None:
+    """Under Django's admin, in a process of its own: for the staff alone, and never from a later holder."""
+    (view,) = [each.code for each in blocks_of("py") if "admin/locks" in each.code]
+    (template,) = blocks_of("html")
+    program = f"""
+    import re, sys, types
+    import django
+    from celery import Celery
+    from django.conf import settings
+    from celery_redislock.declaring.server import use_store
+    from celery_redislock.locks import MemoryStore
+    sys.modules["proj"] = types.ModuleType("proj")
+    project = sys.modules["proj.celery"] = types.ModuleType("proj.celery")
+    project.app = Celery("proj", broker="memory://")
+    use_store(project.app, store := MemoryStore())
+    store.acquire("account:1", "task-1/x", 60.0, facts='{{"state": "running", "task": "proj.sync"}}')
+    apps = ["admin", "auth", "contenttypes", "sessions", "messages"]
+    kinds = {{"sessions": "Session", "auth": "Authentication", "messages": "Message"}}
+    settings.configure(
+        SECRET_KEY="x",
+        ROOT_URLCONF="page",
+        ALLOWED_HOSTS=["*"],
+        INSTALLED_APPS=[f"django.contrib.{{app}}" for app in apps],
+        MIDDLEWARE=[f"django.contrib.{{app}}.middleware.{{kinds[app]}}Middleware" for app in kinds],
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+        DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+        TEMPLATES=[{{
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "OPTIONS": {{
+                "loaders": [
+                    ("django.template.loaders.locmem.Loader", {{"admin/locks.html": {template.code!r}}}),
+                    "django.template.loaders.app_directories.Loader",
+                ],
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ],
+            }},
+        }}],
+    )
+    django.setup()
+    from django.contrib import admin
+    from django.core.management import call_command
+    from django.test import Client
+    from django.urls import path
+    call_command("migrate", verbosity=0)
+    page = sys.modules["page"] = types.ModuleType("page")
+    exec({view!r}, page.__dict__)
+    page.urlpatterns.append(path("admin/", admin.site.urls))
+    from django.contrib.auth.models import User
+    client = Client()
+    assert client.get("/admin/locks/").status_code == 302
+    client.force_login(User.objects.create_superuser("staff"))
+    shown = client.get("/admin/locks/?task=proj.*").content.decode()
+    assert ("account:1" in shown, "proj.sync" in shown) == (True, True)
+    assert "account:1" not in client.get("/admin/locks/?page=1").content.decode()
+    token = re.search('name="token" value="([^"]+)"', shown)[1]
+    client.post("/admin/locks/", {{"key": "account:1", "token": "of another"}})
+    assert store.names() == ["account:1"]
+    assert client.post("/admin/locks/", {{"key": "account:1", "token": token}}).status_code == 302
+    assert store.names() == []
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
