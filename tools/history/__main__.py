@@ -172,7 +172,7 @@ def fail_over_behind(stage: Stage, turn: int) -> None:
         client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")  # type: ignore[no-untyped-call]
         client.client_kill_filter(_type="replica")
         time.sleep(LONGER * stage.ttl)
-    # Now: a Sentinel promotes no replica that has been cut off for ten times as long as it waits for a primary.
+    # At once: a Sentinel promotes no replica that has been cut off for ten times its patience.
     fail_over(stage, turn + 1)
 
 
