@@ -220,7 +220,7 @@ def reach(
         return Connections(pool_of(named, where), socket_timeout=socket_timeout, bounds_sentinels=True)
     is_one = hasattr(named, "execute_command") and not isinstance(named, type)
     make = None if is_one or not callable(named) else named
-    client: Any = named if make is None else _made(make, where)
+    client: Any = named if make is None else made_by(make, where)
     pool: Any = getattr(client, "connection_pool", None)
     connects = getattr(pool, "connection_class", None)
     problem = ""
@@ -244,7 +244,7 @@ def reach(
     return Client(client, make, socket_timeout=socket_timeout, where=where)
 
 
-def _made(make: Callable[[], Any], where: str) -> Any:
+def made_by(make: Callable[[], Any], where: str) -> Any:
     """Return what a callable makes; it is the caller's: what it raises becomes a :class:`LockOptionError`."""
     try:
         return make()

@@ -375,7 +375,8 @@ def ready(connection: Any, within: float | None, patience: float, give_up: float
             raise
         except Exception as error:
             # redis-py takes the form of some answers for granted (8.1.0, ``on_connect_check_health``).
-            raise Nonsense(f"a greeting that raised {error!r}".encode()) from error
+            # Its text, not its repr: that of a password which cannot be encoded has the password in it.
+            raise Nonsense(f"a greeting that raised {type(error).__name__}: {error}".encode()) from error
         if connection.can_read(0):
             raise Nonsense(b"something after its greeting")
     sock = connection._sock

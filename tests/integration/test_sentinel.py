@@ -56,7 +56,6 @@ def test_a_lock_lives_on_the_primary_that_the_sentinel_names(
     assert not is_silent or 0.5 < took < 5.0
 
 
-@pytest.mark.slow
 def test_a_primary_that_no_sentinel_knows_is_named_with_what_to_check(sentinel: str) -> None:
     """And nothing of redis-py's objects, which tell addresses and users."""
     store = connect(f"{sentinel}?master_name=nobody")
@@ -67,6 +66,7 @@ def test_a_primary_that_no_sentinel_knows_is_named_with_what_to_check(sentinel: 
     assert "redis." not in raised.value.reason
 
 
+@pytest.mark.slow
 def test_a_loop_goes_on_where_the_sentinels_name_another_primary(tmp_path: Path) -> None:
     """Law 9: what it holds is found gone or kept, and its next lock is on the new primary."""
     with failing_over(tmp_path) as (primary, replica, sentinel):

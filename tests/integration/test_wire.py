@@ -16,6 +16,7 @@ from celery_redislock.locks import connect
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.store import Entry, Grant, Promotion, Release, Term
 from tests.facts import wait_until
+from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, granted, refused
 
 A, B = "job-a/1", "job-b/1"
@@ -475,3 +476,13 @@ class TestBegin:
 
         assert time.monotonic() - began < 2 * TIMEOUT + 0.4
         assert server.calls == [2, 1]
+
+
+def test_a_password_that_no_bytes_stand_for_is_not_printed(tcp_server: EmbeddedServer) -> None:
+    """What it cannot be encoded with is an error whose repr has the password in it."""
+    url = tcp_server.redis_url.replace("://", "://:hunter2\ud800@", 1)
+    with closing(connect(url)) as store, pytest.raises(LockUnavailable) as raised:
+        store.inspect("n")
+
+    assert "UnicodeEncodeError" in raised.value.reason
+    assert "hunter2" not in str(raised.value)

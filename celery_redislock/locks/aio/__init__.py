@@ -29,6 +29,7 @@ from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
 from celery_redislock.locks.aio.wires import ClientWires, OwnWires
+from celery_redislock.locks.client import made_by
 from celery_redislock.locks.connection import Connections, is_cluster, pool_of
 from celery_redislock.locks.nodes import nodes_at, nodes_of
 from celery_redislock.locks.redisstore import RedisStore
@@ -75,7 +76,7 @@ def connect(
         beside._scripts = by_loop = ByLoop(calls)
         store = by_loop.store = Store(beside, Verbs(calls, **options), calls)
         return store
-    made: Any = server() if callable(server) else server
+    made: Any = made_by(server, "aio.connect") if callable(server) else server
     if isinstance(made, redis.RedisCluster | redis.asyncio.RedisCluster) or is_cluster(made):
         how: Any = {"socket_timeout": socket_timeout}
         nodes = nodes_at(made, **how, where="aio.connect") if isinstance(made, str) else nodes_of(made, **how)

@@ -13,7 +13,7 @@ from redis.backoff import ConstantBackoff, ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
-from celery_redislock.locks import Lock, connect
+from celery_redislock.locks import Lock, aio, connect
 from celery_redislock.locks.client import longest_call
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.thread import beside
@@ -368,7 +368,8 @@ def test_who_made_the_clients_closes_them() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda url: url, lambda: 1 / 0], ids=["wants an argument", "raises"])
-def test_a_callable_that_makes_no_client_says_so(make: Any) -> None:
+@pytest.mark.parametrize("connects", [connect, aio.connect], ids=["threads", "asyncio"])
+def test_a_callable_that_makes_no_client_says_so(connects: Callable[[Any], Any], make: Any) -> None:
     """It is called without arguments; what it raises is told, typed."""
     with pytest.raises(LockOptionError, match="was called without arguments, to make a client, and raised"):
-        connect(make)
+        connects(make)
