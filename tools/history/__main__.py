@@ -227,9 +227,9 @@ SCENES = {
     "one server, its clock is set back, strict_fence": Scene(_by_a_clock, back, 1.0, COUNTED),
     "Sentinel, primary killed": Scene(_by_sentinel, fail_over, 2.0),
     "Sentinel, primary killed, min_replicas=1": Scene(_by_sentinel, fail_over, 2.0, CONFIRMED),
-    "Sentinel, primary killed, its replica behind": Scene(_by_sentinel, fail_over_behind, 4.0),
+    "Sentinel, primary killed, its replica behind": Scene(_by_sentinel, fail_over_behind, 2.0),
     "Sentinel, primary killed, its replica behind, min_replicas=1": Scene(
-        _by_sentinel, fail_over_behind, 4.0, CONFIRMED
+        _by_sentinel, fail_over_behind, 2.0, CONFIRMED
     ),
     "Cluster, slot moves": Scene(_on_cluster, move),
     "Cluster, primary killed": Scene(_on_cluster, fail_over_node, 4.0),
