@@ -240,7 +240,7 @@ def _contend(kind: str, count: str, url: str, begin: str, seconds: str) -> None:
     store = connect(url)
     semaphore = Semaphore(store, "seats", PLACES, wait=None)
     enter: Callable[[], AbstractContextManager[object]] = {
-        "lock": partial(Lock, store, "contended", timeout=None),
+        "lock": partial(Lock, store, "contended", wait=None),
         "semaphore": lambda: semaphore,
         "bare": _bare(url),
     }[kind]

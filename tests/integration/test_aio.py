@@ -719,7 +719,7 @@ def test_several_names_are_refused_where_no_step_takes_them_all(case: RedisCase)
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
-@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"timeout": "soon"}, {"owner": b"x"}])
+@pytest.mark.parametrize("terms", [{"on_lost": "kill"}, {"ttl": 0}, {"wait": "soon"}, {"owner": b"x"}])
 def test_what_no_lock_can_have_is_refused(case: RedisCase, kind: Any, terms: dict[str, Any]) -> None:
     with pytest.raises(LockOptionError):
         kind(aio.connect(case.url), "n", **terms)

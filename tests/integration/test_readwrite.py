@@ -19,7 +19,7 @@ from tests.waiters import PATIENCE, in_line
 
 def book(case: StoreCase, **options: Any) -> ReadWriteLock:
     """A lock named ``n``."""
-    return ReadWriteLock(case.store, "n", **{"timeout": PATIENCE, **options})
+    return ReadWriteLock(case.store, "n", **{"wait": PATIENCE, **options})
 
 
 def elsewhere(ask: Callable[[], Any]) -> Any:
@@ -181,13 +181,13 @@ def test_inner_writes_are_released_first(case: StoreCase) -> None:
 def test_each_side_is_a_lock(case: StoreCase) -> None:
     """Renewal, loss, another ttl, and an error after the timeout: as a Lock has them."""
     lost: list[Lock] = []
-    mine = book(case, ttl=0.9, timeout=0.0, owner="me", on_lost=lost.append)
+    mine = book(case, ttl=0.9, wait=0.0, owner="me", on_lost=lost.append)
     for side in (mine.read, mine.write):
         with side:
             assert side.renew(30.0)
             assert (case.store.inspect("n") or pytest.fail("free")).expires_in > 20.0
             with pytest.raises(LockBusy, match="me"):
-                elsewhere(book(case, timeout=0.0).write.__enter__)
+                elsewhere(book(case, wait=0.0).write.__enter__)
         side.acquire()
         case.store.release("n", (case.holder() or ""))
         assert wait_until(lambda side=side: lost == [side], PATIENCE)
