@@ -12,8 +12,8 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
-from celery_redislock.declaring.options import read_options
-from celery_redislock.declaring.server import settings_of
+from celery_redislock.declaring.options import LockSettings, read_options
+from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.declaring.unknown import unknown_settings
 from celery_redislock.exceptions import LockOptionError
 
@@ -34,7 +34,7 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessag
         checks.Warning(problem, id="celery_redislock.W001") for problem in unknown_settings(dir(settings))
     ]
     for read in (
-        lambda: settings_of(current_app),
+        lambda: _reach(settings_of(current_app)),
         lambda: read_options("settings", {}, current_app.conf.get, parameters=None),
     ):
         try:
@@ -42,6 +42,12 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessag
         except LockOptionError as error:
             found += [checks.Error(problem, id="celery_redislock.E001") for problem in error.problems]
     return found
+
+
+def _reach(read: LockSettings) -> None:
+    """Raise LockOptionError where the lock server that the settings name cannot be asked for."""
+    if read.url is not None:
+        store_of(current_app, read)
 
 
 # Not in ready(): Django does not find the class above where only the module is named.

@@ -96,7 +96,10 @@ def hold(
 
     given: object = task
     if not isinstance(given, SingletonTask):
-        raise TypeError(f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}")
+        raise TypeError(
+            f"hold() takes a unique task (base=SingletonTask) and its arguments, not {given!r}; "
+            "a Lock of a body is held by another Lock, inside memory_locks()"
+        )
     declaration = declaration_of(task)
     scope = declaration.options.scope
     if scope is None:

@@ -63,9 +63,13 @@ class TranslatedTask(SingletonTask):
         """
         if cls.name is not None and cls.run is not SingletonTask.run:
             settings, options, surprises = cls._from_app(app)
+            settings = {
+                name: value
+                for name, value in settings.items()
+                if value is not None and app.conf.get(name) is None
+            }
             for name, value in settings.items():
-                if value is not None and app.conf.get(name) is None:
-                    app.conf[name] = value
+                app.conf[name] = value
             for name, value in options.items():
                 if value is not None and getattr(cls, name) is None:
                     setattr(cls, name, value)
@@ -113,7 +117,7 @@ class TranslatedTask(SingletonTask):
             f"{name}={value!r}" for name, value in options.items() if value != getattr(SingletonTask, name)
         ]
         # Their values may hold passwords.
-        on_app = [f"; on the app set {name}" for name, value in settings.items() if value is not None]
+        on_app = [f"; on the app set {name}" for name in settings]
         return (
             f"{cls.name} is declared by options of {cls._library}; write "
             f"{', '.join(['base=celery_redislock.SingletonTask', *native])}{''.join(on_app)}"

@@ -1,5 +1,6 @@
 """Names that are meant for this package and mean nothing to it: each with what to write instead."""
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 
@@ -64,7 +65,7 @@ def unknown_settings(names: Iterable[str]) -> list[str]:
     (``CELERY_REDISLOCK_TTL``) Celery reads it as ``redislock_ttl``.
     """
     return [
-        f"{name} is no setting; {_nearest(setting, SETTING_ROWS)}"
+        f"{name} is no setting; {_as_written_in(name, _nearest(setting, SETTING_ROWS))}"
         for name in names
         if (setting := _setting(name)) is not None and setting not in SETTING_ROWS
     ]
@@ -79,6 +80,14 @@ def left_over_settings(names: Iterable[str]) -> list[str]:
         for library, instead in [_LEFT_OVER.get(name.lower().removeprefix("celery_"), ("", ""))]
         if library and f"celery_redislock.compat.{library}" not in sys.modules
     ]
+
+
+def _as_written_in(name: str, hint: str) -> str:
+    """Return a hint with its settings in capitals and the namespace, where this name has one."""
+    namespace, mark, _ = name.partition("REDISLOCK_")
+    if not mark or not namespace:
+        return hint
+    return re.sub(r"redislock_\w+", lambda found: namespace + found[0].upper(), hint)
 
 
 def _setting(name: str) -> str | None:

@@ -48,6 +48,8 @@ def held(
         for name, value, least in (("offset", offset, 0), ("limit", limit, 1))
         if not isinstance(value, int) or not least <= value <= ALL
     ]
+    if not hasattr(app, "conf"):
+        problems.append(f"{app!r} is no Celery app")
     if problems:
         raise LockOptionError("held", problems)
     store = store_of(app)

@@ -137,9 +137,15 @@ def test_the_other_librarys_server_is_the_lock_server(
 
 
 def test_a_lock_server_of_this_packages_settings_stays(app: Celery) -> None:
+    """And the note does not ask for what is there."""
     app.conf.update(ONCE={"settings": {"url": "redis://other/1"}}, redislock_url="redis://locks/2")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        task = declare(app, QueueOnce)
 
-    assert declaration_of(declare(app, QueueOnce)).settings.url == "redis://locks/2"
+    assert declaration_of(task).settings.url == "redis://locks/2"
+    (note,) = told
+    assert "on the app set" not in str(note.message)
 
 
 def test_settings_that_a_stand_in_reads_are_not_told_as_left_over(app: Celery) -> None:

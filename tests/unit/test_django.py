@@ -292,3 +292,17 @@ def test_the_admin_page_of_the_docs_lists_and_releases_what_it_showed() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("url", ["django-cache://defualt", "django-cache://other", "redis:/localhost"])
+def test_the_checks_tell_of_a_lock_server_that_cannot_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """A misspelt alias, a cache that is on no Redis, and a URL that is none; nothing is connected to."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.redislock_url = url
+    monkeypatch.setattr(sys.modules["celery_redislock.django"], "current_app", app)
+    with _caches(LOCATION="redis://h/0"):
+        assert [each.id for each in check_settings()] == ["celery_redislock.E001"]
+        app.conf.redislock_url = "django-cache://default"
+        assert check_settings() == []

@@ -259,7 +259,8 @@ def row(name: str, verdict: Verdict) -> str:
     """Return a row of the table."""
     figures = (verdict.holds, len(verdict.overlaps), len(verdict.disorder))
     writes = (verdict.late, verdict.refused, verdict.slipped)
-    told = (*figures, *writes, verdict.lost, f"{verdict.idle:.1f} s")
+    idle = f"{verdict.idle:.1f} s" if verdict.holds else "all the time"
+    told = (*figures, *writes, verdict.lost, idle)
     return f"| {name} | {' | '.join(map(str, told))} |"
 
 

@@ -41,20 +41,16 @@ def play(urls: list[str], ttl: float, until: float, journal: Path, options: dict
             while now() < ends and lock.held:
                 time.sleep(0.02)
                 writes.append(now())
-            about = {
-                "who": journal.name,
-                "start": start,
-                "writes": writes,
-                "token": lease.token,
-                "fence": fence,
-            }
-            lines.write(
-                json.dumps({**about, "end": now(), "deadline": lease.deadline, "is_lost": lease.lost}) + "\n"
-            )
+            end = now()
+            deadline = lease.deadline
             try:
-                lock.release()
+                is_lost = not lock.release()
             except RedisLockError:
+                is_lost = lease.lost
                 time.sleep(0.05)
+            about = {"who": journal.name, "token": lease.token, "fence": fence, "is_lost": is_lost}
+            when = {"start": start, "writes": writes, "end": end, "deadline": deadline}
+            lines.write(json.dumps({**about, **when}) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from tools.history.verdict import Held, judge
 
 
@@ -65,3 +67,9 @@ def test_losses_and_the_longest_time_without_a_holder_are_told() -> None:
     assert (verdict.lost, verdict.idle) == (1, 3.0)
     assert (judge([]).idle, judge(history[:1]).idle) == (0.0, 0.0)
     assert judge(history, 20.0).idle == 10.5
+
+
+@pytest.mark.parametrize(("next_start", "idle"), [(4.0, 3.0), (7.0, 6.0)])
+def test_who_goes_on_after_the_deadline_holds_nothing_meanwhile(next_start: float, idle: float) -> None:
+    """A paused holder's lock is dead, and the time counts until another one has it."""
+    assert judge([held(1, 0.0, 5.0, deadline=1.0), held(2, next_start, 9.0)]).idle == idle

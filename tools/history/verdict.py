@@ -18,7 +18,7 @@ class Held:
         writes: when it wrote to the resource, which never asks whether the hold is still trusted.
         end: before it called release.
         deadline: until when its lease was trusted.
-        is_lost: the client had learnt by the end that its hold was lost.
+        is_lost: the client had learnt that its hold was lost, by its release at the latest.
     """
 
     who: str
@@ -42,8 +42,8 @@ class Verdict:
         late: writes after the writer's own deadline.
         refused: writes whose fence was smaller than one the resource had seen.
         slipped: late writes that it let in, because nobody newer had written yet.
-        lost: holds of which the holder learnt that they were lost.
-        idle: the longest time after the first hold in which nobody held, in seconds.
+        lost: holds of which the holder learnt that they were lost, by their release at the latest.
+        idle: the longest time after the first hold in which nobody trusted one, in seconds.
     """
 
     holds: int
@@ -80,7 +80,9 @@ def judge(history: Sequence[Held], end: float = 0.0) -> Verdict:
 def _idle(history: Sequence[Held], end: float) -> float:
     idle = 0.0
     held_until = min([each.start for each in history], default=end)
-    for start, until in [*sorted((each.start, each.end) for each in history), (end, end)]:
+    # Who goes on after his deadline holds nothing.
+    trusted = [(each.start, max(each.start, min(each.end, each.deadline))) for each in history]
+    for start, until in [*sorted(trusted), (end, end)]:
         idle = max(idle, start - held_until)
         held_until = max(held_until, until)
     return idle

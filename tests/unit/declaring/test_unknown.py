@@ -69,7 +69,7 @@ def test_names_of_the_users_own_and_of_celery_are_left_alone(name):
         ("redislock_socket_timout", "did you mean redislock_socket_timeout?"),
         ("redislock_zzz", "known are redislock_beat, "),
         ("REDISLOCK_TTL", "did you mean redislock_ttl?"),
-        ("CELERY_REDISLOCK_TTTL", "did you mean redislock_ttl?"),
+        ("CELERY_REDISLOCK_TTTL", "did you mean CELERY_REDISLOCK_TTL?"),
     ],
 )
 def test_an_unknown_setting_gets_the_nearest(wrong, hint):

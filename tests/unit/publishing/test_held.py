@@ -26,6 +26,12 @@ def test_a_list_is_a_page_of_those_whom_all_patterns_fit(shop: Shop) -> None:
     assert (first.state, first.task) == ("queued", task.name)
 
 
+@pytest.mark.parametrize("app", [None, "redis://localhost"])
+def test_only_an_app_has_a_list(app: Any) -> None:
+    with pytest.raises(LockOptionError, match="is no Celery app"):
+        held(app)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"offset": -1}, {"limit": 0}, {"limit": "10"}, {"limit": 100_001}], ids=str
 )
