@@ -27,7 +27,7 @@ class RedisLockError(Exception):
 
     def __str__(self) -> str:
         """Tell the facts; or the one text of an error that was made by hand."""
-        is_by_hand = len(self.args) > 1 and self.args == type(self)(self.args[0]).args
+        is_by_hand = len(self.args) > 1 and not any(self.args[1:])
         return str(self.args[0]) if is_by_hand else self._told()
 
     def _told(self) -> str:

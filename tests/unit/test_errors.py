@@ -90,6 +90,16 @@ def test_an_error_can_be_made_with_one_text(kind: type[Any]) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == "Worker is stopping"  # noqa: S301  our own bytes
 
 
+def test_an_error_of_somebodys_own_says_what_it_says() -> None:
+    """A class of a project that inherits from ours, with another constructor, and no facts but a text."""
+
+    class StockBusy(LockBusy):
+        def __init__(self, shop: str, since: float) -> None:
+            super().__init__(f"the stock of {shop} is being counted, for {since:g} s now")
+
+    assert str(StockBusy("Bern", 3.0)) == "the stock of Bern is being counted, for 3 s now"
+
+
 def test_a_wrong_value_is_also_a_value_error() -> None:
     """Code that catches what libraries usually raise goes on working."""
     assert issubclass(LockOptionError, ValueError)
