@@ -305,8 +305,11 @@ class Lock:
         known = watchdog_of(self._store).watched(token)
         if isinstance(known, LockLease) and known.key == self._key:
             return known
-        term = Term(self._key, token, self._ttl + self._lock_delay)
+        term = self._term(token)
         return LockLease(self._store, term, elsewhere(term, self._clock), clock=self._clock)
+
+    def _term(self, token: str) -> Term:
+        return Term(self._key, token, self._ttl + self._lock_delay)
 
     def _wait_for(self, timeout: float | None) -> Hold | None:
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
@@ -325,11 +328,11 @@ class Lock:
             return None
         if self._token is None:
             return self._attempt().within(timeout)
-        lease = self._lease_of(self._token)
-        answer = self._store.renew([lease.term])
+        term = self._term(self._token)
+        answer = self._store.renew([term])
         if not answer.renewed[0]:
-            raise lease.loss(NOT_CONTINUED)
-        self._keep(lease.term, Grant(None, False, answer.sent_at, answer.answered_at))
+            raise self._lease_of(self._token).loss(NOT_CONTINUED)
+        self._keep(term, Grant(None, False, answer.sent_at, answer.answered_at))
         return None
 
     def _attempt(self) -> Attempt:

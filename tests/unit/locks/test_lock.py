@@ -593,6 +593,20 @@ class TestElsewhere:
         assert store.inspect("n") is None
         assert not other.release()
 
+    def test_a_hold_that_is_continued_in_this_process_has_the_ttl_of_who_continues_it(self) -> None:
+        """As one of another process has."""
+        store = MemoryStore()
+        first = Lock(store, "n", ttl=30.0)
+        first.acquire()
+
+        second = Lock(store, "n", ttl=600.0, token=first.token)
+        assert second.acquire()
+
+        hold = store.inspect("n")
+        assert hold is not None
+        assert 500 < hold.expires_in <= 600
+        second.release()
+
     def test_a_hold_of_this_process_is_no_loss_when_it_is_released_by_its_token(self) -> None:
         """Its first holder is renewed no more, and told nothing."""
         store = MemoryStore()
