@@ -157,9 +157,9 @@ def release(
 
     The lock is named as for show. A TASK_ID stands for all locks it holds; with --queued, a TASK
     without arguments stands for all its queued claims, also by a name that it had before: for use
-    after a purge. A PATTERN (* ? [abc])
-    stands for the keys that it fits, where no key of that name is held. --task and --host take what
-    those hold, under a name that no code has any more, too; with a PATTERN, what it fits of that.
+    after a purge. A PATTERN (* ? [abc]) stands for the keys that it fits, where no key of that name is
+    held. --task and --host take what those hold, under a name that no code has any more, too; with a
+    PATTERN, what it fits of that.
 
     Exit status: 0 released (--dry-run: there is something to release), 1 nothing was released,
     2 trouble.

@@ -17,7 +17,7 @@ from celery.utils.collections import ConfigurationView
 from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.unknown import left_over_settings, unknown_settings
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.djangocache import SCHEME, url_of_cache
+from celery_redislock.locks.djangocache import SCHEME as DJANGO_CACHE
 from celery_redislock.locks.store import LockStore
 from celery_redislock.log import logger
 
@@ -133,8 +133,9 @@ class _Address(NamedTuple):
 
     @property
     def is_celerys(self) -> bool:
-        """Whether Celery reads it: no client, no Cluster, no Sentinels whose URL names their primary."""
-        is_ours = self.setting == "redislock_url" and re.search("cluster://|master_name=", str(self.url))
+        """Whether Celery reads it: no client, Cluster or cache; no Sentinels whose URL names the primary."""
+        ours = f"cluster://|^{DJANGO_CACHE}://|master_name="
+        is_ours = self.setting == "redislock_url" and re.search(ours, str(self.url))
         return isinstance(self.url, str) and not is_ours
 
     @property
@@ -155,10 +156,8 @@ def _address(app: Any, settings: LockSettings) -> _Address:
     of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
     if settings.url is not None:
         url = settings.url
-        if isinstance(url, str) and url.startswith(SCHEME):
-            url = url_of_cache(url, "redislock_url")
         address = _Address(url, "redislock_url", *of_backend)
-        if not isinstance(url, str) or is_cluster(url) or _scheme(url) in _REDIS_SCHEMES:
+        if not isinstance(url, str) or is_cluster(url) or _scheme(url) in {DJANGO_CACHE, *_REDIS_SCHEMES}:
             return address
         plain_url(url, address.setting)
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))

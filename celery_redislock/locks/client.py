@@ -213,7 +213,7 @@ def reach(
     if isinstance(named, str):
         if through:
             raise LockOptionError(where, ["through=True is about a client, and this is a URL; leave it out"])
-        if named.startswith(SCHEME):
+        if named.startswith(f"{SCHEME}://"):
             named = url_of_cache(named, where)
         if is_cluster(named):
             return nodes_at(named, socket_timeout=socket_timeout, where=where)

@@ -8,7 +8,8 @@ from celery_redislock.exceptions import LockOptionError
 
 __all__ = ["SCHEME", "url_of_cache"]
 
-SCHEME = "django-cache://"
+#: Of the URL that names a cache.
+SCHEME = "django-cache"
 
 #: Backends whose LOCATION is a URL of a Redis or Valkey server; classes that inherit from them do as well.
 _BACKENDS = frozenset(
@@ -30,7 +31,7 @@ def url_of_cache(named: str, where: str) -> str:
         LockOptionError: there is no such alias; its backend cannot be imported, is none on Redis, or is one
             of Sentinels or of a Cluster; or Django is not installed, or has no settings.
     """
-    alias = named.removeprefix(SCHEME)
+    alias = named.removeprefix(f"{SCHEME}://")
     try:
         from django.conf import settings  # noqa: PLC0415  only where a URL asks for it
         from django.utils.module_loading import import_string  # noqa: PLC0415  only where a URL asks for it

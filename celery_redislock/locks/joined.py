@@ -7,9 +7,9 @@ from typing import Any, TypeAlias, TypeVar
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.joinedmemory import JoinedMemory
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.naming import with_names
 from celery_redislock.locks.redisstore import RedisStore, granted, in_ms, left, parked, released
 from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS
+from celery_redislock.locks.several import parked_together, together, with_names
 from celery_redislock.locks.store import (
     Entry,
     Grant,
@@ -157,10 +157,9 @@ class JoinedStore(RedisStore):
             return [*keys, *theirs], [*args, tag]
 
         answers = self._ask("park", name, ask, parked)
-        words = [each.word for each in answers]
-        word = next((word for word in ("full", "woken", "parked") if word in words), words[0])
-        together = self._together(answers)
-        return Parked(word, max(each.place for each in answers), together.held_by, together.promoted)
+        answer = parked_together(answers)
+        self._beside._tell(answer.promoted)
+        return answer
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         """As :meth:`LockStore.leave`, of all lines; the word is about the first."""
@@ -197,14 +196,11 @@ class JoinedStore(RedisStore):
         answered = partial(_answers, names, understand)
         return self._scripts.begin(f"{verb}_all", keys, args, answered, name=name)()
 
-    def _together(self, answers: Sequence[Release | Parked]) -> Release:
+    def _together(self, answers: Sequence[Release]) -> Release:
         """Return one answer for all, and report the messages that they have promoted."""
-        held_by = next((each.held_by for each in answers if each.held_by is not None), None)
-        promoted = tuple(one for each in answers for one in each.promoted)
-        self._beside._tell(promoted)
-        is_released = all(isinstance(each, Release) and each.released for each in answers)
-        is_repeated = any(isinstance(each, Release) and each.repeated for each in answers)
-        return Release(is_released, held_by, is_repeated, promoted)
+        answer = together(answers)
+        self._beside._tell(answer.promoted)
+        return answer
 
 
 def _answers(

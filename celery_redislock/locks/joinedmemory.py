@@ -1,10 +1,9 @@
 """Locks of several names in this process's memory: for tests, as ``MemoryStore`` is."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.naming import with_names
+from celery_redislock.locks.several import parked_together, together, with_names
 from celery_redislock.locks.store import Entry, Grant, Hold, LockStore, Mark, Parked, Refusal, Release, Waiter
 
 __all__ = ["JoinedMemory"]
@@ -44,7 +43,7 @@ class JoinedMemory(MemoryStore):
         """As :meth:`LockStore.release`, of all; ``released`` where all of them were held."""
         with self._lock:
             one = super().release
-            return _together([one(each, token, opened_by=opened_by, mark=mark) for each in name.split()])
+            return together([one(each, token, opened_by=opened_by, mark=mark) for each in name.split()])
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
@@ -53,7 +52,7 @@ class JoinedMemory(MemoryStore):
         facts = with_names(facts, name)
         with self._lock:
             one = super().hand_on
-            return _together([one(each, old, new, ttl, facts=facts, mark=mark) for each in name.split()])
+            return together([one(each, old, new, ttl, facts=facts, mark=mark) for each in name.split()])
 
     def park(self, name: str, id: str, entry: Entry, **how: Any) -> Parked:  # noqa: A002
         """As :meth:`LockStore.park`, in the lines of all; the place is that in the longest of them."""
@@ -71,11 +70,7 @@ class JoinedMemory(MemoryStore):
                 if answers[-1].word == "full":
                     self._take_out(names[0], id)
                     break
-            words = [each.word for each in answers]
-            word = next((word for word in ("full", "woken", "parked") if word in words), words[0])
-            held_by = next((each.held_by for each in answers if each.held_by is not None), None)
-            promoted = tuple(one for each in answers for one in each.promoted)
-            return Parked(word, max(each.place for each in answers), held_by, promoted)
+            return parked_together(answers)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         """As :meth:`LockStore.leave`, of all lines; the word is about the first."""
@@ -83,7 +78,7 @@ class JoinedMemory(MemoryStore):
             one = super().leave
             answers = [one(each, id, unless_held=unless_held) for each in name.split()]
         word, entry, _ = answers[0]
-        return word, entry, _together([each[2] for each in answers])
+        return word, entry, together([each[2] for each in answers])
 
     def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
         """As :meth:`LockStore.holders`, of each in turn."""
@@ -108,10 +103,3 @@ def _of_all(refusal: Refusal, name: str) -> Refusal:
     for hold in refusal.holds:
         hold.name = name
     return refusal
-
-
-def _together(answers: Sequence[Release]) -> Release:
-    """Return one answer for all."""
-    held_by = next((each.held_by for each in answers if each.held_by is not None), None)
-    promoted = tuple(one for each in answers for one in each.promoted)
-    return Release(all(each.released for each in answers), held_by, promoted=promoted)

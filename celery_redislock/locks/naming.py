@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 #: Longest lock name in bytes of UTF-8; longer ones end in a digest.
@@ -55,15 +54,6 @@ def names_of(name: Any) -> list[Any]:
 def joint_name(names: list[str]) -> str:
     """Return the name of a lock of several names: each once, in one order, a space between two."""
     return " ".join(sorted({lock_name(each) for each in names}))
-
-
-def with_names(facts: str, name: str) -> str:
-    """Return facts that tell the names, where they are several: the scripts look for them."""
-    names = name.split()
-    if len(names) == 1:
-        return facts
-    more = f'"names":[{",".join(map(quoted, names))}]}}'
-    return f"{facts[:-1]},{more}" if len(facts) > len("{}") else f"{{{more}"
 
 
 def shorten(name: str) -> str:
