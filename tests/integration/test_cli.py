@@ -349,7 +349,9 @@ class TestRelease:
         shell.hold("other", task="shop.old_name")
         shell.hold("plan")
 
-        would = json.loads(shell.celery("release", *words, "--dry-run", "--json").stdout)
+        would = json.loads(
+            shell.celery("release", *words, "--dry-run", "--reason", "x", "--yes", "--json").stdout
+        )
         held = set(shell.store.names())
         done = shell.celery("release", *words, "--reason", "renamed", "--yes", "--json")
 

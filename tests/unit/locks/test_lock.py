@@ -686,10 +686,6 @@ class TestWordsOfOthers:
             assert (type(again), str(again)) == (type(error), str(error))
             assert type(error).__name__ in repr(error)
 
-    def test_what_ends_a_body_is_no_value_error(self) -> None:
-        """``terminate`` raises it in a body, where ``except ValueError`` must not stop it."""
-        assert not issubclass(LockLost, ValueError | redis.RedisError)
-
 
 def test_threads_are_served_in_the_order_they_came() -> None:
     """In memory too, by the real clock."""

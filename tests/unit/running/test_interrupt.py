@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 
 from celery_redislock import LockLost, lock_acquired, lock_lost
 from celery_redislock.running.interrupt import INTERRUPT_SIGNAL
@@ -73,6 +74,29 @@ def test_terminate_raises_inside_a_body_in_the_main_thread(shop: Shop) -> None:
         task(7)
 
     assert (raised.value.key, [raised.value.fence]) == (KEY, fences)
+
+
+@pytest.mark.parametrize("learns", ["interrupted", "by check()"])
+def test_a_body_that_catches_bad_values_does_not_catch_the_loss(shop: Shop, learns: str) -> None:
+    """What a ``Lock`` raises is redis-py's error as well, and so a ``ValueError``: what ends a run is not."""
+
+    def parse(self: Any, account_id: int) -> str:
+        lease = self.lease
+        try:
+            if learns == "by check()":
+                lease.lose("taken away")
+                lease.check()
+            threading.Timer(0.05, lambda: lease.lose("taken away")).start()
+            assert not threading.Event().wait(60), "nobody sets it"
+        except (ValueError, redis.RedisError):
+            return "went on"
+        return "was not told"
+
+    loss = "log" if learns == "by check()" else "terminate"
+    task = shop.unique(parse, bind=True, lock_key=KEY, on_lock_lost=loss)
+
+    with shop.running(task), pytest.raises(LockLost, match="taken away"):
+        task(7)
 
 
 def test_in_another_thread_only_check_raises(shop: Shop) -> None:
