@@ -81,9 +81,12 @@ def _job_continues(run: Run, error: BaseException, *, requeued: bool) -> bool:
 
 
 def _release_claim(run: Run, *, requeued: bool) -> None:
-    """Release the claim of a run that had to start without its lock, and has it yet."""
+    """Release the claim of a run that had to start without its lock, and has it yet.
+
+    Also one that its publisher does not know of: the answer may have been lost.
+    """
     message = run.message
-    if message is None or not message.claimed or run.locks.lease is None or requeued:
+    if message is None or run.locks.lease is None or requeued:
         return
     if run.locks.claim is not None:
         run.locks.claim.release(message.token, opened_by=run.failed_period)

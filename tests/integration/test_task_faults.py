@@ -60,6 +60,30 @@ def test_slow_answers_to_everything_lose_and_leave_nothing(shop: WatchedShop, pr
 
 
 @pytest.mark.parametrize(
+    "lost", [Fault.REQUEST_LOST, Fault.BLACK_HOLE, Fault.REPLY_LOST], ids=lambda lost: lost.name
+)
+def test_a_claim_that_its_publisher_does_not_know_of_ends_with_a_run_that_got_no_lock(
+    shop: WatchedShop, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, lost: Fault
+) -> None:
+    """Law 4: two failures of one call, and ``on_lock_error="run"`` for both, leave no claim for an hour."""
+    visits = Visits(shop, "claim", "run")
+    visits.pay("warm-up")
+    proxy.fail(Fault.REPLY_LOST, of="claim", at=(1, 2))
+    serve_once = shop.serve_once
+
+    def serve_without_a_lock() -> None:
+        proxy.fail(lost, of="start", at=(1, 2))
+        serve_once()
+
+    monkeypatch.setattr(shop, "serve_once", serve_without_a_lock)
+
+    visits.pay("visit 0")
+
+    assert shop.ran == ["warm-up", "visit 0"]
+    assert shop.is_free()
+
+
+@pytest.mark.parametrize(
     "calls", ["first", "all for a while", slow("second"), slow("third"), slow("first two")]
 )
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
